@@ -39,9 +39,9 @@ from tests.mutants.modules import TESTS
 __all__ = ["Outcome", "TestsFail", "outcomes", "warm"]
 
 _SLOWER = 5
-"""A mutant counts as caught after as many times the seconds that its tests take without it."""
+"""A mutant counts as caught after as many times the seconds that a test takes without it."""
 _LEAST_S = 20.0
-"""Seconds that a mutant gets in any case."""
+"""Seconds that a test gets in any case."""
 _FIRST = 10
 """Tests that are run by their seconds alone."""
 
@@ -58,7 +58,7 @@ class Outcome(Enum):
     CAUGHT = "ok"
     """A test failed, or the module could not be imported."""
     SLOW = "slow"
-    """They did not end in many times the seconds that the module as it is takes: caught."""
+    """One, or all of them, took many times the seconds without the mistake: caught."""
     BROKEN = "BROKEN"
     """Nothing is known: no test was run, or the process died (killed, say, for its memory)."""
 
@@ -78,7 +78,7 @@ class _Survey:
         # What the tests of a file share is made anew where another file's come between.
         return found[:_FIRST] + sorted(found[_FIRST:], key=lambda name: name.partition("::")[0])
 
-    def longest_s(self, names: Iterable[str]) -> float:
+    def longest_s(self, *names: str) -> float:
         return _LEAST_S + _SLOWER * sum(self.seconds[name] for name in names)
 
 
@@ -113,7 +113,7 @@ def outcomes(
                 yield found
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         raise TestsFail(f"{module}: its tests fail without a mutant\n{log.read_text()}")
-    longest_s = survey.longest_s(survey.seconds)
+    longest_s = survey.longest_s(*survey.seconds)
     for mutant in later:
         plugin = _Import(mutant, survey)
         yield mutant, _ended(_fork(partial(_tested, module, log, plugin)), longest_s)
@@ -146,6 +146,7 @@ def _ended(child: int, longest_s: float) -> Outcome:
         if ended:
             # Of pytest: 0 all passed, 1 a test failed, 2 a file could not be collected.
             ends_of = {0: Outcome.ALIVE, 1: Outcome.CAUGHT, 2: Outcome.CAUGHT}
+            ends_of[-signal.SIGALRM] = Outcome.SLOW  # of `_run`
             return ends_of.get(os.waitstatus_to_exitcode(status), Outcome.BROKEN)
         time.sleep(0.01)
     os.killpg(child, signal.SIGKILL)
@@ -265,9 +266,9 @@ class _Warm:
         def work() -> int:
             for function, code in swaps:
                 function.__code__ = code
-            return _run(session, _named(session.items, names))
+            return _run(session, _named(session.items, names), survey)
 
-        return _ended(_fork(work), survey.longest_s(names))
+        return _ended(_fork(work), survey.longest_s(*names))
 
 
 def _named(items: Iterable[pytest.Item], names: Iterable[str]) -> list[pytest.Item]:
@@ -275,9 +276,13 @@ def _named(items: Iterable[pytest.Item], names: Iterable[str]) -> list[pytest.It
     return [by_name[name] for name in names if name in by_name]
 
 
-def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> int:
-    """Run tests until one fails: 1, or 0."""
+def _run(
+    session: pytest.Session, items: Sequence[pytest.Item], survey: _Survey | None = None
+) -> int:
+    """Run tests until one fails: 1, or 0; after a survey the process dies where one is too slow."""
     for item, after in zip(items, [*items[1:], None], strict=True):
+        if survey is not None:
+            signal.setitimer(signal.ITIMER_REAL, survey.longest_s(item.nodeid))
         session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         if session.testsfailed or session.shouldstop:
             return 1
