@@ -149,7 +149,7 @@ def _expected(
         "calibration_think_saving_pct": found.outcome.think_saving_pct,
         "calibration_uncut_saving_pct": found.outcome.uncut_saving_pct,
         "calibration_accuracy": found.outcome.accuracy,
-        "calibration_full_accuracy": found.outcome.full_correct / found.outcome.n,
+        "calibration_full_accuracy": found.outcome.full_accuracy,
     }
     if graded_by == "agreement":
         fields["graded_by"] = graded_by
@@ -170,7 +170,7 @@ def _expected(
             "test_risk_ci95": list(test.risk_ci95),
             "test_accuracy": outcome.accuracy,
             "test_accuracy_ci95": list(test.accuracy_ci95),
-            "test_full_accuracy": outcome.full_correct / outcome.n,
+            "test_full_accuracy": outcome.full_accuracy,
         }
         if outcome.answer_saving_pct is not None:
             fields["test_answer_saving_pct"] = outcome.answer_saving_pct

@@ -57,6 +57,11 @@ class Outcome:
         """Share answered right when stopped by the rule."""
         return self.correct / self.n
 
+    @property
+    def full_accuracy(self) -> float:
+        """Share that full thinking answers right."""
+        return self.full_correct / self.n
+
 
 def measure(
     scorer: Scorer,

@@ -32,13 +32,13 @@ class _AlphaGridPaper(
     "and tell equal families apart far more often than 5 % of the time",
 ):
     alpha: float = column("Alpha")
-    scalar: str = column("Best scalar")
-    learned_risk: float = column("Learned risk", "share")
-    scalar_risk: float = column("Scalar risk", "share")
-    learned_saving_pct: float = column("Learned saving", "%")
-    scalar_saving_pct: float = column("Scalar saving", "%")
-    difference_pp: float | None = column("Difference", "pp")
-    difference_ci: Ends = ends("95 % CI", "pp")
+    scalar: str = column("Best scalar", of="scalar.family")
+    learned_risk: float = column("Learned risk", "share", of="learned.test_risk")
+    scalar_risk: float = column("Scalar risk", "share", of="scalar.test_risk")
+    learned_saving_pct: float = column("Learned saving", "%", of="learned.total_saving_pct")
+    scalar_saving_pct: float = column("Scalar saving", "%", of="scalar.total_saving_pct")
+    difference_pp: float | None = column("Difference", "pp", of="difference.median")
+    difference_ci: Ends = ends("95 % CI", "pp", of="difference")
     verdict: str = column("Verdict")
 
 
@@ -49,15 +49,19 @@ class _Deploy(
     note="net savings out of fold; intervals choose every threshold anew",
 ):
     alpha: float = column("Alpha")
-    scalar: str | None = column("Best scalar")
-    learned_risk: float | None = column("Learned risk (fit)", "share")
-    scalar_risk: float | None = column("Scalar risk (fit)", "share")
-    learned_saving_pct: float | None = column("Learned saving (fit)", "%")
-    scalar_saving_pct: float | None = column("Scalar saving (fit)", "%")
+    scalar: str | None = column("Best scalar", of="scalar.family")
+    learned_risk: float | None = column("Learned risk (fit)", "share", of="learned.fit_risk")
+    scalar_risk: float | None = column("Scalar risk (fit)", "share", of="scalar.fit_risk")
+    learned_saving_pct: float | None = column(
+        "Learned saving (fit)", "%", of="learned.fit_total_saving_pct"
+    )
+    scalar_saving_pct: float | None = column(
+        "Scalar saving (fit)", "%", of="scalar.fit_total_saving_pct"
+    )
     difference_pp: float | None = column("Difference", "pp")
     difference_ci: Ends = ends("95 % CI", "pp")
     verdict: str = column("Verdict")
-    chance: float = column("Chance to certify", "chance")
+    chance: float = column("Chance to certify", "chance", of="probability")
 
 
 OUTLINE = Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_AlphaGridPaper, _Deploy))
@@ -88,18 +92,7 @@ def _paper_rows(
         delta=options.delta,
         n_resamples=options.resamples,
     ):
-        yield _AlphaGridPaper(
-            run=view.label,
-            alpha=found.alpha,
-            scalar=found.scalar.family,
-            learned_risk=found.learned.test_risk,
-            scalar_risk=found.scalar.test_risk,
-            learned_saving_pct=found.learned.total_saving_pct,
-            scalar_saving_pct=found.scalar.total_saving_pct,
-            difference_pp=found.difference.median if found.difference else None,
-            difference_ci=found.difference,
-            verdict=found.verdict,
-        )
+        yield _AlphaGridPaper.of(found, run=view.label)
 
 
 def _deploy_row(label: str, source: Source, settings: Settings) -> _Deploy:
@@ -107,16 +100,10 @@ def _deploy_row(label: str, source: Source, settings: Settings) -> _Deploy:
     learned, scalar, spread = choice.learned, choice.scalar, choice.delta_saving_pp
     if not (learned and learned.feasible and scalar and scalar.feasible):
         spread = None
-    return _Deploy(
+    return _Deploy.of(
+        choice,
         run=label,
         alpha=settings.alpha,
-        scalar=scalar.family if scalar else None,
-        learned_risk=learned.fit_risk if learned else None,
-        scalar_risk=scalar.fit_risk if scalar else None,
-        learned_saving_pct=learned.fit_total_saving_pct if learned else None,
-        scalar_saving_pct=scalar.fit_total_saving_pct if scalar else None,
         difference_pp=spread.median if spread else None,
         difference_ci=spread,
-        verdict=choice.verdict,
-        chance=choice.probability,
     )

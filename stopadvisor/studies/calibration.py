@@ -118,14 +118,16 @@ def _rows(
 
     `units` says which rows are resampled together: traces of one question are.
     """
-    found = reliability(values[used], correct[used]) if names[2] in _PROBABILITIES else None
-    yield _Score(
-        *names,
+    run, protocol, score = names
+    found = reliability(values[used], correct[used]) if score in _PROBABILITIES else None
+    yield _Score.of(
+        found,
+        run=run,
+        protocol=protocol,
+        score=score,
         questions=np.unique(units[used.any(axis=1)]).size,
         checkpoints=int(used.sum()),
         right=float(correct[used].mean()),
-        ece=found.ece if found else None,
-        brier=found.brier if found else None,
         brier_ci=_brier_interval(values, correct, used, units, options) if found else None,
         auroc=auroc(values[used], correct[used]),
     )

@@ -67,7 +67,7 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Classif
     for family, name in _EXPORTED.items():
         rule = score(deploy.fit, family, deploy.every_checkpoint)
         if rule is None:
-            yield _ClassifiersSaving(deploy.label, name, None, None, None)
+            yield _ClassifiersSaving.of(None, run=deploy.label, variant=name)
         else:
             sequence = sequence_of(deploy.fit, rule)
             yield variant_saving(_ClassifiersSaving, deploy, name, rule.scores, sequence)

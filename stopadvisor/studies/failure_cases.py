@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -277,7 +277,8 @@ def _rows(pair: _Comparison, words: _Words, shown: int) -> Iterator[Row]:
 
 def _case(pair: _Comparison, name: str, row: int) -> _Case:
     rules, m = pair.rules, pair.table.n_checkpoints
-    learned, scalar = int(rules.learned_stop[row]), int(rules.scalar_stop[row])
+    here = {field.name: getattr(rules, field.name)[row].item() for field in fields(rules)}
+    learned, scalar = here.pop("learned_stop"), here.pop("scalar_stop")
     return _Case(
         run=pair.label,
         protocol=pair.protocol,
@@ -285,12 +286,7 @@ def _case(pair: _Comparison, name: str, row: int) -> _Case:
         id=pair.table.ids[row],
         learned_checkpoint=learned if learned < m else None,
         scalar_checkpoint=scalar if scalar < m else None,
-        full_correct=bool(rules.full_correct[row]),
-        learned_correct=bool(rules.learned_correct[row]),
-        scalar_correct=bool(rules.scalar_correct[row]),
-        learned_cost=float(rules.learned_cost[row]),
-        scalar_cost=float(rules.scalar_cost[row]),
-        full_cost=float(rules.full_cost[row]),
+        **here,
     )
 
 

@@ -55,7 +55,7 @@ class RunPeak(RunRow):
 
     family: str = column("Rule")
     threshold: str = column("Threshold")
-    peak_gain: float = column("Peak gain")
+    peak_gain: float = column("Peak gain", of="gain")
     gain_ci: Ends = ends("95 % CI")
 
 
@@ -66,7 +66,7 @@ class _FrontierPeak(
     note="the best point after the fact; intervals keep its threshold",
 ):
     accuracy: float = column("Accuracy", "share")
-    think_tokens: float = column("Thinking", "tokens")
+    think_tokens: float = column("Thinking", "tokens", of="cost")
 
 
 class _Interpolated(RunRow, table="interpolation", title="Peak gain by how fixed budgets are read"):
@@ -87,8 +87,8 @@ class _FrontierServed(
     family: str = column("Rule")
     peak_gain: float = column("Peak gain (fit)")
     threshold: float | None = column("Threshold")
-    fit_risk: float | None = column("Risk (fit)", "share")
-    fit_saving_pct: float | None = column("Net saving (fit)", "%")
+    fit_risk: float | None = column("Risk (fit)", "share", of="risk")
+    fit_saving_pct: float | None = column("Net saving (fit)", "%", of="saving_pct")
     gain: float | None = column("Gain there")
 
 
@@ -141,14 +141,12 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
         return find_peak(family, view.table, setting, fixed, how).gain
 
     for family, found in peaks.items():
-        yield _FrontierPeak(
+        yield _FrontierPeak.of(
+            found,
             run=view.label,
             family=family,
             threshold=spelled(found),
-            peak_gain=found.gain,
             gain_ci=interval(resampled[family]),
-            accuracy=found.accuracy,
-            think_tokens=found.cost,
         )
         yield _Interpolated(
             run=view.label,
@@ -194,15 +192,12 @@ def _served_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Fro
     for sequence in deploy.sequences(deploy.every_checkpoint):
         family = sequence.scorer.family
         above = gains(sequence_frontier(deploy.fit, sequence), fixed)
-        names = (deploy.label, family, float(above.max()))
         limit = deploy.limit(sequence)
-        if limit is None:
-            yield _FrontierServed(*names, None, None, None, None)
-            continue
-        yield _FrontierServed(
-            *names,
-            threshold=display_threshold(family, limit.threshold),
-            fit_risk=limit.risk,
-            fit_saving_pct=limit.saving_pct,
-            gain=float(above[limit.index]),
+        yield _FrontierServed.of(
+            limit,
+            run=deploy.label,
+            family=family,
+            peak_gain=float(above.max()),
+            threshold=display_threshold(family, limit.threshold) if limit else None,
+            gain=float(above[limit.index]) if limit else None,
         )

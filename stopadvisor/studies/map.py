@@ -51,7 +51,7 @@ class _MapSummary(
     scalar_peak: float = column("Scalar peak")
     delta_peak: float = column("Difference")
     delta_saving_pp: float | None = column("Saving, learned - scalar", "pp")
-    delta_saving_ci: Ends = ends("95% low", "pp")
+    delta_saving_ci: Ends = ends("95% low", "pp", of="ci95")
     verdict: str = column("Verdict")
 
 
@@ -67,7 +67,7 @@ class _Shares(Row):
 
 class _Profile(_MapNames, table="profiles", title="Trajectories, and the regime they predict"):
     full_accuracy: float = column("Full acc.", "share")
-    mean_think_tokens: float = column("Mean think", "tokens")
+    mean_think_tokens: float = column("Mean think", "tokens", of="mean_think")
     shares: _Shares | None = part(_Shares)
     regime: str | None = column("Regime")
 
@@ -80,13 +80,13 @@ class _MapServing(_MapNames, table="serving", title="Saving of the learned rule 
 
 class _Advice(Row, table="advice", title="What `assess` advises, {serving}"):
     setting: str = column("Setting")
-    policy: str = column("Advice")
-    family: str | None = column("Rule")
+    policy: str = column("Advice", of="recommendation.policy")
+    family: str | None = column("Rule", of="recommendation.family")
     checkpoints: int | None = column("Checkpoints")
     fit_risk: float | None = column("Risk (fit)", "share")
     fit_saving_pct: float | None = column("Net saving (fit)", "%")
-    chance: float = column("Chance to certify", "chance")
-    evidence: str = column("At equal risk")
+    chance: float = column("Chance to certify", "chance", of="choice.probability")
+    evidence: str = column("At equal risk", of="choice.verdict")
 
 
 OUTLINE = Outline(
@@ -154,23 +154,12 @@ def _summary(view: View, setting: PaperSetting, options: StudyOptions) -> _MapSu
 def _paper_rows(row: PaperRow) -> Iterator[Row]:
     """One setting of the paper."""
     name, shares = f"{row.task} {row.model}", row.shares
-    yield _MapSummary(
-        setting=name,
-        origin="paper",
-        questions=None,
-        learned_peak=row.learned_peak,
-        scalar_peak=row.scalar_peak,
-        delta_peak=row.delta_peak,
-        delta_saving_pp=row.delta_saving_pp,
-        delta_saving_ci=row.ci95,
-        verdict=row.verdict,
-    )
+    yield _MapSummary.of(row, setting=name, origin="paper", questions=None)
     kinds = ("early_solved", "unsolved", "oscillating")
-    yield _Profile(
+    yield _Profile.of(
+        row,
         setting=name,
         origin="paper",
-        full_accuracy=row.full_accuracy,
-        mean_think_tokens=row.mean_think,
         shares=_Shares(**{kind: shares[kind] for kind in TYPES}) if shares else None,
         regime=regime(*(shares[kind] for kind in kinds)) if shares else None,
     )
@@ -190,15 +179,12 @@ def _advice_rows(
 
 
 def _advice(label: str, found: FitAssessment) -> _Advice:
-    advice, choice = found.recommendation, found.choice
-    point = None if advice.family is None else choice.advised_point
-    return _Advice(
+    advice = found.recommendation
+    point = None if advice.family is None else found.choice.advised_point
+    return _Advice.of(
+        found,
         setting=label,
-        policy=advice.policy,
-        family=advice.family,
         checkpoints=None if advice.schedule is None else len(advice.schedule),
         fit_risk=point.fit_risk if point else None,
         fit_saving_pct=point.fit_total_saving_pct if point else None,
-        chance=choice.probability,
-        evidence=choice.verdict,
     )

@@ -44,14 +44,14 @@ class _Charged(
     note="the paper's cap is 48; thresholds chosen anew for each cap",
 ):
     cap: int = column("Cap", "tokens")
-    learned_saving_pct: float = column("Learned saves", "%")
-    scalar_saving_pct: float = column("Scalar saves", "%")
-    delta_saving_pp: float | None = column("Difference", "pp")
-    delta_saving_ci: Ends = ends("95% low", "pp")
+    learned_saving_pct: float = column("Learned saves", "%", of="learned.total_saving_pct")
+    scalar_saving_pct: float = column("Scalar saves", "%", of="scalar.total_saving_pct")
+    delta_saving_pp: float | None = column("Difference", "pp", of="difference.median")
+    delta_saving_ci: Ends = ends("95% low", "pp", of="difference")
     verdict: str = column("Verdict")
-    scalar_family: str = column("Best scalar")
-    learned_feasible: bool = column("Learned certified")
-    scalar_feasible: bool = column("Scalar certified")
+    scalar_family: str = column("Best scalar", of="scalar.family")
+    learned_feasible: bool = column("Learned certified", of="learned.feasible")
+    scalar_feasible: bool = column("Scalar certified", of="scalar.feasible")
 
 
 class _Recorded(
@@ -88,19 +88,7 @@ def _charged_rows(view: View, options: StudyOptions) -> Iterator[_Charged]:
     setting = paper_setting(view)
     for cap in _CAPS:
         charged = replace(setting, costs=paper_costs(view.table, cap=cap))
-        found = compare_at_risk(charged, options)
-        yield _Charged(
-            run=view.label,
-            cap=cap,
-            learned_saving_pct=found.learned.total_saving_pct,
-            scalar_saving_pct=found.scalar.total_saving_pct,
-            delta_saving_pp=found.difference.median if found.difference else None,
-            delta_saving_ci=found.difference,
-            verdict=found.verdict,
-            scalar_family=found.scalar.family,
-            learned_feasible=found.learned.feasible,
-            scalar_feasible=found.scalar.feasible,
-        )
+        yield _Charged.of(compare_at_risk(charged, options), run=view.label, cap=cap)
 
 
 def _recorded_rows(deploy: DeployProtocol) -> Iterator[_Recorded]:

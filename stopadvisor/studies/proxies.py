@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stopadvisor.paper.peaks import find_peak, fixed_budgets
-from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperSetting
+from stopadvisor.paper.protocol import MatchedRisk, PaperSetting
 from stopadvisor.paper.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bootstrap import Interval, interval
+from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.frontier import RunPeak, peak_intervals, spelled
 from stopadvisor.studies.protocols import compare_at_risk, paper_setting, paper_views
 from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends
@@ -83,11 +83,11 @@ def _peaks(view: View, setting: PaperSetting, options: StudyOptions) -> Iterator
     resampled = peak_intervals(peaks, setting, options)
     for family, found in peaks.items():
         other = family != "learned"
-        yield _ProxiesPeak(
+        yield _ProxiesPeak.of(
+            found,
             run=view.label,
             family=family,
             threshold=spelled(found),
-            peak_gain=found.gain,
             gain_ci=interval(resampled[family]),
             behind=peaks["learned"].gain - found.gain if other else None,
             behind_ci=interval(resampled["learned"] - resampled[family]) if other else None,
@@ -99,35 +99,20 @@ def _matched(view: View, setting: PaperSetting, options: StudyOptions) -> Iterat
     groups |= dict.fromkeys(AUDIT_FAMILIES, "proxy") | {"learned-10": "audit"}
 
     def compared(found: MatchedRisk, family: str, group: str, name: str) -> _Matched:
-        verdict = found.verdict.replace("scalar better", f"{name} better")
-        return _row(view.label, family, group, found.scalar, found.difference, verdict)
+        return _Matched.of(
+            found.scalar,
+            run=view.label,
+            family=family,
+            group=group,
+            difference_pp=found.difference.median if found.difference else None,
+            difference_ci=found.difference,
+            verdict=found.verdict.replace("scalar better", f"{name} better"),
+        )
 
     best = compare_at_risk(setting, options)
-    yield _row(view.label, "learned", "learned", best.learned)
+    alone = {"difference_pp": None, "difference_ci": None, "verdict": None}
+    yield _Matched.of(best.learned, run=view.label, group="learned", **alone)
     for family, group in groups.items():
         found = compare_at_risk(setting, options, rivals=[family])
         yield compared(found, family, group, family)
     yield compared(best, f"{_BEST} ({best.scalar.family})", "scalar", _BEST)
-
-
-def _row(
-    label: str,
-    family: str,
-    group: str,
-    point: OperatingPoint,
-    difference: Interval | None = None,
-    verdict: str | None = None,
-) -> _Matched:
-    return _Matched(
-        run=label,
-        family=family,
-        group=group,
-        feasible=point.feasible,
-        test_risk=point.test_risk,
-        test_accuracy=point.test_accuracy,
-        think_saving_pct=point.think_saving_pct,
-        total_saving_pct=point.total_saving_pct,
-        difference_pp=difference.median if difference else None,
-        difference_ci=difference,
-        verdict=verdict,
-    )

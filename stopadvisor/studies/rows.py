@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table, Unit
@@ -19,14 +19,18 @@ Ends = Interval | tuple[float, float] | None
 """Both ends of an interval; None where there is none."""
 
 
-def column(title: str, unit: Unit = "") -> Any:
-    """Declare a field of a `Row` as a column; the field's name is the column's key."""
-    return field(metadata={"column": (title, unit)})
+def column(title: str, unit: Unit = "", of: str = "") -> Any:
+    """Declare a field of a `Row` as a column; the field's name is the column's key.
+
+    `of` says by which attributes, with dots between them, `Row.of` comes to the value; without it
+    by the field's name.
+    """
+    return field(metadata={"column": (title, unit), "of": of})
 
 
-def ends(title: str, unit: Unit = "") -> Any:
+def ends(title: str, unit: Unit = "", of: str = "") -> Any:
     """Declare a field ``NAME_ci`` as two columns: ``NAME_low`` with this title, ``NAME_high``."""
-    return field(metadata={"ends": (title, unit)})
+    return field(metadata={"ends": (title, unit), "of": of})
 
 
 def part(kind: type[Row]) -> Any:
@@ -51,6 +55,20 @@ class Row:
     def __init_subclass__(cls, *, table: str = "", title: str = "", note: str = "") -> None:
         cls.table, cls.title, cls.note = table, title, note
         dataclass(frozen=True)(cls)
+
+    @classmethod
+    def of(cls, found: object, **own: Any) -> Self:
+        """Make a row of what was found, but for the fields that are given.
+
+        A value is None where something on the way to it is.
+        """
+        for each in fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
+            if each.name not in own:
+                value = found
+                for name in (each.metadata["of"] or each.name).split("."):
+                    value = None if value is None else getattr(value, name)
+                own[each.name] = value
+        return cls(**own)
 
 
 class RunRow(Row):

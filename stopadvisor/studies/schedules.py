@@ -72,8 +72,8 @@ class _SchedulesSaving(
     schedule: str = column("Schedule")
     checkpoints: int = column("Checkpoints")
     family: str | None = column("Rule")
-    fit_risk: float | None = column("Risk (fit)", "share")
-    fit_saving_pct: float | None = column("Saves (fit)", "%")
+    fit_risk: float | None = column("Risk (fit)", "share", of="risk")
+    fit_saving_pct: float | None = column("Saves (fit)", "%", of="saving_pct")
     retention_pct: float | None = column("Retention", "%")
     difference_pp: float | None = column("Differs by", "pp")
     probes: float | None = column("Probes")
@@ -156,8 +156,9 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Schedul
     for name, columns in _schedules(table.budgets).items():
         at = GridSchedule(tuple(table.budgets[list(columns)].tolist()))
         found = deploy.cheapest(deploy.sequences(at))
+        names = {"run": deploy.label, "schedule": name, "checkpoints": len(columns)}
         if found is None:
-            yield _SchedulesSaving(deploy.label, name, len(columns), *([None] * 7))
+            yield _SchedulesSaving.of(None, **names)
             continue
         sequence, limit = found
         saving = limit.saving_pct
@@ -174,13 +175,10 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Schedul
             cache_block=settings.cache_block,
             asking=sequence.scorer.asking,
         )
-        yield _SchedulesSaving(
-            run=deploy.label,
-            schedule=name,
-            checkpoints=len(columns),
+        yield _SchedulesSaving.of(
+            limit,
+            **names,
             family=sequence.scorer.family,
-            fit_risk=limit.risk,
-            fit_saving_pct=saving,
             retention_pct=100 * saving / whole if whole is not None and whole > 0 else None,
             difference_pp=saving - whole if whole is not None else None,
             probes=cost[0].probes,

@@ -33,7 +33,7 @@ _CACHED_SHARE = 0.1
 
 
 class _ServingNames(RunRow):
-    regime: str = column("Serving")
+    regime: str = column("Serving", of="serving")
 
 
 class _ServingPaper(
@@ -119,11 +119,10 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[_ServingPaper]:
     }
     for regime, (weight, again) in read.items():
         tokens = float(again[stops].mean())
-        yield _ServingPaper(
+        yield _ServingPaper.of(
+            found,
             run=view.label,
             regime=regime,
-            threshold=found.threshold,
-            peak_gain=found.peak_gain,
             saving_pct=found.saving_pct[regime],
             reread_weight=weight,
             break_even_weight=left / tokens if tokens > 0 and left > 0 else None,
@@ -145,23 +144,10 @@ def _deploy_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[Row 
         asking=scorer.asking,
     )
     for cost in costs:
-        yield _ServingRegime(
-            run=deploy.label,
-            regime=cost.serving,
-            family=scorer.family,
-            checkpoints=len(scorer.schedule),
-            saving_pct=cost.saving_pct,
-            break_even_probes=cost.break_even_probes,
-            break_even_cached=cost.break_even_cached,
+        yield _ServingRegime.of(
+            cost, run=deploy.label, family=scorer.family, checkpoints=len(scorer.schedule)
         )
-        yield _ServingTokens(
-            run=deploy.label,
-            regime=cost.serving,
-            probes=cost.probes,
-            decoded=cost.decoded,
-            cached=cost.cached,
-            prefilled=cost.prefilled,
-        )
+        yield _ServingTokens.of(cost, run=deploy.label)
         yield _own(deploy, sequence, cost.serving)
     yield from _prices(deploy, costs)
 
@@ -172,9 +158,8 @@ def _own(deploy: DeployProtocol, chosen: ThresholdSequence, serving: Serving) ->
     there = replace(deploy, fit=replace(deploy.fit, costing=costing))
     same = serving == deploy.fit.costing.serving
     best = there.expected([chosen] if same else there.all_sequences())
-    if best is None:
-        return _Own(deploy.label, serving, None, None, None)
-    return _Own(deploy.label, serving, best.family, best.checkpoints, best.fit_saving_pct)
+    saving = None if best is None else best.fit_saving_pct
+    return _Own.of(best, run=deploy.label, regime=serving, saving_pct=saving)
 
 
 def _prices(deploy: DeployProtocol, costs: Sequence[ServingCost]) -> Iterator[_Price]:

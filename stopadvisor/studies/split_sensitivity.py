@@ -54,13 +54,13 @@ class _SplitSensitivitySummary(
 
 class _Seed(RunRow, table="seeds", title="Split by split"):
     seed: int = column("Seed")
-    scalar: str = column("Best scalar")
-    learned_feasible: bool = column("Learned feasible")
-    scalar_feasible: bool = column("Scalar feasible")
-    learned_risk: float = column("Learned risk", "share")
-    scalar_risk: float = column("Scalar risk", "share")
-    learned_saving_pct: float = column("Learned saving", "%")
-    scalar_saving_pct: float = column("Scalar saving", "%")
+    scalar: str = column("Best scalar", of="scalar.family")
+    learned_feasible: bool = column("Learned feasible", of="learned.feasible")
+    scalar_feasible: bool = column("Scalar feasible", of="scalar.feasible")
+    learned_risk: float = column("Learned risk", "share", of="learned.test_risk")
+    scalar_risk: float = column("Scalar risk", "share", of="scalar.test_risk")
+    learned_saving_pct: float = column("Learned saving", "%", of="learned.total_saving_pct")
+    scalar_saving_pct: float = column("Scalar saving", "%", of="scalar.total_saving_pct")
 
 
 class _Certified(
@@ -70,9 +70,9 @@ class _Certified(
     note="to look at, not to choose from: the best of several splits is no certificate",
 ):
     seed: int = column("Seed")
-    family: str | None = column("Certified")
+    family: str | None = column("Certified", of="scorer.family")
     checkpoints: int | None = column("Checkpoints")
-    losses: int | None = column("Calibration losses")
+    losses: int | None = column("Calibration losses", of="certificate.losses")
     calibration: int = column("of")
     fit_saving_pct: float | None = column("Net saving (fit)", "%")
     test_risk: float | None = column("Risk (test)", "share")
@@ -122,17 +122,7 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
     yield _summary(view.label, "learned", learned, float((ahead > 0).mean()), _mean(ahead))
     yield _summary(view.label, "best scalar", scalar)
     for split in splits:
-        yield _Seed(
-            run=view.label,
-            seed=split.seed,
-            scalar=split.scalar.family,
-            learned_feasible=split.learned.feasible,
-            scalar_feasible=split.scalar.feasible,
-            learned_risk=split.learned.test_risk,
-            scalar_risk=split.scalar.test_risk,
-            learned_saving_pct=split.learned.total_saving_pct,
-            scalar_saving_pct=split.scalar.total_saving_pct,
-        )
+        yield _Seed.of(split, run=view.label)
 
 
 def _summary(
@@ -178,14 +168,12 @@ def _certified(label: str, source: Source, seed: int, settings: Settings) -> _Ce
     rule, outcome = found.rule, None
     if rule is not None and test.n_questions:
         outcome = measure_on_test(rule.scorer, rule.threshold, test, settings, seed=seed)
-    return _Certified(
+    return _Certified.of(
+        rule,
         run=label,
         seed=seed,
-        family=rule.scorer.family if rule else None,
         checkpoints=len(rule.scorer.schedule) if rule else None,
-        losses=rule.certificate.losses if rule else None,
         calibration=rule.certificate.n if rule else found.entered.n_questions,
-        fit_saving_pct=rule.fit_saving_pct if rule else None,
         test_risk=outcome.risk if outcome else None,
         test_saving_pct=outcome.total_saving_pct if outcome else None,
         test=int((test.samples == 0).sum()),

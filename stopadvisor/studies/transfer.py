@@ -16,7 +16,7 @@ from typing import Any
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import Calibration, calibrate
-from stopadvisor.certification.transfer import TransferRow, calibrate_transfer, compare, target_view
+from stopadvisor.certification.transfer import calibrate_transfer, compare, target_view
 from stopadvisor.errors import CalibrationError, PolicyError, StudyError
 from stopadvisor.paper.transfer_gains import Learner, transfer_gains
 from stopadvisor.policy.frozen import load_policy
@@ -42,9 +42,9 @@ class _TransferGain(
     target: str = column("To")
     type: str = column("Type")
     source_gain: float = column("At source")
-    zero_shot_gain: float = column("Zero-shot")
-    target_calibrated_gain: float = column("Target-calibrated")
-    target_trained_gain: float = column("Target-trained")
+    zero_shot_gain: float = column("Zero-shot", of="zero_shot")
+    target_calibrated_gain: float = column("Target-calibrated", of="target_calibrated")
+    target_trained_gain: float = column("Target-trained", of="target_trained")
 
 
 class _TransferSaving(
@@ -57,16 +57,16 @@ class _TransferSaving(
     target: str = column("To")
     protocol: str = column("Protocol")
     family: str | None = column("Rule")
-    saving_pct: float = column("Saves (test)", "%")
-    saving_ci: Ends = ends("95% low", "%")
-    risk: float = column("Risk (test)", "share")
-    risk_ci: Ends = ends("95% low", "share")
-    would_certify: bool = column("Certifies")
-    labels: int = column("Labels")
-    questions: int = column("Questions")
+    saving_pct: float = column("Saves (test)", "%", of="outcome.total_saving_pct")
+    saving_ci: Ends = ends("95% low", "%", of="outcome.saving_interval")
+    risk: float = column("Risk (test)", "share", of="outcome.risk")
+    risk_ci: Ends = ends("95% low", "share", of="risk_ci95")
+    would_certify: bool = column("Certifies", of="certified")
+    labels: int = column("Labels", of="labels_used")
+    questions: int = column("Questions", of="outcome.n")
     checkpoints: int = column("Checkpoints")
-    accuracy: float = column("Accuracy", "share")
-    full_accuracy: float = column("Full acc.", "share")
+    accuracy: float = column("Accuracy", "share", of="outcome.accuracy")
+    full_accuracy: float = column("Full acc.", "share", of="outcome.full_accuracy")
 
 
 OUTLINE = Outline("transfer", 'Appendix "Transfer Protocols"', (_TransferGain, _TransferSaving))
@@ -85,15 +85,12 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:
     learners = [Learner.build(view.table, paper_setting(view)) for view in views]
     for a, b in permutations(range(len(sources)), 2):
-        found = transfer_gains(learners[a], learners[b])
-        yield _TransferGain(
+        yield _TransferGain.of(
+            transfer_gains(learners[a], learners[b]),
             source=views[a].label,
             target=views[b].label,
             type=_kind(sources[a], sources[b]),
             source_gain=learners[a].peak_gain,
-            zero_shot_gain=found.zero_shot,
-            target_calibrated_gain=found.target_calibrated,
-            target_trained_gain=found.target_trained,
         )
         if a < b and _keys(sources[a]) & _keys(sources[b]):
             yield (
@@ -156,30 +153,12 @@ def _savings(
                 yield f"{name} on {view.label}: {error} (see `probe --like POLICY`)"
                 continue
             for row in found.rows:
-                yield _saving(name, view.label, row)
+                yield _TransferSaving.of(
+                    row, source=name, target=view.label, checkpoints=len(row.budgets)
+                )
 
 
 def _trained(target: Source, settings: Settings) -> tuple[Choice, Calibration]:
     calibration = opened_calibration(target)
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
     return choice, calibrate(choice, calibration)
-
-
-def _saving(source: str, target: str, row: TransferRow) -> _TransferSaving:
-    outcome = row.outcome
-    return _TransferSaving(
-        source=source,
-        target=target,
-        protocol=row.protocol,
-        family=row.family,
-        saving_pct=outcome.total_saving_pct,
-        saving_ci=outcome.saving_interval,
-        risk=outcome.risk,
-        risk_ci=row.risk_ci95,
-        would_certify=row.certified,
-        labels=row.labels_used,
-        questions=outcome.n,
-        checkpoints=len(row.budgets),
-        accuracy=outcome.accuracy,
-        full_accuracy=outcome.full_correct / outcome.n,
-    )

@@ -36,7 +36,7 @@ class _Selected(
 ):
     family: str = column("Rule")
     threshold: float = column("Threshold")
-    validation_gain: float = column("Validation gain")
+    validation_gain: float = column("Validation gain", of="gain")
     test_gain: float = column("Test gain")
     test_gain_ci: Ends = ends("95 % CI")
     test_accuracy: float = column("Accuracy", "share")
@@ -53,12 +53,12 @@ class _Deployed(
     family: str = column("Rule")
     threshold: float | None = column("Threshold")
     fit_risk: float | None = column("Risk (fit)", "share")
-    test_risk: float | None = column("Risk (test)", "share")
+    test_risk: float | None = column("Risk (test)", "share", of="risk")
     fit_saving_pct: float | None = column("Net saving (fit)", "%")
-    test_saving_pct: float | None = column("Net saving (test)", "%")
-    test_saving_ci: Ends = ends("95 % CI", "%")
-    test_accuracy: float | None = column("Accuracy", "share")
-    questions: int = column("Test questions")
+    test_saving_pct: float | None = column("Net saving (test)", "%", of="total_saving_pct")
+    test_saving_ci: Ends = ends("95 % CI", "%", of="saving_interval")
+    test_accuracy: float | None = column("Accuracy", "share", of="accuracy")
+    questions: int = column("Test questions", of="n")
 
 
 OUTLINE = Outline(
@@ -115,11 +115,10 @@ def _selected_rows(view: View, options: StudyOptions) -> Iterator[_Selected]:
     for family, found in chosen.items():
         total = setting.costs.total[test][rows, stops[family]].mean()
         scores = setting.scores[family][test]
-        yield _Selected(
+        yield _Selected.of(
+            found,
             run=view.label,
             family=family,
-            threshold=found.threshold,
-            validation_gain=found.gain,
             test_gain=gain_at(scores, thinking[test], correct[test], found.threshold, fixed_test),
             test_gain_ci=interval(resampled[family]),
             test_accuracy=float(correct[test][rows, stops[family]].mean()),
@@ -136,19 +135,14 @@ def _deployed_rows(
     for sequence in deploy.sequences(deploy.every_checkpoint):
         scorer, limit = sequence.scorer, deploy.limit(sequence)
         if limit is None:
-            empty = (None, None, None, None, None, None, None)
-            yield _Deployed(deploy.label, scorer.family, *empty, source.counts()["test"])
+            untested = source.counts()["test"]
+            yield _Deployed.of(None, run=deploy.label, family=scorer.family, questions=untested)
             continue
-        outcome = measure_on_test(scorer, limit.threshold, test, deploy.settings, seed=options.seed)
-        yield _Deployed(
+        yield _Deployed.of(
+            measure_on_test(scorer, limit.threshold, test, deploy.settings, seed=options.seed),
             run=deploy.label,
             family=scorer.family,
             threshold=display_threshold(scorer.family, limit.threshold),
             fit_risk=limit.risk,
-            test_risk=outcome.risk,
             fit_saving_pct=limit.saving_pct,
-            test_saving_pct=outcome.total_saving_pct,
-            test_saving_ci=outcome.saving_interval,
-            test_accuracy=outcome.accuracy,
-            questions=outcome.n,
         )

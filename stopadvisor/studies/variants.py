@@ -31,7 +31,7 @@ class VariantPeak(RunRow):
 
     variant: str = column("Variant")
     threshold: float = column("Threshold")
-    peak_gain: float = column("Peak gain")
+    peak_gain: float = column("Peak gain", of="gain")
     gain_ci: Ends = ends("95 % CI")
     ahead: float | None = column("Ahead of the first")
     ahead_ci: Ends = ends("95 % CI")
@@ -43,8 +43,8 @@ class VariantSaving(RunRow):
 
     variant: str = column("Variant")
     auroc: float | None = column("AUROC (fit)")
-    fit_risk: float | None = column("Risk (fit)", "share")
-    fit_saving_pct: float | None = column("Net saving (fit)", "%")
+    fit_risk: float | None = column("Risk (fit)", "share", of="risk")
+    fit_saving_pct: float | None = column("Net saving (fit)", "%", of="saving_pct")
 
 
 _Peak = TypeVar("_Peak", bound=VariantPeak)
@@ -85,11 +85,10 @@ def variant_peaks(
     )
     for name, found in peaks.items():
         other = name != reference
-        yield kind(
+        yield kind.of(
+            found,
             run=view.label,
             variant=name,
-            threshold=found.threshold,
-            peak_gain=found.gain,
             gain_ci=interval(resampled[name]),
             ahead=found.gain - peaks[reference].gain if other else None,
             ahead_ci=interval(resampled[name] - resampled[reference]) if other else None,
@@ -116,11 +115,5 @@ def variant_saving(
         Made of them.
     """
     live, right = ~deploy.fit.table.ended, deploy.fit.table.stop_correct
-    limit = deploy.limit(sequence)
-    return kind(
-        run=deploy.label,
-        variant=name,
-        auroc=auroc(scores[live], right[live]),
-        fit_risk=limit.risk if limit else None,
-        fit_saving_pct=limit.saving_pct if limit else None,
-    )
+    area = auroc(scores[live], right[live])
+    return kind.of(deploy.limit(sequence), run=deploy.label, variant=name, auroc=area)

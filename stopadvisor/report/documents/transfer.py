@@ -100,5 +100,5 @@ def _row(row: TransferRow) -> _ProtocolRow:
         test_risk=outcome.risk,
         test_risk_ci95=row.risk_ci95,
         test_accuracy=outcome.accuracy,
-        test_full_accuracy=outcome.full_correct / outcome.n,
+        test_full_accuracy=outcome.full_accuracy,
     )

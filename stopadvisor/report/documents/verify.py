@@ -147,7 +147,6 @@ def verification_document(
         n_left_out=fresh.n_seen + fresh.n_repeated,
         n_met_before=fresh.n_seen,
         n_repeated=fresh.n_repeated,
-        full_accuracy=outcome.full_correct / outcome.n,
         total_saving_ci95=interval_list(outcome.saving_interval),
         loss=None if result.counted == "lost" else result.counted,
         limits=result.limits or None,
