@@ -1,20 +1,24 @@
 """Run the checks of the project, in order, and stop at the first that fails.
 
 `python -m tests` from a checkout with the `hf` and `dev` extras installed: ruff, ruff format,
-codespell, mypy, import-linter, pytest.  `--fast` leaves out the tests that take long or need a
-model, a browser or a server.  Other arguments go to pytest, so `python -m tests -k layout` runs one
-part of it after the linters.  The failing check is named, and its code is the exit code.
+codespell, import-linter, then mypy beside pytest, whose tests wait for servers.  `--fast` leaves
+out the tests that take long or need a model, a browser or a server.  Other arguments go to pytest,
+so `python -m tests -k layout` runs one part of it after the linters.  The failing check is named,
+and its code is the exit code.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,17 +43,19 @@ class Check:
     shown: str
     words: tuple[str, ...]
     """What follows the interpreter's name."""
+    beside: bool = False
+    """Whether it runs while the check after it does, and stops that one where it fails."""
 
 
 LINT = (
     Check("ruff check", ("-m", "ruff", "check", ".")),
     Check("ruff format --check", ("-m", "ruff", "format", "--check", ".")),
     Check("codespell", ("-m", "codespell_lib")),
-    Check("mypy", ("-m", "mypy")),
     # It has no module to run by name; its command reads its own arguments, of which there are none.
     Check(
         "lint-imports", ("-c", "from importlinter.cli import lint_imports_command as main; main()")
     ),
+    Check("mypy", ("-m", "mypy"), beside=True),
 )
 
 
@@ -88,17 +94,52 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
 def main(arguments: Sequence[str]) -> int:
     """Run the checks one after the other; return the first failing code, or 0."""
     tier, rest = parse(arguments)
-    for check in TIERS[tier]:
-        extra = rest if check.shown.startswith("pytest") else []
-        print(f"$ {' '.join((check.shown, *extra))}", flush=True)
-        code = subprocess.run(
-            [sys.executable, *check.words, *extra], cwd=ROOT, env=ENVIRONMENT, check=False
-        ).returncode
+    *first, last = TIERS[tier]
+    beside = first.pop() if first and first[-1].beside else None
+    for check in first:
+        with _start(check) as running:
+            code = running.wait()
         if code:
-            print(f"tests: {check.shown!r} failed with exit code {code}", file=sys.stderr)
-            # A negative code means a signal ended it; a process cannot exit with one.
-            return code if code > 0 else 1
-    return 0
+            return _failed(check, code)
+    return _together(beside, last, rest)
+
+
+def _together(beside: Check | None, last: Check, rest: Sequence[str]) -> int:
+    """Run two checks at once; what the first prints is kept until it ends, apart from the other."""
+    with TemporaryFile() as kept:
+        typing = beside and _start(beside, output=kept)
+        with _start(last, rest) as running:
+            if beside and typing:
+                code = typing.wait()
+                kept.seek(0)
+                sys.stdout.write(kept.read().decode(errors="replace"))
+                sys.stdout.flush()
+                if code:
+                    running.send_signal(signal.SIGINT)  # as ^C does: servers of tests are ended
+                    running.wait()
+                    return _failed(beside, code)
+            code = running.wait()
+    return _failed(last, code) if code else 0
+
+
+def _start(
+    check: Check, rest: Sequence[str] = (), *, output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    extra = rest if check.shown.startswith("pytest") else ()
+    print(f"$ {' '.join((check.shown, *extra))}", flush=True)
+    return subprocess.Popen(
+        [sys.executable, *check.words, *extra],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=output,
+        stderr=output and subprocess.STDOUT,
+    )
+
+
+def _failed(check: Check, code: int) -> int:
+    print(f"tests: {check.shown!r} failed with exit code {code}", file=sys.stderr)
+    # A negative code means a signal ended it; a process cannot exit with one.
+    return code if code > 0 else 1
 
 
 if __name__ == "__main__":

@@ -250,7 +250,7 @@ def test_a_tier_is_named_by_its_option(tier: str) -> None:
 def test_without_an_option_every_check_runs() -> None:
     assert parse(["-k", "layout"]) == ("full", ["-k", "layout"])
     shown = [check.shown.split()[0] for check in TIERS["full"]]
-    assert shown == ["ruff", "ruff", "codespell", "mypy", "lint-imports", "pytest"]
+    assert shown == ["ruff", "ruff", "codespell", "lint-imports", "mypy", "pytest"]
 
 
 # --- Dependencies ---------------------------------------------------------------------------------

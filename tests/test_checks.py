@@ -1,0 +1,81 @@
+"""`python -m tests`: what runs beside the tests, which check speaks, and the code that is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.__main__ import TIERS, Check, main
+
+WAITS = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+pathlib.Path("{begun}").touch()
+try:
+    time.sleep(600)
+finally:
+    pathlib.Path("{ended}").touch()
+"""
+FAILS = """
+import pathlib, sys, time
+while not pathlib.Path("{begun}").exists():
+    time.sleep(0.01)
+sys.exit("an int is no text")
+"""
+
+
+def says(shown: str, code: str = "", *, beside: bool = False) -> Check:
+    return Check(shown, ("-c", f"print('{shown} ran')\n{code}"), beside)
+
+
+def test_types_that_fail_end_the_tests_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    places = {"begun": tmp_path / "begun", "ended": tmp_path / "ended"}
+    types = Check("types", ("-c", FAILS.format(**places)), beside=True)
+    monkeypatch.setitem(TIERS, "full", (types, Check("tests", ("-c", WAITS.format(**places)))))
+    assert main([]) == 1
+    assert places["ended"].exists(), "interrupted, not killed"
+    out, err = capfd.readouterr()
+    assert out == "$ types\n$ tests\nan int is no text\n"
+    assert err.endswith("tests: 'types' failed with exit code 1\n")
+
+
+@pytest.mark.parametrize(
+    ("tests", "types", "code", "blamed"),
+    [
+        ("sys.exit(5)", "", 5, "tests"),
+        ("", "", 0, None),
+        ("sys.exit(5)", "sys.exit(2)", 2, "types"),
+    ],
+)
+def test_what_fails_beside_comes_before_the_tests(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tests: str,
+    types: str,
+    code: int,
+    blamed: str | None,
+) -> None:
+    both = (
+        says("types", f"import sys; {types}", beside=True),
+        says("tests", f"import sys; {tests}"),
+    )
+    monkeypatch.setitem(TIERS, "full", (says("style"), *both))
+    assert main([]) == code
+    out, err = capfd.readouterr()
+    assert out.startswith("$ style\nstyle ran\n$ types\n$ tests\n")
+    assert "types ran" in out
+    assert err.endswith(f"tests: {blamed!r} failed with exit code {code}\n" if blamed else "")
+
+
+def test_after_a_check_that_fails_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    style = says("style", "import sys; sys.exit(4)")
+    monkeypatch.setitem(TIERS, "full", (style, says("types", beside=True), says("tests")))
+    assert main([]) == 4
+    out, err = capfd.readouterr()
+    assert out == "$ style\nstyle ran\n"
+    assert err == "tests: 'style' failed with exit code 4\n"
