@@ -395,7 +395,7 @@ def _certify_sequence(
             expected /= choice.full_accuracy
         saves = sequence.costs < choice.fit.full_cost.sum()
         seen = _first_risk(curve, sequence.scorer, view, saves, settings)
-        expected = min(max(expected, seen or 0.0), 0.999)
+        expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
     shares = () if settings.is_plain else useful_shares(choice.fit, sequence)
     result = _certify_losses(
         curve, sequence.scorer, view, settings, choice.groups, delta, expected, shares, counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,14 @@ from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import Guarantee
-from stopadvisor.stats.bounds import Certified, NotCertified, max_losses, unspent, upper_limit
+from stopadvisor.stats.bounds import (
+    Certified,
+    NotCertified,
+    labels_needed,
+    max_losses,
+    unspent,
+    upper_limit,
+)
 from tests.populations import POPULATIONS, regraded, renamed
 from tests.replay import stops
 
@@ -92,6 +100,9 @@ def test_too_small_a_rest_is_no_second_test(choice: Choice) -> None:
     found = calibrate(choice, draw(19, 2).as_calibration())
     assert [family for family, _ in found.tested] == [choice.sequences[0].scorer.family]
     assert len(choice.sequences) == 2
+    # Of 25 half of it is left, which a second test without a loss can pass.
+    assert [max_losses(25, 0.15, delta) for delta in choice.deltas(25)] == [0, 0]
+    assert len(calibrate(choice, draw(25, 2).as_calibration()).tested) == 2
 
 
 def test_of_two_certified_rules_the_cheaper_is_exported_unless_the_simpler_is_near(
@@ -241,8 +252,8 @@ def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> No
     assert few.refusal.labels_needed is not None
     # The bound counts full-correct questions alone; a deployer labels all of them.
     # 29 without a loss exclude 0.1 at 0.05.
-    plain = 29 if not conditional else 29 / float(draw(20, 22).full_correct.mean())
-    assert few.refusal.labels_needed >= plain
+    right = int(draw(20, 22).full_correct.sum()) if conditional else 20
+    assert few.refusal.labels_needed == math.ceil(29 * 20 / right)
 
 
 def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
@@ -254,6 +265,50 @@ def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
     assert found.rule is None
     assert found.refusal is not None
     assert "its probes eat the saving" in found.refusal.reason
+
+
+@pytest.mark.parametrize("saved", [0.0, 0.005])
+def test_a_certified_rule_is_exported_where_it_saves_the_least_thing(
+    choice: Choice, saved: float
+) -> None:
+    cost = (1 - saved) * choice.fit.full_cost.sum()
+    first = choice.sequences[0]
+    costs = np.append(np.full(first.costs.size - 1, cost), 0.0)  # the boldest, which fails, saves
+    asked = replace(choice, sequences=(replace(first, costs=costs),))
+    found = calibrate(asked, draw(160, 1).as_calibration())
+    assert isinstance(found.tested[0][1], Certified)
+    assert found.tested[0][1].index < costs.size - 1
+    assert (found.rule is not None) is (saved > 0)
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_of_one_question_that_could_be_lost_a_conditional_test_says_that_it_is_few(
+    choice: Choice, right: int
+) -> None:
+    settings = Settings(alpha=0.15, conditional=True)
+    table = regraded(draw(40, 3), natural_correct=np.arange(40) < right)
+    sequence = choice.sequences[0]
+    found = recalibrate(sequence.scorer, sequence.thresholds[-1:], table.as_calibration(), settings)
+    assert found.refusal is not None
+    assert ("1 calibration questions" in found.refusal.reason) is bool(right)
+    assert ("no calibration question is right" in found.refusal.reason) is not bool(right)
+
+
+def test_where_every_answer_was_lost_no_number_of_labels_would_do(choice: Choice) -> None:
+    table = regraded(draw(160, 3), natural_correct=np.ones(160, dtype=bool))
+    lost = regraded(
+        replace(table, trace_tokens=np.full(160, 4000)), correct=np.zeros_like(table.correct)
+    )
+    sequence = choice.sequences[0]
+    found = recalibrate(
+        sequence.scorer, sequence.thresholds[-1:], lost.as_calibration(), choice.settings
+    )
+    assert found.refusal is not None
+    assert (found.refusal.labels_needed, found.refusal.assumed_risk) == (None, 0.999)
+    # As where they were lost on fit questions, whatever calibration shows.
+    all_lost = replace(sequence, losses=np.full_like(sequence.losses, choice.n_fit))
+    few = draw(160, 1).as_calibration()
+    assert calibrate(replace(choice, sequences=(all_lost,)), few).rule is not None
 
 
 def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
@@ -360,6 +415,8 @@ def test_a_cap_of_one_question_a_group_is_no_test_of_groups() -> None:
     found = transfer_test(table, Settings(alpha=0.15, group_cap=2))
     assert found is not None
     assert (found.most, found.size) == (2, 1.0)
+    none = table.take(np.zeros(40, dtype=bool))
+    assert transfer_test(none, Settings(alpha=0.15, group_cap=2)) == found
 
 
 def test_several_limits_from_elsewhere_say_how_many_labels_would_do(choice: Choice) -> None:
@@ -377,21 +434,38 @@ def test_several_limits_from_elsewhere_say_how_many_labels_would_do(choice: Choi
     assert needed is not None
 
 
-def test_labels_are_counted_at_the_first_threshold_that_costs_less(choice: Choice) -> None:
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("multiplicity", ["fixed-sequence", "finite-grid"])
+def test_labels_are_counted_at_the_first_threshold_that_costs_less(
+    choice: Choice, multiplicity: Any, conditional: bool
+) -> None:
     """Not at one that costs as much as full thinking to the last digit."""
     sequence, full = choice.sequences[0], float(choice.fit.full_cost.sum())
     costs = np.full_like(sequence.costs, full)
     costs[-1] = full / 2
     only = replace(sequence, costs=costs, losses=np.zeros_like(sequence.losses))
     table = draw(160, 19)
-    asked = replace(choice, sequences=(only,), settings=replace(choice.settings, alpha=0.37))
-    found = calibrate(asked, table.as_calibration())
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
-    lost = curve.totals(sequence.scorer.losses(view))[0] / 160
+    n = int(table.full_correct.sum()) if conditional else 160
+    lost = curve.totals(sequence.scorer.losses(view))[0] / n
     assert lost[-1] > lost[0]
+    settings = replace(
+        choice.settings,
+        alpha=float(lost[-1]) + 0.02,  # that much is not shown, while less is
+        conditional=conditional,
+        multiplicity=multiplicity,
+    )
+    found = calibrate(replace(choice, sequences=(only,), settings=settings), table.as_calibration())
+    assert isinstance(found.tested[0][1], Certified)
     assert found.refusal is not None
     assert found.refusal.assumed_risk == pytest.approx(lost[-1])
+    share = settings.test_delta(costs.size)
+    assert share == (0.05 if multiplicity == "fixed-sequence" else 0.05 / costs.size)
+    needed = labels_needed(settings.alpha, share, expected_risk=found.refusal.assumed_risk)
+    assert needed is not None
+    of_all = math.ceil(needed / choice.full_accuracy) if conditional else needed
+    assert found.refusal.labels_needed == of_all
 
 
 def test_what_enters_is_decided_without_outcomes(choice: Choice) -> None:

@@ -15,6 +15,7 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bootstrap import resample_counts
 from stopadvisor.stats.bounds import max_losses
 from tests.populations import POPULATIONS, renamed
 
@@ -67,6 +68,11 @@ def test_the_rule_is_measured_on_the_questions_that_certified_it() -> None:
     assert high - low < 30
     again = expectation(rule, calibration.entered, SETTINGS, seed=0)
     assert again.saving_band95 == found.saving_band95
+    each = rule.scorer.curve(view, rule.order).totals(costs, np.arange(160), 160)
+    band = saving_band(
+        each, full_counts(table).weighed(PAPER_WEIGHTS), rng=np.random.default_rng(0)
+    )
+    assert found.saving_band95 == pytest.approx(band[:, rule.certificate.index])
 
 
 def test_traces_of_one_group_are_drawn_together() -> None:
@@ -117,6 +123,17 @@ def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
     assert everywhere >= least
     assert certified >= least
     assert alone < least
+
+
+def test_around_the_saving_of_one_threshold_lie_95_in_100_resamples() -> None:
+    rng = np.random.default_rng(4)
+    full = rng.lognormal(6, 0.9, 80)
+    costs = full * rng.random(80)
+    low, high = saving_band(costs[:, None], full, rng=np.random.default_rng(0))[:, 0]
+    counts = resample_counts(80, 1000, rng=np.random.default_rng(0)).astype(float)
+    saved = 100 * (1 - counts @ costs / (counts @ full))
+    assert (low + high) / 2 == pytest.approx(100 * (1 - costs.sum() / full.sum()))
+    assert ((low <= saved) & (saved <= high)).sum() == 950
 
 
 def test_what_cannot_vary_has_no_width() -> None:

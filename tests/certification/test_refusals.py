@@ -165,6 +165,13 @@ def test_advice_of_full_thinking_says_whether_labels_help(
         assert (found.labels_needed, found.assumed_risk) == (None, None)
 
 
+def test_where_every_answer_is_lost_on_fit_no_number_of_labels_would_do(choice: Choice) -> None:
+    lost = losing(choice, *(choice.n_fit,) * len(choice.sequences))
+    found = advised_against(lost, advice("Profile: x.", "Certificate: it is a gamble."))
+    assert found is not None
+    assert (found.labels_needed, found.assumed_risk) == (None, 0.999)
+
+
 def test_advice_of_a_rule_is_no_refusal(choice: Choice) -> None:
     assert advised_against(choice, advice("Evidence: x.", policy="scalar")) is None
 

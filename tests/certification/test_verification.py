@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.certification.verdicts import verdict_on
+from stopadvisor.certification.verdicts import of_groups, of_questions, verdict_on
 from stopadvisor.certification.verification import (
     Verification,
     fresh_questions,
@@ -30,6 +30,7 @@ from stopadvisor.rules.outcomes import Outcome
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.group_test import GroupTest
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.workload.questions import PARTS, assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, with_groups
@@ -206,6 +207,8 @@ def test_without_a_risk_on_fit_a_drop_expects_what_calibration_lost_and_gained(
     certificate = policy["certificate"] | {"loss": "drop", "gained": 1}
     found = check(policy | {"certificate": certificate, "expected": None}, fresh_table(40, 14))
     assert found.expected_risk == (certificate["losses"] - 1) / certificate["n"]
+    more = policy | {"expected": policy["expected"] | {"fit_risk": 1.5}}
+    assert check(more, fresh_table(40, 14)).expected_risk == 1.0, "no more than all"
 
 
 def test_visible_answers_are_verified_by_visible_answers(policy: dict[str, Any]) -> None:
@@ -227,6 +230,9 @@ def test_saving_follows_serving_and_weights(policy: dict[str, Any]) -> None:
     dear = check(policy, table, serving="black-box")
     assert dear.outcome.total_saving_pct < usual.outcome.total_saving_pct
     assert dear.losses == usual.losses
+    asked = policy | {"serving": "prefix-cache"}
+    blocks = [check(asked, table, cache_block=size).outcome for size in (16, 512)]
+    assert check(asked, table).outcome == blocks[0] != blocks[1]
     decoded = check(policy, table, weights=Weights(0.0, 0.0, 1.0, "decoded tokens"))
     assert decoded.outcome.total_saving_pct > usual.outcome.total_saving_pct
     told = policy["expected"] | {"weights": asdict(Weights(0.0, 0.0, 1.0, "decoded tokens"))}
@@ -265,10 +271,10 @@ def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
 def test_category_risks_are_simultaneous_and_complete(policy: dict[str, Any]) -> None:
     table = fresh_table(120, 9)
     assert check(policy, table).categories == ()
-    names = tuple(["algebra", "words", None][i % 3] for i in range(120))
+    names = tuple(["words", "algebra", None, "algebra"][i % 4] for i in range(120))
     found = check(policy, replace(table, categories=names))
     assert [c.category for c in found.categories] == ["algebra", "words", None]
-    assert [c.n for c in found.categories] == [40, 40, 40]
+    assert [c.n for c in found.categories] == [60, 30, 30]
     assert sum(c.losses for c in found.categories) == found.losses
     for row in found.categories:
         assert row.ci95 == exact_interval(row.losses, row.n, 1 - 0.05 / 3)
@@ -303,16 +309,29 @@ def test_what_is_measured_otherwise_and_not_read_has_no_drift(policy: dict[str, 
     ("content", "message"),
     [
         (full_budget_content(), "full-budget policy has no certificate"),
+        (family_content("entropy") | {"certificate": None}, "no certificate to verify"),
         (
             family_content("entropy"),
             r"policy probes at 0, 16, .*: question 'fresh-\d+' was not probed at 16 ",
         ),
     ],
-    ids=["full-budget", "budgets"],
+    ids=["full-budget", "not certified", "budgets"],
 )
 def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         check(content, fresh_table(10, 12))
+
+
+@pytest.mark.parametrize(
+    "promise", [{"conditional": True}, {"guarantees": [{"loss": "drop"}]}], ids=str
+)
+def test_what_is_counted_by_what_is_right_takes_gold(promise: dict[str, Any]) -> None:
+    content = of_family("confidence", (128, 1024))
+    content["certificate"] = {**content["certificate"], **promise}
+    table = fresh_table(10, 12)
+    assert fresh_questions(content, table).rows.size == 10
+    with pytest.raises(PolicyError, match="not every fresh question has gold"):
+        fresh_questions(content, without_gold(table))
 
 
 def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order() -> None:
@@ -366,6 +385,28 @@ def test_either_verdict_is_wrong_with_at_most_delta(
 @pytest.mark.parametrize(("n", "verdict"), [(500, "confirmed"), (10, "silent")])
 def test_without_a_loss_nothing_is_contradicted(n: int, verdict: str) -> None:
     assert verdict_on(0, n, 0.05, 0.05) == verdict
+
+
+def test_two_of_two_that_are_lost_contradict() -> None:
+    assert of_questions(2, 2, 0.05, 0.05, 0.0).verdict == "contradicted"
+    detectable = of_questions(0, 2, 0.05, 0.05, 0.0).detectable_risk
+    assert detectable == pytest.approx(0.8**0.5)
+    assert of_questions(0, 1, 0.049, 0.05, 0.0).detectable_risk == pytest.approx(0.8)
+    assert of_questions(0, 1, 0.06, 0.05, 0.0).detectable_risk is None
+
+
+def test_one_group_of_two_that_is_lost_contradicts_where_next_to_nothing_may_be() -> None:
+    sizes = np.array([5, 5])
+    found = of_groups(np.array([5, 0]), sizes, 5, 0.001, 0.05, 0.0)
+    assert found.verdict == "contradicted"
+    assert found.detectable_risk == pytest.approx(1 - 0.2**0.5)  # either of them is
+
+
+def test_groups_that_lose_nothing_are_planned_to_lose_one_question_each() -> None:
+    sizes = np.full(120, 2)
+    found = of_groups(np.zeros(120, dtype=int), sizes, 2, 0.15, 0.05, 0.08)
+    assert found.power_to_confirm == GroupTest(2, 2.0, 1.0).power(240, 0.15, 0.05, 0.08)
+    assert found.verdict == "confirmed"
 
 
 def test_the_most_losses_that_the_test_allows_confirm() -> None:

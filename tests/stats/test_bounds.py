@@ -211,6 +211,10 @@ def test_limits_invert_p_values(n: int, data: st.DataObject, delta: float, bound
         assert float(p_values(k, n, limit * 0.999, bound)) >= delta - 1e-9
 
 
+def test_what_no_risk_below_one_excludes_has_no_limit() -> None:
+    assert upper_limit(4, 5, 1e-12, "bentkus") == 1.0
+
+
 @given(st.integers(1, 400), st.floats(0.005, 0.6), st.floats(1e-6, 0.4), st.sampled_from(BOUNDS))
 def test_most_losses_is_the_last_that_passes(
     n: int, alpha: float, delta: float, bound: Bound
@@ -334,6 +338,7 @@ def test_power_is_a_sawtooth_and_the_last_tooth_counts() -> None:
     # Measured beforehand: alpha .05 at risk .02 reaches 80 % at 234, but not for good until 286.
     assert power(234, 0.05, 0.05, 0.02) >= 0.8 > power(233, 0.05, 0.05, 0.02)
     assert power(285, 0.05, 0.05, 0.02) < 0.8
+    assert power(58, 0.05, 0.05, 0.0) == 0.0, "not even no loss would do"
     assert labels_needed(0.05, 0.05, expected_risk=0.02) == 286
 
 
@@ -373,6 +378,7 @@ def test_the_smallest_such_sample_is_found(
 @pytest.mark.parametrize("risk", [0.1, 0.3])
 def test_no_sample_certifies_a_risk_that_is_not_below_alpha(risk: float) -> None:
     assert labels_needed(0.1, 0.05, expected_risk=risk) is None
+    assert labels_needed(0.1, 0.9, expected_risk=risk) is None, "however little is asked"
 
 
 def test_more_than_a_million_is_no_number() -> None:
