@@ -34,9 +34,9 @@ LINE = [
 ]  # fmt: skip
 SUMMARY = [
     "schema", "policy", "digest", "kind", "family", "workload", "model", "out", "setting",
-    "on_stop", "serving", "certified", "alpha", "loss", "questions", "new", "seconds",
-    "stopped", "stopped_share", "mean_tokens", "escapes", "labelled", "accuracy", "full", "against",
-    "remarks", "headline",
+    "on_stop", "serving", "server_saving_pct", "certified", "alpha", "loss", "questions", "new",
+    "seconds", "stopped", "stopped_share", "mean_tokens", "escapes", "labelled", "accuracy", "full",
+    "against", "remarks", "headline",
 ]  # fmt: skip
 FULL = [
     "questions", "decoded_tokens", "full_decoded_tokens", "think_tokens", "full_think_tokens",

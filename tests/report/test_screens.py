@@ -64,7 +64,7 @@ FIGURES: dict[str, Any] = {
 }  # fmt: skip
 SERVED: dict[str, Any] = {
     "questions": 900, "new": 900, "kind": "stop", "serving": None, "stopped_share": 0.482,
-    "seconds": 16.1,
+    "seconds": 16.1, "server_saving_pct": 2.5,
     "mean_tokens": {"think": 47.4, "probe": 7.1, "visible": 3.2}, "labelled": 900,
     "escapes": {
         "replies": 18, "tokens": 2012,
@@ -226,6 +226,12 @@ def test_a_long_command_is_broken_on_a_terminal_alone_and_where_shells_join_it(
             ["bash", "-c", f"printf '%s|' {text}"], capture_output=True, text=True, check=True
         )
         assert echoed.stdout.split("|")[:-1] == shlex.split(command)
+
+
+def test_run_sends_nobody_to_a_server_where_the_policy_costs() -> None:
+    show_summary(SERVED | {"server_saving_pct": -5.7}, out := StringIO())
+    assert "stopadvisor serve" not in out.getvalue()
+    assert "costs 5.7% more than full thinking" in " ".join(out.getvalue().split())
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, TypedDict
 
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.headline import run_headline
+from stopadvisor.report.words import COMMON_STACK
 from stopadvisor.rules.losses import loss_of
 from stopadvisor.serving.answering import AnsweredWorkload
 from stopadvisor.serving.totals import FullComparison
@@ -90,6 +92,11 @@ class _RunFields(Document):
     serving: Annotated[
         str | None, "At a server: `resume` or `overlap`; null where the model runs here."
     ]
+    server_saving_pct: Annotated[
+        float | None,
+        "Net saving at vLLM's prefix cache of a policy chosen for `kv-fork`, as its calibration "
+        "measured it; null for others.",
+    ]
     certified: Annotated[bool, "Whether the certificate covers these answers."]
     alpha: Annotated[float | None, "Of the certificate; null where there is none."]
     loss: Annotated[
@@ -127,6 +134,7 @@ def run_document(found: AnsweredWorkload) -> RunDocument:
         policy=found.settings.policy,
         loss=None if found.alpha is None else loss_of(found.policy.content["certificate"]).name,
         seconds=round(found.seconds, 3),
+        server_saving_pct=_server_saving(found.policy.content),
         mean_tokens={
             "think": totals.mean_think_tokens,
             "probe": totals.mean_probe_tokens,
@@ -138,6 +146,13 @@ def run_document(found: AnsweredWorkload) -> RunDocument:
         else fill(_AgainstFields, agreement, run=against),
     )
     return {**document, "headline": run_headline(document)}
+
+
+def _server_saving(content: Mapping[str, Any]) -> float | None:
+    """Net saving of a policy on the stack that most people have, as its calibration measured it."""
+    expected: Mapping[str, Any] = content.get("expected") or {}
+    saving: float | None = expected.get("saving_by_serving", {}).get(COMMON_STACK)
+    return saving if content.get("serving") == "kv-fork" else None
 
 
 def _full(found: AnsweredWorkload, full: FullComparison) -> _FullFields:

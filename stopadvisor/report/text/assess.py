@@ -136,7 +136,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
     """For which stack the rule was chosen, the server's own measure, and the other stacks."""
     rows = [("stack", explained(effect.serving)), *_server(document)]
-    rows.append(("elsewhere", f"the same rule {listed(other_stacks(effect))}{_anew(effect)}"))
+    elsewhere = f"the same rule {listed(other_stacks(effect))}{_anew(document, effect)}"
+    rows.append(("elsewhere", elsewhere))
     money = document["serving"].get(effect.serving, {}).get("money_per_1000")
     if money:
         text = f"{money['policy']:.4g} instead of {money['full']:.4g} per 1000 requests"
@@ -161,10 +162,15 @@ def graded_rows(graded_by: str, document: Document) -> list[tuple[str, str]]:
     return rows
 
 
-def _anew(effect: Effect) -> str:
+def _anew(document: Document, effect: Effect) -> str:
+    """How to choose for the stack that most people have."""
     if effect.serving == COMMON_STACK:
         return ""
-    return f"; on vLLM assess again with `--serving {COMMON_STACK}`, which chooses another rule"
+    again = f"{shell_quote(document['run'])} --serving {COMMON_STACK} {_limits(document)}"
+    return (
+        f"; a certificate is for one stack: on vLLM first `stopadvisor assess {again}`, which may "
+        "advise another rule, or none"
+    )
 
 
 def _paper_facts(document: Document) -> list[tuple[str, str]]:

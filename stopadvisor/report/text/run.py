@@ -9,6 +9,7 @@ from stopadvisor.report.headline import change_words, run_effect
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     BRACKETS,
+    COMMON_STACK,
     explained,
     interval,
     percent,
@@ -38,6 +39,12 @@ def show_summary(document: Document, out: TextIO) -> None:
     policy, workload = map(shell_quote, (document["policy"], document["workload"]))
     if document["kind"] == "stop" and not document["full"]:
         screen.command(f"stopadvisor run {policy} {workload} --compare-full")
+    elif document["kind"] == "stop" and (document["server_saving_pct"] or 0) < 0:
+        screen.note(
+            "Not to be served as it is: by its own figures this policy costs "
+            f"{percent(-document['server_saving_pct'])} more than full thinking on vLLM's prefix "
+            f"cache. Assess with `--serving {COMMON_STACK}` for that stack."
+        )
     elif document["kind"] == "stop":
         # Where a server answered the gateway stands before it, elsewhere vLLM is started.
         server = "--upstream URL" if document["serving"] else f"-- {shell_quote(document['model'])}"
