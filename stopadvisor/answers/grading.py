@@ -29,12 +29,8 @@ class Grader:
     No process is started before the first mathematical answer that needs one.  Identical items
     are compared once.  Not to be shared between threads.
 
-    Parameters
-    ----------
-    workers : int
-        Processes for mathematical answers.
-    timeout_s : float
-        CPU seconds that one mathematical answer may take; past them it counts as wrong.
+    Mathematical answers take `workers` processes, and each `timeout_s` CPU seconds at most: past
+    them it counts as wrong.
 
     Attributes
     ----------

@@ -68,10 +68,7 @@ NUMBER = re.compile(
 def lowest_terms(match: re.Match[str]) -> str:
     """Write a match of `NUMBER` in lowest terms.
 
-    Returns
-    -------
-    str
-        As ``-7`` or ``22/7``; "" for a zero denominator, or past `MAX_DIGITS`.
+    As ``-7`` or ``22/7``; "" for a zero denominator, or past `MAX_DIGITS`.
     """
     if len(match[0]) > MAX_DIGITS:
         return ""

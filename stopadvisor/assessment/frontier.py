@@ -88,10 +88,7 @@ def fixed_budget_frontier(
 ) -> Frontier:
     """Frontier of stopping every question at one and the same checkpoint.
 
-    Parameters
-    ----------
-    cost, correct : ndarray, shape (n_questions, n_checkpoints)
-    budgets : ndarray, shape (n_checkpoints,)
+    `cost` and `correct` have shape (n_questions, n_checkpoints), `budgets` (n_checkpoints,).
     """
     return Frontier(budgets.astype(np.float64), cost.mean(axis=0), correct.mean(axis=0))
 
@@ -147,11 +144,8 @@ def fixed_accuracy(
 def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDArray[np.float64]:
     """Accuracy of a rule minus that of fixed budgets at the same cost.
 
-    Returns
-    -------
-    ndarray of float, shape (n_points,)
-        G(tau) at every point of `rule`; its largest value is the paper's peak gain, a summary
-        after the fact.
+    G(tau) at every point of `rule`, shape (n_points,); its largest value is the paper's peak gain,
+    a summary after the fact.
     """
     return rule.accuracy - fixed_accuracy(fixed, rule.cost, how)
 

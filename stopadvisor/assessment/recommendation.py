@@ -108,14 +108,9 @@ def recommend(
 ) -> Recommendation:
     """Recommendation of the deploy protocol, from fit questions alone.
 
-    Parameters
-    ----------
-    profile : Profile
-        Of the fit questions.
-    blind : BlindStopping, optional
-        The advised rule beside one that stops at random.  Where it does no better, and loses more
-        than alpha of what full thinking gets right, a profile that says full budget stands; None
-        leaves this out.
+    `profile` is that of the fit questions.  `blind` is the advised rule beside one that stops at
+    random: where it does no better, and loses more than alpha of what full thinking gets right, a
+    profile that says full budget stands; None leaves this out.
 
     References
     ----------

@@ -166,10 +166,8 @@ def calibrate(
 ) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
 
-    Parameters
-    ----------
-    plan : AskingPlan, optional
-        Which questions count at which threshold, where few have a label; all of them without.
+    `plan` says which questions count at which threshold, where few have a label; all of them
+    without.
 
     Notes
     -----

@@ -79,10 +79,7 @@ class HeldOut:
 def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut | None:
     """Measure the exported rule on the test part.
 
-    Returns
-    -------
-    HeldOut or None
-        None where the split has no test part.
+    None where the split has no test part.
 
     Notes
     -----

@@ -282,10 +282,8 @@ def show_fit(source: Source, by: str) -> None:
 def questions_of(source: Source, calibration: Mapping[str, Any]) -> Iterator[CalibrationQuestions]:
     """What each look that may be a calibration's has shown, the last look first.
 
-    Parameters
-    ----------
-    calibration : mapping
-        A ``calibration.json``.  It numbers its look, but ``--fresh`` starts to count again.
+    `calibration` is a ``calibration.json``.  It numbers its look, but ``--fresh`` starts to count
+    again.
     """
     if calibration["look"] is None:
         return
@@ -375,10 +373,8 @@ def open_calibration(
 def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None:
     """Open the calibration questions to the paper's protocol, which shows all outcomes.
 
-    Parameters
-    ----------
-    allowed : bool
-        Whether a look may be entered for it; an archive needs no leave, but the look is entered.
+    A look may be entered for it where that is `allowed`; an archive needs no leave, but the look is
+    entered.
 
     Raises
     ------

@@ -108,10 +108,7 @@ class TransferComparison:
 def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
     """Say whether a policy can be calibrated on a target; looks at no outcome.
 
-    Returns
-    -------
-    Scorer
-        The source's, over the target's columns.
+    Returns the source's scorer, over the target's columns.
 
     Raises
     ------

@@ -182,11 +182,8 @@ def questions_seen(
 ) -> frozenset[str]:
     """Keys of the table's questions that fitted or calibrated the policy.
 
-    Parameters
-    ----------
-    workload_sha256 : str, optional
-        Of the table's origin.  An archive without ids names its questions by their row, which says
-        nothing about another archive.
+    `workload_sha256` is that of the table's origin.  An archive without ids names its questions by
+    their row, which says nothing about another archive.
     """
     split = content["split"]
     if split is None:

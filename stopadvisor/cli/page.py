@@ -40,16 +40,8 @@ _LONG = 20
 class Command(click.Command):
     """A command whose help ends with files, examples and exit codes.
 
-    Parameters
-    ----------
-    *args, **more
-        Of `click.Command`.
-    reads, writes : str
-        Files, in words; none where empty.
-    examples : sequence of str
-        Whole command lines that work.
-    exit_codes : sequence of int
-        Those that this command ends with.
+    `reads` and `writes` name files, in words, none where empty; `examples` are whole command lines
+    that work, `exit_codes` those that this command ends with.  The others are `click.Command`'s.
     """
 
     def __init__(

@@ -141,15 +141,8 @@ def grade_records(
 def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None) -> int:
     """Grade the recorded answers again, without the model; the caller holds the run's lock.
 
-    Parameters
-    ----------
-    workload
-        Where to take gold and task from; None keeps the recorded ones.
-
-    Returns
-    -------
-    int
-        How many questions changed.
+    Gold and task come from `workload`; None keeps the recorded ones.  Returns how many questions
+    changed.
 
     Raises
     ------

@@ -45,12 +45,8 @@ def thinking_cap(
 ) -> int:
     """Say where thinking is cut, such that no question's thinking is cut earlier.
 
-    Parameters
-    ----------
-    questions
-        All that will be asked.
-    auto
-        Lower the plan's cap to what the context leaves, instead of refusing it.
+    `questions` are all that will be asked.  With `auto` the plan's cap is lowered to what the
+    context leaves, instead of being refused.
 
     Raises
     ------
@@ -82,12 +78,9 @@ def cue_ids(engine: Engine, cue: str) -> list[int]:
 def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
     """Scale the paper's grid to a model's own traces.
 
-    Returns
-    -------
-    tuple of int
-        The shape of `PAPER_BUDGETS`, its last budget at the 90th percentile of the lengths,
-        rounded to whole tokens; starts at 0, strictly increasing, so shorter than the paper's
-        where traces are a few tokens long.
+    The shape of `PAPER_BUDGETS`, its last budget at the 90th percentile of the lengths, rounded to
+    whole tokens; starts at 0, strictly increasing, so shorter than the paper's where traces are a
+    few tokens long.
 
     Raises
     ------

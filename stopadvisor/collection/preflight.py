@@ -112,6 +112,8 @@ def run_preflight(
 ) -> PreflightReport:
     """Try the engine, the thinking markers and the cue.
 
+    Failing a check is a result here, not an exception.
+
     Parameters
     ----------
     questions
@@ -129,11 +131,6 @@ def run_preflight(
         The user's own markers, to be counted in place of the usual ones.
     found
         Markers that a pilot found; None to look for them in the traces drawn here.
-
-    Returns
-    -------
-    PreflightReport
-        Every check, passed or not; failing is a result here, not an exception.
 
     Raises
     ------

@@ -84,12 +84,8 @@ def probe(
     begun (a pilot on fit questions freezes `auto` budgets in its manifest), the preflight passed,
     the questions asked.
 
-    Parameters
-    ----------
-    open_engine
-        Called when nothing else is left to refuse.
-    whole
-        Refuse a `limit` that leaves a part too small to be assessed.
+    `open_engine` is called when nothing else is left to refuse.  With `whole` a `limit` is refused
+    that leaves a part too small to be assessed.
 
     Raises
     ------

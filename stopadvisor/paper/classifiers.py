@@ -30,16 +30,8 @@ def classify_out_of_fold(
 ) -> FloatArray:
     """Probability of being right, by a classifier that never saw the question.
 
-    Parameters
-    ----------
-    kind : {"logistic", "random-forest", "gradient-boosting", "mlp"}
-    features : ndarray of float, shape (n_questions, n_checkpoints, n_features)
-    correct : ndarray of bool, shape (n_questions, n_checkpoints)
-    folds : ndarray of int, shape (n_questions,)
-
-    Returns
-    -------
-    ndarray of float, shape (n_questions, n_checkpoints)
+    `features` have shape (n_questions, n_checkpoints, n_features), `correct` and what is returned
+    (n_questions, n_checkpoints), `folds` (n_questions,).
 
     Raises
     ------

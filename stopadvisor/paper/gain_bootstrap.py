@@ -27,17 +27,8 @@ def resample_gains(
 ) -> dict[str, FloatArray]:
     """Gain of each rule in each resample; the same resamples for all rules.
 
-    Parameters
-    ----------
-    stops : mapping of str to ndarray of int, shape (n_questions,)
-        Checkpoint at which each rule stops each question.
-    thinking : ndarray of float, shape (n_questions, n_checkpoints)
-        Thinking tokens by checkpoint.
-    correct : ndarray of bool, shape (n_questions, n_checkpoints)
-
-    Returns
-    -------
-    dict of str to ndarray of float, shape (n_resamples,)
+    `stops` are the checkpoints at which each rule stops each question, (n_questions,); `thinking`,
+    in tokens, and `correct` have shape (n_questions, n_checkpoints), the gains (n_resamples,).
 
     References
     ----------

@@ -82,13 +82,8 @@ def peak(
 ) -> Peak:
     """The threshold of highest gain; of equals the first.
 
-    Parameters
-    ----------
-    scores, thinking, correct : ndarray, shape (n_questions, n_checkpoints)
-    thresholds : ndarray of float, shape (n_thresholds,)
-    fixed : Frontier
-        Of fixed budgets, against which the gain is read.
-    how : {"linear", "nearest", "floor", "ceiling"}
+    `scores`, `thinking` and `correct` have shape (n_questions, n_checkpoints), `thresholds`
+    (n_thresholds,); the gain is read against `fixed`, that of fixed budgets.
 
     References
     ----------
@@ -129,15 +124,8 @@ def find_peak(
 ) -> RulePeak:
     """Peak of a family as the published scripts seek it.
 
-    Parameters
-    ----------
-    family : str
-        One of the setting's.
-    setting : PaperSetting
-        Of that table.
-    fixed : Frontier
-        Of its fixed budgets.
-    how : {"linear", "nearest", "floor", "ceiling"}
+    `family` is one of the setting's, which is that of the table; `fixed` is its frontier of fixed
+    budgets.
     """
     if family in TWO_CONDITION_FAMILIES:
         return pair_peak(family, table, setting, fixed, how)

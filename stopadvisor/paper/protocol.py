@@ -124,12 +124,8 @@ class PaperSetting:
     def build(cls, table: GradedTable, *, cap: int = PROBE_CAP) -> PaperSetting:
         """Scores and costs of all questions; the learned score is out of fold.
 
-        Parameters
-        ----------
-        table : GradedTable
-            Read under the ``last-checkpoint`` reference, whatever its own.
-        cap : int
-            Tokens that each probe is charged.
+        The table is read under the ``last-checkpoint`` reference, whatever its own; each probe is
+        charged `cap` tokens.
 
         Raises
         ------
@@ -153,9 +149,7 @@ class PaperSetting:
 def first_stops(scores: FloatArray, threshold: float) -> IntArray:
     """First checkpoint whose score reaches the threshold; the last one where none does.
 
-    Returns
-    -------
-    ndarray of int, shape (n_questions,)
+    Shape (n_questions,).
     """
     hit = scores >= threshold
     hit[:, -1] = True

@@ -170,12 +170,8 @@ def replace_file(
 ) -> None:
     """Write a file so that at any moment the old one or the whole new one stands there.
 
-    Parameters
-    ----------
-    check : callable
-        Reads the written file back before it takes its place, and raises if it is unusable.
-    what : str
-        What it is called in messages.
+    `check` reads the written file back before it takes its place, and raises if it is unusable;
+    `what` is what it is called in messages.
 
     Raises
     ------

@@ -163,11 +163,8 @@ class Policy:
     def start(self, task: str | None = None) -> Stepper:
         """Give a stepper for one question.
 
-        Parameters
-        ----------
-        task : str, optional
-            The question's task; needed where the policy's own is ``mixed`` and raw answers are
-            observed.
+        The question's `task` is needed where the policy's own is ``mixed`` and raw answers are
+        observed.
 
         Raises
         ------

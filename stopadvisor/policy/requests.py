@@ -142,12 +142,8 @@ def make_requests(
 ) -> list[Request]:
     """Make requests of prompts, as the policy was calibrated with them.
 
-    Parameters
-    ----------
-    prompts : sequence of str, of messages or of Question
-        Texts, and questions given as text, go through the policy's prompt template.
-    task : str, optional
-        Task of what is no `Question`; needed where the policy's is ``mixed``.
+    Texts, and questions given as text, go through the policy's prompt template.  `task` is that of
+    what is no `Question`; it is needed where the policy's is ``mixed``.
 
     Raises
     ------

@@ -274,12 +274,8 @@ class Session:
 
         Call it right after the `receive` whose tokens show the end, before `next_event`.
 
-        Parameters
-        ----------
-        thinking : int
-            Thinking tokens of the trace, closer left out.
-        cut : bool
-            It reached its cap; otherwise the model closed it.
+        `thinking` counts its tokens, closer left out; it was `cut` where it reached its cap,
+        otherwise the model closed it.
 
         Raises
         ------

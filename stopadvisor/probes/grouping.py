@@ -30,12 +30,9 @@ def in_groups_of(table: ProbeTable, keys: Container[str]) -> BoolArray:
 def calibration_rows(table: ProbeTable) -> IntArray:
     """The questions that may enter a bound: one trace per group, chosen beforehand.
 
-    Returns
-    -------
-    ndarray of int
-        Ascending; of each group the first sample of the question whose content hash comes first.
-        The order of rows must not choose: an engine that finishes short traces first would fill
-        the bound with them.
+    Ascending row numbers; of each group the first sample of the question whose content hash comes
+    first.  The order of rows must not choose: an engine that finishes short traces first would fill
+    the bound with them.
     """
     groups = group_numbers(table)
     first = np.flatnonzero(table.samples == 0)

@@ -47,10 +47,8 @@ EMPTY_ANSWER = -2
 def on_grid(budgets: Sequence[int] | NDArray[Any], n_questions: int) -> IntArray:
     """Positions of questions that were all probed at the same budgets.
 
-    Returns
-    -------
-    ndarray of int, shape (n_questions, n_checkpoints)
-        One row, shown `n_questions` times: it takes no more room than the budgets.
+    One row, shown `n_questions` times, shape (n_questions, n_checkpoints): it takes no more room
+    than the budgets.
     """
     row = np.array(budgets, dtype=np.int64)
     return np.broadcast_to(row, (n_questions, row.size))
@@ -212,9 +210,7 @@ class ProbeTable:
     def positions_at(self, schedule: Sequence[int] | NDArray[np.int64]) -> IntArray:
         """Positions of the columns of a schedule, 0 where there is no probe.
 
-        Returns
-        -------
-        ndarray of int, shape (n_questions, n_scheduled), or (1, n_scheduled) for a grid
+        Shape (n_questions, n_scheduled), or (1, n_scheduled) for a grid.
         """
         return np.maximum(self._rows[:, np.asarray(schedule, dtype=np.int64)], 0)
 

@@ -33,11 +33,9 @@ Regime = Literal["learned", "scalar", "full-budget", "mixed"]
 def trajectory(table: GradedTable) -> BoolArray:
     """Right or wrong along each question's thinking, ending with full thinking.
 
-    Returns
-    -------
-    ndarray of bool, shape (n_questions, n_checkpoints) or (n_questions, n_checkpoints + 1)
-        Under the ``last-checkpoint`` reference the forced answers as probed (the paper's).  Under
-        ``natural``, what the caller would get at each checkpoint and the natural answer last.
+    Shape (n_questions, n_checkpoints) under the ``last-checkpoint`` reference, the forced answers
+    as probed (the paper's).  Under ``natural`` what the caller would get at each checkpoint and the
+    natural answer last, one column more.
     """
     if table.reference == "last-checkpoint":
         return table.correct
@@ -47,15 +45,8 @@ def trajectory(table: GradedTable) -> BoolArray:
 def classify(correct: BoolArray) -> NDArray[np.int8]:
     """Sort trajectories into the five types.
 
-    Parameters
-    ----------
-    correct : ndarray of bool, shape (n_questions, n_checkpoints)
-        The last column is full thinking.
-
-    Returns
-    -------
-    ndarray of int8, shape (n_questions,)
-        Index into `TYPES`.
+    `correct` has shape (n_questions, n_checkpoints), its last column full thinking.  Returns an
+    index into `TYPES` for each question, (n_questions,).
 
     References
     ----------
@@ -110,11 +101,7 @@ def regime(early_solved: float, unsolved: float, oscillating: float) -> Regime:
 def profile(correct: BoolArray, *, rng: np.random.Generator) -> Profile:
     """Count the five types and predict the regime.
 
-    Parameters
-    ----------
-    correct : ndarray of bool, shape (n_questions, n_checkpoints)
-    rng : numpy.random.Generator
-        For the stability alone.
+    `correct` has shape (n_questions, n_checkpoints); `rng` is for the stability alone.
     """
     counts = np.bincount(classify(correct), minlength=len(TYPES))
     n = int(counts.sum())

@@ -91,11 +91,8 @@ def fit_boosted(
 ) -> BoostedModel:
     """Fit boosted trees and export them.
 
-    Parameters
-    ----------
-    features : ndarray of float, shape (n_rows, n_features)
-    correct : ndarray of bool, shape (n_rows,)
-    names : sequence of str, length n_features
+    `features` have shape (n_rows, n_features), `correct` (n_rows,); `names` are those of the
+    features.
 
     Raises
     ------

@@ -122,11 +122,8 @@ class TokenCounts:
 def full_counts(table: ProbeTable) -> TokenCounts:
     """Tokens of full thinking without any probe.
 
-    Returns
-    -------
-    TokenCounts
-        Arrays of shape (n_questions,).  Under ``last-checkpoint`` thinking is cut at the last
-        budget and one answer is written: being cut off is not a saving.
+    Arrays of shape (n_questions,).  Under ``last-checkpoint`` thinking is cut at the last budget
+    and one answer is written: being cut off is not a saving.
     """
     prompt = table.prompt_tokens.astype(np.float64)
     if table.reference == "natural":

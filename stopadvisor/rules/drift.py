@@ -60,11 +60,8 @@ def drift_features(schema: int) -> tuple[str, ...]:
 def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -> FloatArray:
     """Mean of each feature over a question's live probes.
 
-    Returns
-    -------
-    ndarray of float, shape (n_kept, n_features)
-        Questions without a live probe have no features and are left out; 0 for what was not
-        recorded.
+    Shape (n_kept, n_features): questions without a live probe have no features and are left out; 0
+    for what was not recorded.
     """
     live = view.live
     kept = live.any(axis=1)

@@ -87,14 +87,8 @@ TEXT_FEATURES = tuple(f for f in FEATURES if f not in LOGPROB_FEATURES)
 def run_lengths(answer_codes: IntArray) -> IntArray:
     """Checkpoints in a row, up to each one, with the same normalised answer.
 
-    Parameters
-    ----------
-    answer_codes : ndarray of int, shape (n_questions, n_checkpoints)
-
-    Returns
-    -------
-    ndarray of int, shape (n_questions, n_checkpoints)
-        1 at the first checkpoint and wherever the answer changed.
+    Shape (n_questions, n_checkpoints), as `answer_codes`; 1 at the first checkpoint and wherever
+    the answer changed.
     """
     n_questions, n_checkpoints = answer_codes.shape
     changed = np.ones((n_questions, n_checkpoints), dtype=bool)

@@ -81,16 +81,9 @@ class Loss:
 def lost_correct(correct: BoolArray, full_correct: BoolArray) -> BoolArray:
     """Full thinking right, stopped answer wrong.
 
-    Parameters
-    ----------
-    correct : ndarray of bool, shape (n_questions, n_checkpoints)
-        Correctness of the answer given when stopped at each checkpoint.
-    full_correct : ndarray of bool, shape (n_questions,)
-
-    Returns
-    -------
-    ndarray of bool, shape (n_questions, n_checkpoints + 1)
-        The last column is never stopping: the reference's own answer, loss 0.
+    `correct`, (n_questions, n_checkpoints), is that of the answer given when stopped at each
+    checkpoint, `full_correct` has shape (n_questions,).  Returns shape (n_questions, n_checkpoints
+    + 1): the last column is never stopping, the reference's own answer, loss 0.
 
     References
     ----------

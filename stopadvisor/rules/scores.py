@@ -87,13 +87,7 @@ class LinearModel:
     def scores(self, features: NDArray[np.float64]) -> FloatArray:
         """Log-odds of being right.
 
-        Parameters
-        ----------
-        features : ndarray of float, shape (..., n_features)
-
-        Returns
-        -------
-        ndarray of float, shape (...)
+        `features` have shape (..., n_features), the log-odds (...).
         """
         z = np.full(features.shape[:-1], self.intercept)
         for k, (mean, scale, coef) in enumerate(zip(self.mean, self.scale, self.coef, strict=True)):

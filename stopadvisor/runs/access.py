@@ -108,12 +108,8 @@ def open_test(source: Source) -> GradedTable:
 def view(source: Source, label: str | None = None, *, all_samples: bool = False) -> View:
     """What may be shown of a source.
 
-    Parameters
-    ----------
-    label : str, optional
-        The folder's name where none is given.
-    all_samples : bool
-        Every trace, instead of the first of each question: those are not independent.
+    `label` is the folder's name where none is given.  With `all_samples` every trace, instead of
+    the first of each question: those are not independent.
     """
     opened = is_opened(source)
     rows = np.ones(source.table.n_questions, bool) if opened else source.parts == _FIT

@@ -18,10 +18,7 @@ __all__ = ["require_related"]
 def require_related(sources: Sequence[Source], *, varied: Collection[str]) -> None:
     """Refuse runs that differ in more than a study varies.
 
-    Parameters
-    ----------
-    varied : collection of str
-        Dotted names of manifest fields that may differ, e.g. ``plan.cue``.
+    `varied` holds dotted names of manifest fields that may differ, such as ``plan.cue``.
 
     Raises
     ------

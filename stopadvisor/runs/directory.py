@@ -183,10 +183,7 @@ class RunDirectory:
     def repair(self) -> str | None:
         """Make the file end with a whole line, before anything is appended to it.
 
-        Returns
-        -------
-        str or None
-            What was done, for the user; None if the file was in order.
+        Returns what was done, for the user; None if the file was in order.
         """
         number = len(self._read()[0]) + 1
         if not set_aside_tail(self.probes_path, self.path / PARTIAL):

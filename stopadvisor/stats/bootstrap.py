@@ -93,16 +93,9 @@ def ratio_interval(
 def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:
     """Sums over what is resampled together: a unit, or where there are many a block of units.
 
-    Parameters
-    ----------
-    values : ndarray of float, shape (n_rows, n_columns)
-    units : ndarray of int, shape (n_rows,), optional
-        Number of each row's unit, from 0; every row is its own by default.
-
-    Returns
-    -------
-    ndarray of float, shape (n_blocks, n_columns)
-        In no more than `MOST_BLOCKS` rows.
+    `values` have shape (n_rows, n_columns); `units`, (n_rows,), number each row's unit from 0, and
+    every row is its own by default.  The sums have shape (n_blocks, n_columns), in no more than
+    `MOST_BLOCKS` rows.
     """
     blocks = (np.arange(len(values)) if units is None else units) % MOST_BLOCKS
     return np.stack([np.bincount(blocks, column) for column in values.T], axis=1)
@@ -111,10 +104,8 @@ def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:
 def resample_counts(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:
     """How often each unit appears in each resample of `n_units` draws with replacement.
 
-    Returns
-    -------
-    ndarray of float32, shape (n_resamples, n_units)
-        float32 holds the counts exactly and makes the products that follow cheaper.
+    Shape (n_resamples, n_units); float32 holds the counts exactly and makes the products that
+    follow cheaper.
     """
     draws = rng.integers(n_units, size=(n_resamples, n_units))
     draws += np.arange(n_resamples)[:, None] * n_units

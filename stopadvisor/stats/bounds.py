@@ -68,13 +68,8 @@ class StopCurve:
     def build(cls, scores: FloatArray, live: BoolArray, thresholds: FloatArray) -> StopCurve:
         """Intervals from scores.
 
-        Parameters
-        ----------
-        scores : ndarray of float, shape (n_questions, n_checkpoints)
-        live : ndarray of bool, shape (n_questions, n_checkpoints)
-            Where the trace is not over yet; elsewhere no stop can happen.
-        thresholds : ndarray of float, shape (n_thresholds,)
-            Strictly descending.
+        `scores` have shape (n_questions, n_checkpoints), and so has `live`: where it is not, the
+        trace is over and no stop can happen.  `thresholds`, (n_thresholds,), descend strictly.
 
         Raises
         ------
@@ -144,9 +139,7 @@ class StopCurve:
     def stops(self, index: int) -> IntArray:
         """Checkpoint at which each question stops at one threshold; n_checkpoints for never.
 
-        Returns
-        -------
-        ndarray of int, shape (n_questions,)
+        Shape (n_questions,).
         """
         inside = (self.low <= index) & (index < self.high)
         return np.asarray(inside.argmax(axis=1), dtype=np.int64)

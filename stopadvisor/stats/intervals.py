@@ -29,17 +29,8 @@ def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, floa
 def paired_difference(gains: int, losses: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Score interval of the difference between two shares of the same questions.
 
-    Parameters
-    ----------
-    gains, losses : int
-        Questions right the first way only, and the second way only.
-    n : int
-        All questions, those that agree included.
-
-    Returns
-    -------
-    tuple of float
-        Limits of ``(gains - losses) / n``, within -1 … 1.
+    `gains` are questions right the first way only, `losses` the second way only, of all `n`, those
+    that agree included.  Returns limits of ``(gains - losses) / n``, within -1 … 1.
 
     Raises
     ------

@@ -36,11 +36,7 @@ class Reliability:
 def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _BINS) -> Reliability:
     """Sort predictions into bins and hold them against outcomes.
 
-    Parameters
-    ----------
-    probability : ndarray of float
-        Predicted probabilities in 0–1, of any shape.
-    outcome : ndarray of bool, shape of `probability`
+    `probability` holds predictions in 0–1, of any shape, `outcome` is of the same.
 
     Raises
     ------
@@ -79,10 +75,7 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _B
 def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
     """Chance that a right answer scores higher than a wrong one, ties counted half.
 
-    Returns
-    -------
-    float or None
-        None where only one class was seen.
+    None where only one class was seen.
 
     References
     ----------

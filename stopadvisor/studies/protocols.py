@@ -192,10 +192,7 @@ def fit_data(source: Source, settings: Settings) -> FitData:
 def fit_scores(fit: FitData, family: str, schedule: Schedule) -> FloatArray | None:
     """Out-of-fold scores as people know them: probabilities and confidences, not their logarithms.
 
-    Returns
-    -------
-    ndarray of float, shape (n_questions, n_scheduled), or None
-        None where the family cannot be fitted on these questions.
+    Shape (n_questions, n_scheduled); None where the family cannot be fitted on these questions.
     """
     rule = score(fit, family, schedule)
     if rule is None:

@@ -133,12 +133,8 @@ class Outline:
     ) -> StudyResult:
         """Sort what a study found into its tables.
 
-        Parameters
-        ----------
-        found : iterable of Row or str
-            Rows in their order within each table; a text is a remark.
-        remarks : sequence of str
-            What is remarked before those that were found.
+        `found` holds rows in their order within each table; a text in it is a remark, behind those
+        of `remarks`.
         """
         rows: dict[type[Row], list[tuple[Cell, ...]]] = {kind: [] for kind in self.tables}
         said = list(remarks)

@@ -60,14 +60,8 @@ def variant_peaks(
 ) -> Iterator[_Peak]:
     """Peak gain of each variant, and by how much it is ahead of one of them.
 
-    Parameters
-    ----------
-    kind : type of VariantPeak
-        The study's own row class.
-    probabilities : mapping of str to ndarray of float, shape (n_questions, n_checkpoints)
-        Out of fold.
-    reference : str
-        The variant with which the others are compared, in the same resamples.
+    `kind` is the study's own row class; `probabilities` are out of fold, shape (n_questions,
+    n_checkpoints); with the variant `reference` the others are compared, in the same resamples.
     """
     table = view.table
     thinking = table.think_tokens.astype(np.float64)
@@ -105,14 +99,8 @@ def variant_saving(
 ) -> _Saving:
     """What a variant over all checkpoints saves at the risk that calibration could certify.
 
-    Parameters
-    ----------
-    kind : type of VariantSaving
-        The study's own row class.
-    scores : ndarray of float, shape (n_questions, n_checkpoints)
-        Of the fit questions, out of fold.
-    sequence : ThresholdSequence
-        Made of them.
+    `kind` is the study's own row class; `scores`, (n_questions, n_checkpoints), are out of fold on
+    the fit questions, and `sequence` is made of them.
     """
     live, right = ~deploy.fit.table.ended, deploy.fit.table.stop_correct
     area = auroc(scores[live], right[live])

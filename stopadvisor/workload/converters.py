@@ -221,14 +221,8 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
 def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
     """Draw questions of a benchmark and write them as lines of a workload.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        All of its rows, in the data set's own columns.
-    n : int
-        How many to draw, at most; the lines keep the data set's order.
-    seed : int
-        Of the drawing, and of the order of GPQA's options.
+    `rows` are all of its rows, in the data set's own columns.  At most `n` questions are drawn by
+    `seed`, which also orders GPQA's options; the lines keep the data set's order.
 
     Raises
     ------

@@ -24,11 +24,8 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 def read_rows(path: Path) -> tuple[bytes, list[tuple[str, dict[str, Any]]]]:
     """Read a JSONL file.
 
-    Returns
-    -------
-    tuple
-        The file's bytes, and per line ``FILE:LINE`` with the line's object, numbers with a point
-        as `Decimal` (so that a float is NaN or infinite).
+    Returns the file's bytes, and per line ``FILE:LINE`` with the line's object, numbers with a
+    point as `Decimal` (so that a float is NaN or infinite).
 
     Raises
     ------

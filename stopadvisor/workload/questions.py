@@ -289,10 +289,7 @@ def render_messages(question: Question, template: str | None) -> tuple[Mapping[s
     Gives chat messages for the model's own chat template; a question that was given as `messages`
     stays as it is.
 
-    Parameters
-    ----------
-    template : str or None
-        Text with ``{question}``; None for the default of the question's task.
+    `template` is a text with ``{question}``; None for the default of the question's task.
     """
     if template is not None and "{question}" not in template:
         raise WorkloadError(f"prompt template: expected text with '{{question}}', got {template!r}")
@@ -313,10 +310,7 @@ _MOST_WITHOUT_TEST = 2000
 def parse_split(text: str) -> tuple[float, float, float]:
     """Read the shares of fit, calibration and test, ``40/40/20``, in percent.
 
-    Returns
-    -------
-    tuple of float
-        Shares that add up to 1; only the test share may be 0.
+    Returns shares that add up to 1; only the test share may be 0.
     """
     message = (
         "split: expected FIT/CALIBRATION/TEST in percent, adding up to 100, the first two above 0, "
@@ -350,17 +344,8 @@ def assign_parts(
     A pure function of key and seed: more questions move none that are there, and equal keys share
     a part.  So the parts have the asked sizes only on average.
 
-    Parameters
-    ----------
-    group_keys : sequence of str
-        `Question.group_key` of each question.
-    fractions : tuple of float
-        Shares of fit, calibration and test; they add up to 1.
-
-    Returns
-    -------
-    ndarray of int8, shape (n_questions,)
-        Index into `PARTS`.
+    `group_keys` are the `Question.group_key` of each question; `fractions`, of fit, calibration and
+    test, add up to 1.  Returns an index into `PARTS` for each question, (n_questions,).
     """
     if min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:
         raise WorkloadError(

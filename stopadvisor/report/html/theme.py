@@ -104,10 +104,7 @@ def framed(height: float = 3.5) -> tuple[Figure, Axes]:
 def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """Write a figure as an SVG element for a page.
 
-    Returns
-    -------
-    str
-        One ``svg`` element with ``role="img"``; no ids but those it refers to itself.
+    One ``svg`` element with ``role="img"``; no ids but those it refers to itself.
     """
     layout = figure.get_layout_engine()
     if layout is not None:
