@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.engines.errors import first_line
@@ -19,7 +19,7 @@ from stopadvisor.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open
 
-__all__ = ["Chat", "Marker", "find_markers"]
+__all__ = ["Chat", "ChatEngine", "Marker", "find_markers"]
 
 _TAG = re.compile(r"<\|.*?\|>")
 _SPECIMEN = (
@@ -279,6 +279,31 @@ class Chat:
         if isinstance(template, str):
             return hashlib.sha256(template.encode()).hexdigest()
         return _json_sha256(template)
+
+
+class _HasChat(Protocol):
+    @property
+    def chat(self) -> Chat: ...
+
+
+class ChatEngine:
+    """What every engine leaves to the tokenizer of its `chat`; see `probes.plan.Engine`."""
+
+    def suffix_ids(self: _HasChat, cue: str) -> list[int]:
+        """Return the ids that ask for the answer."""
+        return self.chat.suffix_ids(cue)
+
+    def encode(self: _HasChat, text: str) -> list[int]:
+        """Return a text's ids."""
+        return self.chat.encode(text)
+
+    def decode(self: _HasChat, ids: Sequence[int]) -> str:
+        """Return ids as text."""
+        return self.chat.decode(ids)
+
+    def prompt_checks(self: _HasChat, prompts: Sequence[Prompt]) -> list[Check]:
+        """Check thinking markers and chat template on these prompts."""
+        return self.chat.checks(prompts)
 
 
 def _json_sha256(value: Any) -> str:

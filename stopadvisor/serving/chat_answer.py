@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.openai.reports import report_answer, report_drawn
-from stopadvisor.engines.openai.trace import Trace
+from stopadvisor.engines.openai.trace import Trace, report_drawn
+from stopadvisor.engines.replies import report_answer
 from stopadvisor.errors import UndecidedError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.model import LocalModel, within_memory
@@ -23,9 +22,16 @@ from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
 from stopadvisor.engines.hf.sampler import uniforms
 from stopadvisor.engines.hf.traces import Limits
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
+from stopadvisor.engines.replies import (
+    ReplyText,
+    forced_reply,
+    make_reply,
+    natural_reply,
+    report_answer,
+    written_reply,
+)
 from stopadvisor.policy.requests import OnStop, Reply, Request
 from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
-from stopadvisor.probes.markers import count_markers
 from stopadvisor.probes.plan import ProbePlan
 
 __all__ = ["serve"]
@@ -211,11 +217,15 @@ class _Serving:
         batch.stop([i for i, _, _ in stopped])
         if self.on_stop == "answer":
             return self._answered(batch, [(i, stop) for i, stop, _ in stopped])
-        return [
-            self._stopped(batch, i, stop, forced)
-            for i, stop, forced in stopped
-            if forced is not None  # a stop that serves the probe rests on one
-        ]
+        replies = []
+        for i, stop, answer in stopped:
+            assert answer is not None  # a stop that serves the probe rests on one
+            said = forced_reply(self.model.stops, self._task(i), answer, self.plan)
+            replies.append(self._reply(batch, i, said, stop))
+        return replies
+
+    def _task(self, i: int) -> str:
+        return self._rows[i].request.task
 
     def _asked(self, i: int) -> AskProbe:
         event = self._rows[i].event
@@ -224,29 +234,14 @@ class _Serving:
 
     def _judge(self, batch: RollingBatch, i: int, forced: ForcedAnswer) -> Event:
         """Hand a row's session the forced answer it asked for; returns what it says then."""
-        row, position = self._rows[i], self._asked(i).position
-        row.session.judge(
-            answer=forced.text,
-            mean_logprob=forced.mean_logprob,
-            mean_entropy=forced.mean_entropy,
-            markers=float(count_markers(self.model.chat.decode(batch.generated(i)[:position]))),
-            closed_by_itself=forced.closed_by_itself,
-        )
+        row, thinking = self._rows[i], batch.generated(i)[: self._asked(i).position]
+        report_answer(row.session, self.rule, self.model.chat, thinking, forced)
         row.probe_tokens += len(forced.ids)
         row.event = row.session.next_event()
         row.over = isinstance(row.event, Stop)
         return row.event
 
     # --- Replies ---
-
-    def _stopped(
-        self, batch: RollingBatch, i: int, stop: Stop, forced: ForcedAnswer
-    ) -> tuple[int, Reply]:
-        answer = extract_forced(self._rows[i].request.task, forced.text) or None
-        escaped = self.model.stops.escaped_tokens(
-            forced.behind_closer, self.plan.cap, answered=answer is not None
-        )
-        return self._reply(batch, i, forced.text, answer, visible=0, stop=stop, escaped=escaped)
 
     def _answered(
         self, batch: RollingBatch, stopped: list[tuple[int, Stop]]
@@ -261,16 +256,8 @@ class _Serving:
         written = visible_answers(self.model, batch.kept, asked, self.plan)
         replies = []
         for (i, stop), drawn in zip(stopped, written, strict=True):
-            text = self.model.stops.visible_text(drawn)
-            task = self._rows[i].request.task
-            answer = extract_natural(task, text)
-            visible = len(drawn) + len(self._closer)
-            escaped = self.model.stops.escaped_tokens(
-                drawn, self.plan.answer_cap, answered=announces_answer(task, text)
-            )
-            replies.append(
-                self._reply(batch, i, text, answer, visible=visible, stop=stop, escaped=escaped)
-            )
+            said = written_reply(self.model.stops, self._task(i), drawn, self.plan)
+            replies.append(self._reply(batch, i, said, stop))
         return replies
 
     def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
@@ -280,46 +267,27 @@ class _Serving:
         for i, row in enumerate(self._rows):
             if row.over or totals[i] < 0:
                 continue
-            row.over = True
-            length, total = int(traces[i]), int(totals[i])
-            text, answer, visible = None, None, 0
+            row.over, said = True, ReplyText()
             if batch.closed[i]:
-                ids = batch.generated(i)[length + len(self._closer) : total]
-                text = self.model.stops.visible_text(ids)
-                answer = extract_natural(row.request.task, text)
-                visible = total - length
-            replies.append(self._reply(batch, i, text, answer, visible=visible))
+                ids = batch.generated(i)[int(traces[i]) + len(self._closer) : int(totals[i])]
+                said = natural_reply(self.model.stops, self._task(i), ids)
+            replies.append(self._reply(batch, i, said))
         return replies
 
     def _reply(
-        self,
-        batch: RollingBatch,
-        i: int,
-        text: str | None,
-        answer: str | None,
-        *,
-        visible: int,
-        stop: Stop | None = None,
-        escaped: int = 0,
+        self, batch: RollingBatch, i: int, said: ReplyText, stop: Stop | None = None
     ) -> tuple[int, Reply]:
         """Sum a row up; without `stop` it has ended by itself."""
-        row = self._rows[i]
-        thinking = int(batch.trace_tokens[i])
-        reply = Reply(
-            text=text,
-            answer=answer,
-            stopped_at=None if stop is None else stop.index,
-            budget=None if stop is None else stop.position,
+        row, length = self._rows[i], int(batch.trace_tokens[i])
+        thinking = batch.generated(i)[: length if stop is None else stop.position]
+        return row.index, make_reply(
+            said,
+            stop,
+            self.model.chat.decode(thinking),
+            cut=bool(batch.cut[i]),
+            started=row.started,
             prompt_tokens=len(row.prompt),
-            think_tokens=thinking,
+            think_tokens=length,
             probe_tokens=row.probe_tokens,
-            visible_tokens=visible,
             n_probes=row.session.probes,
-            seconds=time.perf_counter() - row.started,
-            finish="stopped" if stop is not None else ("length" if batch.cut[i] else "stop"),
-            thinking=self.model.chat.decode(
-                batch.generated(i)[: thinking if stop is None else stop.position]
-            ),
-            escaped_tokens=escaped,
         )
-        return row.index, reply

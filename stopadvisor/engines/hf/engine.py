@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from stopadvisor.engines.answer_end import ForcedAnswer
+from stopadvisor.engines.chat import ChatEngine
 from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import serve
@@ -37,7 +38,7 @@ _LARGEST_BATCH = 64
 _ASSUMED_PROMPT = 512
 
 
-class HfEngine(LocalModel):
+class HfEngine(LocalModel, ChatEngine):
     """A loaded model that draws traces and probes them over the cache that they left.
 
     Made by `load_engine`; implements `probes.plan.Engine` and `serving.engine.AnsweringEngine`,
@@ -48,18 +49,6 @@ class HfEngine(LocalModel):
         """Return what decides the outcome, as plain values."""
         return {**self.model_identity, **self.chat.identity(self.stop_ids)}
 
-    def suffix_ids(self, cue: str) -> list[int]:
-        """Return the ids that ask for the answer."""
-        return self.chat.suffix_ids(cue)
-
-    def encode(self, text: str) -> list[int]:
-        """Return a text's ids."""
-        return self.chat.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return ids as text."""
-        return self.chat.decode(ids)
-
     @property
     def capabilities(self) -> Capabilities:
         """What a model that runs here can do."""
@@ -68,10 +57,6 @@ class HfEngine(LocalModel):
     def temperature(self, plan: ProbePlan) -> float:
         """Return the temperature under which this plan's traces are drawn."""
         return self.sampling(plan).temperature
-
-    def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
-        """Check thinking markers and chat template on these prompts."""
-        return self.chat.checks(prompts)
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Check nothing further: the model was checked while it was loaded."""

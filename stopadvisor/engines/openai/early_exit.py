@@ -16,15 +16,21 @@ from typing import Protocol
 
 import anyio
 
-from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.reports import report_answer, report_drawn
 from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
-from stopadvisor.engines.openai.trace import Trace
+from stopadvisor.engines.openai.trace import Trace, report_drawn
+from stopadvisor.engines.replies import (
+    ReplyText,
+    forced_reply,
+    make_reply,
+    natural_reply,
+    report_answer,
+    written_reply,
+)
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import Policy
@@ -311,59 +317,36 @@ class _RequestRow:
         """Reply with the forced answer, or have a visible one written."""
         model = self.service.model
         trace, task = self.trace, self.request.task
-        thinking = trace.ids[: stop.position]
         if self.service.mode == "overlap":
             drawn = len(trace.ids)  # also of an answer that the model began meanwhile
         else:
             drawn = trace.end.thinking if trace.end.thinking >= 0 else len(trace.ids)
         if stop.reply == "probe":
             assert forced is not None  # such a stop rests on one
-            text, visible = forced.text, 0
-            short = extract_forced(task, text) or None
-            reply, cap, answered = list(forced.behind_closer), trace.plan.cap, short is not None
+            said = forced_reply(model.stops, task, forced, trace.plan)
         else:
             written = await model.write(trace, stop.position)
-            text = model.stops.visible_text(written)
-            visible = len(written) + len(model.chat.closer.ids)
-            short = extract_natural(task, text)
-            reply, cap, answered = written, trace.plan.answer_cap, announces_answer(task, text)
-        escaped = model.stops.escaped_tokens(reply, cap, answered=answered)
-        return self._reply(text, short, visible, drawn, thinking, stop=stop, escaped=escaped)
+            said = written_reply(model.stops, task, written, trace.plan)
+        return self._reply(said, drawn, stop)
 
     def ended(self) -> Reply:
         """Reply with the model's own answer, or without one where thinking was cut."""
-        model, trace = self.service.model, self.trace
-        length = trace.end.thinking
-        text, short, visible = None, None, 0
+        trace, said = self.trace, ReplyText()
         if trace.end.closed:
-            text = model.stops.visible_text(trace.visible)
-            short = extract_natural(self.request.task, text)
-            visible = len(trace.ids) - length
-        return self._reply(text, short, visible, length, trace.ids[:length])
+            said = natural_reply(self.service.model.stops, self.request.task, trace.visible)
+        return self._reply(said, trace.end.thinking)
 
-    def _reply(
-        self,
-        text: str | None,
-        short: str | None,
-        visible: int,
-        drawn: int,
-        thinking: Sequence[int],
-        *,
-        stop: Stop | None = None,
-        escaped: int = 0,
-    ) -> Reply:
-        return Reply(
-            text=text,
-            answer=short,
-            stopped_at=None if stop is None else stop.index,
-            budget=None if stop is None else stop.position,
-            prompt_tokens=len(self.trace.prompt_ids),
+    def _reply(self, said: ReplyText, drawn: int, stop: Stop | None = None) -> Reply:
+        trace = self.trace
+        thinking = trace.ids[: drawn if stop is None else stop.position]
+        return make_reply(
+            said,
+            stop,
+            self.service.model.chat.decode(thinking),
+            cut=trace.end.cut,
+            started=self.started,
+            prompt_tokens=len(trace.prompt_ids),
             think_tokens=self.discarded_tokens + drawn,
             probe_tokens=self.probe_tokens,
-            visible_tokens=visible,
             n_probes=self.n_probes,
-            seconds=time.perf_counter() - self.started,
-            finish="stopped" if stop is not None else ("length" if self.trace.end.cut else "stop"),
-            thinking=self.service.model.chat.decode(list(thinking)),
-            escaped_tokens=escaped,
         )

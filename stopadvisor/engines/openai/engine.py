@@ -20,7 +20,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.answer_end import ForcedAnswer
-from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.chat import Chat, ChatEngine
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.openai.checks import server_checks
@@ -50,7 +50,7 @@ USUAL_TOP = 20
 
 
 @dataclass
-class OpenAiEngine:
+class OpenAiEngine(ChatEngine):
     """A served model, as `probes.plan.Engine` and `serving.engine.AnsweringEngine`.
 
     Made by `load_engine`; `close` it, as connections and a thread belong to it.  What does not fit
@@ -100,18 +100,6 @@ class OpenAiEngine:
         """Return what decides the outcome, as plain values."""
         return dict(self.model_identity)
 
-    def suffix_ids(self, cue: str) -> list[int]:
-        """Return the ids that ask for the answer."""
-        return self.chat.suffix_ids(cue)
-
-    def encode(self, text: str) -> list[int]:
-        """Return a text's ids."""
-        return self.chat.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return ids as text."""
-        return self.chat.decode(ids)
-
     def temperature(self, plan: ProbePlan) -> float:
         """Return the temperature under which this plan's traces are drawn."""
         return self.served_model.sampling(plan).temperature
@@ -127,10 +115,6 @@ class OpenAiEngine:
             return None
         rendered = (self.chat.prompt_ids(p.messages) for p in prompts)
         return min(self.served_model.thinking_room(ids, plan) for ids in rendered)
-
-    def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
-        """Check thinking markers and chat template on these prompts."""
-        return self.chat.checks(prompts)
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import EngineError
+from stopadvisor.policy.session import Session
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["Trace", "TraceEnd", "mean_statistics", "token_statistics"]
+__all__ = ["Trace", "TraceEnd", "mean_statistics", "report_drawn", "token_statistics"]
 
 
 @dataclass
@@ -92,6 +93,16 @@ class Trace:
             self.end.see(self.ids)
             if self.end.over:
                 break
+
+
+def report_drawn(session: Session, trace: Trace) -> None:
+    """Tell a session what was drawn since it was told last."""
+    if session.needs_ids:
+        session.receive(trace.ids[session.drawn :])
+    else:
+        session.receive(len(trace.ids) - session.drawn)
+    if session.thinking is None and trace.end.thinking >= 0:
+        session.end(trace.end.thinking, cut=trace.end.cut)
 
 
 def token_statistics(

@@ -1,0 +1,97 @@
+"""From an answer's tokens to what a request is served, the same for every engine.
+
+Imports neither torch nor an HTTP library; knows no model and no server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.chat import Chat
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Reply
+from stopadvisor.policy.session import Rule, Session, Stop
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan
+
+__all__ = [
+    "ReplyText",
+    "forced_reply",
+    "make_reply",
+    "natural_reply",
+    "report_answer",
+    "written_reply",
+]
+
+
+@dataclass(frozen=True)
+class ReplyText:
+    """What is served; without a text nothing, as thinking was never closed."""
+
+    text: str | None = None
+    answer: str | None = None
+    """The short answer in it."""
+    visible_tokens: int = 0
+    escaped_tokens: int = 0
+    """As in `Reply`."""
+
+
+def forced_reply(stops: AnswerStops, task: str, forced: ForcedAnswer, plan: ProbePlan) -> ReplyText:
+    """Serve the forced answer that a stop rests on."""
+    answer = extract_forced(task, forced.text) or None
+    escaped = stops.escaped_tokens(forced.behind_closer, plan.cap, answered=answer is not None)
+    return ReplyText(forced.text, answer, escaped_tokens=escaped)
+
+
+def natural_reply(stops: AnswerStops, task: str, ids: Sequence[int]) -> ReplyText:
+    """Serve what the model wrote behind its closer."""
+    text = stops.visible_text(ids)
+    return ReplyText(text, extract_natural(task, text), len(stops.chat.closer.ids) + len(ids))
+
+
+def written_reply(stops: AnswerStops, task: str, ids: Sequence[int], plan: ProbePlan) -> ReplyText:
+    """Serve what the model wrote where its thinking was closed by us: it may have gone on."""
+    said = natural_reply(stops, task, ids)
+    answered = announces_answer(task, said.text or "")
+    escaped = stops.escaped_tokens(ids, plan.answer_cap, answered=answered)
+    return replace(said, escaped_tokens=escaped)
+
+
+def make_reply(
+    said: ReplyText, stop: Stop | None, thinking: str, *, cut: bool, started: float, **counts: int
+) -> Reply:
+    """Sum a request up; without `stop` it has ended by itself, or was `cut`."""
+    return Reply(
+        text=said.text,
+        answer=said.answer,
+        stopped_at=None if stop is None else stop.index,
+        budget=None if stop is None else stop.position,
+        visible_tokens=said.visible_tokens,
+        seconds=time.perf_counter() - started,
+        finish="stopped" if stop is not None else ("length" if cut else "stop"),
+        thinking=thinking,
+        escaped_tokens=said.escaped_tokens,
+        **counts,
+    )
+
+
+def report_answer(
+    session: Session, rule: Rule | None, chat: Chat, thinking: list[int], forced: ForcedAnswer
+) -> None:
+    """Hand over the answer that was forced behind some thinking, for which the session asked."""
+    markers = None
+    # Decoding a long prefix holds up all other requests: only for a rule that reads it.
+    if not isinstance(rule, Policy) or rule.rule.needs_markers:
+        markers = float(count_markers(chat.decode(thinking)))
+    session.judge(
+        answer=forced.text,
+        mean_logprob=forced.mean_logprob,
+        mean_entropy=forced.mean_entropy,
+        markers=markers,
+        closed_by_itself=forced.closed_by_itself,
+        entropy_slack=forced.entropy_slack,
+    )
