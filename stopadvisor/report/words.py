@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.assessment.recommendation import deciding_reason
+from stopadvisor.assessment.recommendation import deciding_reason, probability_words
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS, SECONDS_AT_SLO
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
@@ -25,6 +25,7 @@ __all__ = [
     "KINDS_OF_QUESTION",
     "advised_otherwise",
     "advised_point",
+    "cell",
     "cost_noun",
     "explained",
     "favoured",
@@ -123,6 +124,27 @@ def percent(value: float | None) -> str:
 def number(value: float | None) -> str:
     """A threshold."""
     return "-" if value is None else f"{value:.4g}"
+
+
+def cell(value: Any, unit: str, *, none: str = "-", digits: int = 3, decimals: int = 0) -> str:
+    """A table's value as people read it.
+
+    Plain numbers have so many `digits`, tokens so many `decimals`, and `none` stands for None.
+    """
+    if value is None:
+        return none
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    words = {"%": percent, "share": share, "chance": probability_words}
+    if unit in words:
+        return words[unit](value)
+    if unit == "pp":
+        return f"{value:+.1f}"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.{decimals}f}" if unit == "tokens" else f"{value:.{digits}g}"
 
 
 def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:

@@ -46,12 +46,12 @@ __all__ = [
     "profile_caption",
     "reliability_caption",
     "risk_caption",
+    "saving_by_stack",
     "serving_caption",
     "signal_caption",
 ]
 
 Document = Mapping[str, Any]
-NOT_REGIMES = ("operating_point",)
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,14 @@ def _numbers(values: Iterable[float]) -> list[Cell]:
     return [None if not np.isfinite(v) else float(v) for v in values]
 
 
+def _table(
+    name: str, title: str, columns: Mapping[str, Column], rows: Iterable[Document], note: str = ""
+) -> Table:
+    """A table of those fields of some rows that columns are named for."""
+    cells = tuple(tuple(row[key] for key in columns) for row in rows)
+    return Table(name, title, tuple(columns.values()), cells, note)
+
+
 # --- From documents -------------------------------------------------------------------------------
 
 
@@ -93,18 +101,23 @@ def profile_caption(document: Document) -> Caption:
         f"{favoured(regime['predicted'])} (so in {share(regime['stability'])} of mixes like this "
         "one).",
         f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
-        Table(
+        _table(
             "profile",
             "Trajectory profile",
+            {
+                "kind": Column("kind", "kind"),
+                "count": Column("count", "count"),
+                "share": Column("share", "share", "share"),
+                "low": Column("ci95_low", "95% from", "share"),
+                "high": Column("ci95_high", "to", "share"),
+            },
             (
-                Column("kind", "kind"),
-                Column("count", "count"),
-                Column("share", "share", "share"),
-                Column("ci95_low", "95% from", "share"),
-                Column("ci95_high", "to", "share"),
-            ),
-            tuple(
-                (name.replace("_", " "), row["count"], row["share"], *row["ci95"])
+                {
+                    **row,
+                    "kind": name.replace("_", " "),
+                    "low": row["ci95"][0],
+                    "high": row["ci95"][1],
+                }
                 for name, row in profile.items()
             ),
         ),
@@ -127,28 +140,20 @@ def kinds_caption(document: Document) -> Caption | None:
         f"{listed(said) if said else 'nothing'}. Lighter bars leave out the traces that were cut "
         "off: such a trace cannot be lost, and much of what a fixed budget saves comes from there.",
         f"{document['split']['fit']} fit questions, out of fold",
-        Table(
+        _table(
             "kinds",
             "Saving by kind of rule, at the same risk",
-            (
-                Column("kind", "kind"),
-                Column("rule", "rule"),
-                Column("where", "asks"),
-                Column("expected_saving_pct", "forecast of calibration", "%"),
-                Column("fit_saving_pct", "saving", "%"),
-                Column("uncut_saving_pct", "on traces not cut off", "%"),
-            ),
-            tuple(
-                (
-                    p["kind"],
-                    p["family"],
-                    p["where"],
-                    p["expected_saving_pct"],
-                    p["fit_total_saving_pct"],
-                    p["fit_uncut_saving_pct"],
-                )
-                for p in points
-            ),
+            {
+                "kind": Column("kind", "kind"),
+                "family": Column("rule", "rule"),
+                "where": Column("where", "asks"),
+                "expected_saving_pct": Column(
+                    "expected_saving_pct", "forecast of calibration", "%"
+                ),
+                "fit_total_saving_pct": Column("fit_saving_pct", "saving", "%"),
+                "fit_uncut_saving_pct": Column("uncut_saving_pct", "on traces not cut off", "%"),
+            },
+            points,
         ),
     )
 
@@ -167,29 +172,35 @@ def labels_caption(document: Document) -> Caption | None:
         f"advised rule; with {most['calibration']} of {most['labels']}, "
         f"{percent(most['saving_pct'])}. This is a mean over imitated calibrations.",
         f"{document['split']['fit']} fit questions, calibrations imitated on them",
-        Table(
+        _table(
             "labels",
             "Expected saving by the number of labels",
-            (
-                Column("labels", "labels"),
-                Column("calibration", "of them for calibration"),
-                Column("saving_pct", "expected saving", "%"),
-            ),
-            tuple((r["labels"], r["calibration"], r["saving_pct"]) for r in rows),
+            {
+                "labels": Column("labels", "labels"),
+                "calibration": Column("calibration", "of them for calibration"),
+                "saving_pct": Column("saving_pct", "expected saving", "%"),
+            },
+            rows,
         ),
     )
+
+
+def saving_by_stack(document: Document) -> dict[str, Any]:
+    """Net saving of the rule that is priced, in percent, by serving stack."""
+    rows = document["serving"].items()
+    return {name: row["saving_pct"] for name, row in rows if name != "operating_point"}
 
 
 def serving_caption(document: Document) -> Caption | None:
     """Net saving by serving regime; None where no rule is priced."""
     serving, asked = document["serving"], document["recommendation"]["serving"]
-    rows = {name: row for name, row in serving.items() if name not in NOT_REGIMES}
+    rows = {name: serving[name] for name in saving_by_stack(document)}
     if serving["operating_point"] is None:
         return None
     savings = [_by_stack(name, row["saving_pct"]) for name, row in rows.items()]
     columns = [Column("serving", "stack"), Column("saving_pct", "saving", "%")]
-    details = document["protocol"] == "deploy"
-    if details:
+    whose, chosen = "At its peak-gain threshold, which is not the advised one, the learned rule", ""
+    if document["protocol"] == "deploy":
         columns += [
             Column("decoded", "decoded", "tokens"),
             Column("cached", "cached", "tokens"),
@@ -198,25 +209,21 @@ def serving_caption(document: Document) -> Caption | None:
             Column("break_even_probes", "break-even probes"),
             Column("break_even_cached_price", "break-even cached price"),
         ]
-    whose, chosen = "At its peak-gain threshold, which is not the advised one, the learned rule", ""
-    if details:
         whose = "The rule that assess advised"
         chosen = (
             f" It was chosen for {asked}; for another stack another rule may save more (assess "
             "with `--serving`)."
         )
-    table = []
-    for name, row in rows.items():
-        cells: list[Cell] = [name, row["saving_pct"]]
-        if details:
-            cells += [row["tokens"][kind] for kind in ("decoded", "cached", "prefilled")]
-            cells += [row["probes"], row["break_even_probes"], row["break_even_cached_price"]]
-        table.append(tuple(cells))
     return Caption(
         "What the same rule saves on other serving stacks",
         f"{whose} {listed(savings)}: what a probe costs decides.{chosen}",
         str(serving["operating_point"]),
-        Table("serving", "Saving by serving stack", tuple(columns), tuple(table)),
+        _table(
+            "serving",
+            "Saving by serving stack",
+            {column.name: column for column in columns},
+            ({**row, **row.get("tokens", {}), "serving": name} for name, row in rows.items()),
+        ),
     )
 
 
@@ -229,35 +236,29 @@ def _by_stack(name: str, saving: float) -> str:
 def matched_risk_table(document: Document) -> Table:
     """Learned against scalar at equal risk, as the document has it."""
     basis = "test" if document["protocol"] == "paper" else "fit"
-    rows = [
-        tuple(value for name, value in point.items() if basis == "fit" or "expected" not in name)
-        for point in matched_points(document)
+    columns = [
+        Column("alpha", "alpha"),
+        Column("side", "side"),
+        Column("family", "rule"),
+        Column("feasible", "may stop"),
+        Column("threshold", "threshold"),
+        Column("risk", "lost", "share"),
+        Column("accuracy", "accuracy", "share"),
+        Column("think_saving_pct", "thinking saved", "%"),
+        Column("total_saving_pct", "saving", "%"),
     ]
+    if basis == "fit":
+        columns.append(Column("expected_saving_pct", "forecast of calibration", "%"))
     verdicts = [
         f"Where {promised(row['alpha'])} may be lost: {risk_difference(row)}"
         for row in document["matched_risk"]
         if row["delta_saving_pp"] is not None
     ]
-    return Table(
+    return _table(
         "matched-risk",
         f"The best rules at the same risk ({basis} questions)",
-        (
-            Column("alpha", "alpha"),
-            Column("side", "side"),
-            Column("family", "rule"),
-            Column("feasible", "may stop"),
-            Column("threshold", "threshold"),
-            Column("risk", "lost", "share"),
-            Column("accuracy", "accuracy", "share"),
-            Column("think_saving_pct", "thinking saved", "%"),
-            Column("total_saving_pct", "saving", "%"),
-            *(
-                ()
-                if basis == "test"
-                else (Column("expected_saving_pct", "forecast of calibration", "%"),)
-            ),
-        ),
-        tuple(rows),
+        {column.name: column for column in columns},
+        matched_points(document),
         ". ".join(verdicts) + "." if verdicts else "",
     )
 
@@ -362,19 +363,12 @@ def alpha_caption(data: AlphaFigure) -> Caption:
         if first is not None and first < data.alpha:
             text += f" (the first saving comes at {share(first)})"
         found.append(text)
-    columns = [Column("alpha", "may be lost")]
-    columns += [
-        Column(f"{n.replace(' ', '_')}_saving_pct", f"{n}, saving", "%") for n in data.savings
-    ]
-    rows: list[list[Cell]] = [[a] for a in data.alphas]
-    for savings in data.savings.values():
-        for row, saving in zip(rows, savings, strict=True):
-            row.append(saving)
+    columns: dict[Column, Sequence[Cell]] = {Column("alpha", "may be lost"): data.alphas}
+    for name, savings in data.savings.items():
+        columns[Column(f"{name.replace(' ', '_')}_saving_pct", f"{name}, saving", "%")] = savings
     sentence = f"Where at most {promised(data.alpha)} may be lost, {'; '.join(found)}."
     if data.probabilities is not None:
-        columns.append(Column("chance", "chance to certify", "chance"))
-        for row, chance in zip(rows, data.probabilities, strict=True):
-            row.append(chance)
+        columns[Column("chance", "chance to certify", "chance")] = data.probabilities
         sentence += (
             " Each promise has the rule chosen for it, at the last threshold that the calibration "
             "questions could still certify."
@@ -384,7 +378,10 @@ def alpha_caption(data: AlphaFigure) -> Caption:
         sentence,
         data.basis,
         Table(
-            "alpha", "Saving by what may be lost", tuple(columns), tuple(tuple(row) for row in rows)
+            "alpha",
+            "Saving by what may be lost",
+            tuple(columns),
+            tuple(zip(*columns.values(), strict=True)),
         ),
     )
 
@@ -395,10 +392,7 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
     rows: list[tuple[Cell, ...]] = []
     for name, r in data.scores.items():
         columns = (r.low, r.high, r.count, r.predicted, r.observed)
-        for low, high, count, predicted, observed in zip(*columns, strict=True):
-            rows.append(
-                (name, float(low), float(high), int(count), float(predicted), float(observed))
-            )
+        rows += [(name, *row) for row in zip(*(c.tolist() for c in columns), strict=True)]
     return Caption(
         "Can the score be read as a chance?",
         f"ECE and Brier score, 0 being best: {'; '.join(found)}. On the diagonal a score says how "

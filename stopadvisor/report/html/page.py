@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.errors import OutputError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.printable import printable
@@ -25,7 +24,7 @@ from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
 from stopadvisor.report.html.summary import reasons, summarise
-from stopadvisor.report.words import kind_points, percent, share
+from stopadvisor.report.words import cell, kind_points, share
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
@@ -45,6 +44,8 @@ __all__ = [
     "write_report",
 ]
 
+_Data = TypeVar("_Data")
+
 _HERE = Path(__file__).parent
 _NEEDED = ("matplotlib", "jinja2")
 _KINDS = {
@@ -52,7 +53,6 @@ _KINDS = {
     "loss": "A loss: stopped early, and wrong",
     "oscillation": "An oscillation: the answer changes sides",
 }
-_DIGITS = 4
 _FORECASTS = {"alpha", "labels", "reliability", "signals"}
 """Pictures that are folded away: other promises and numbers of labels than these, and signals."""
 _OF_FIT = {"kinds", "frontier", "serving", "checkpoints"}
@@ -179,46 +179,48 @@ def _pictures(data: ReportData) -> list[_Picture]:
     from stopadvisor.report.html import charts
 
     document, figures = data.document, data.figures
-    frontier = captions.frontier_caption(figures.frontier)
-    found = []
-    kinds, labels = captions.kinds_caption(document), captions.labels_caption(document)
-    if kinds is not None:
-        advised = document["recommendation"]["family"]
-        found.append(_drawn(kinds, charts.draw_kinds, kind_points(document), advised))
-    found += [
-        _drawn(captions.profile_caption(document), charts.draw_profile, document["profile"]),
-        _drawn(frontier, charts.draw_frontier, figures.frontier),
+    return [
+        *_drawn(
+            document,
+            captions.kinds_caption,
+            lambda d: charts.draw_kinds(kind_points(d), d["recommendation"]["family"]),
+        ),
+        *_drawn(document, captions.profile_caption, lambda d: charts.draw_profile(d["profile"])),
+        *_drawn(figures.frontier, captions.frontier_caption, charts.draw_frontier),
+        *_drawn(figures.risk, captions.risk_caption, charts.draw_risk),
+        *_drawn(
+            document,
+            captions.serving_caption,
+            lambda d: charts.draw_serving(
+                captions.saving_by_stack(d), d["recommendation"]["serving"]
+            ),
+        ),
+        *_drawn(figures.alpha, captions.alpha_caption, charts.draw_alphas),
+        *_drawn(
+            document, captions.labels_caption, lambda d: charts.draw_labels(d["label_savings"])
+        ),
+        *_drawn(figures.reliability, captions.reliability_caption, charts.draw_reliability),
+        *_drawn(figures.checkpoints, captions.checkpoint_caption, charts.draw_checkpoints),
+        *_drawn(
+            figures.signals,
+            lambda signals: captions.signal_caption(signals, figures.signals_basis),
+            charts.draw_signals,
+        ),
     ]
-    if figures.risk is not None:
-        found.append(_drawn(captions.risk_caption(figures.risk), charts.draw_risk, figures.risk))
-    serving = captions.serving_caption(document)
-    if serving is not None:
-        savings = {str(row[0]): row[1] for row in serving.table.rows}
-        asked = document["recommendation"]["serving"]
-        found.append(_drawn(serving, charts.draw_serving, savings, asked))
-    signals = captions.signal_caption(figures.signals, figures.signals_basis)
-    alpha, checkpoints = figures.alpha, figures.checkpoints
-    found.append(_drawn(captions.alpha_caption(alpha), charts.draw_alphas, alpha))
-    if labels is not None:
-        found.append(_drawn(labels, charts.draw_labels, document["label_savings"]))
-    if figures.reliability is not None:
-        caption = captions.reliability_caption(figures.reliability)
-        found.append(_drawn(caption, charts.draw_reliability, figures.reliability))
-    found += [
-        _drawn(captions.checkpoint_caption(checkpoints), charts.draw_checkpoints, checkpoints),
-        _drawn(signals, charts.draw_signals, figures.signals),
-    ]
-    return found
 
 
-def _drawn(caption: Caption, draw: Callable[..., Figure], *given: Any) -> _Picture:
+def _drawn(
+    data: _Data | None, caption: Callable[[_Data], Caption | None], draw: Callable[[_Data], Figure]
+) -> list[_Picture]:
+    """The picture of some data, where there is something to say of them."""
     from stopadvisor.report.html.theme import inline_svg, style
 
-    with style(caption.name):
-        svg = inline_svg(
-            draw(*given), caption.name, caption.title, caption.sentence.replace("`", "")
-        )
-    return _Picture(caption, svg)
+    said = None if data is None else caption(data)
+    if data is None or said is None:
+        return []
+    with style(said.name):
+        svg = inline_svg(draw(data), said.name, said.title, said.sentence.replace("`", ""))
+    return [_Picture(said, svg)]
 
 
 def _examples(examples: Sequence[QuestionExample]) -> list[tuple[QuestionExample, str, Table]]:
@@ -320,22 +322,8 @@ def _words(text: str) -> str:
 
 
 def _cell(value: Cell, column: Column) -> str:
-    """A value as people read it."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if column.unit == "share":
-        return share(value)
-    if column.unit == "chance":
-        return probability_words(value).replace(" %", "%")
-    if column.unit == "%":
-        return percent(value)
-    if isinstance(value, int):
-        return str(value)
-    return f"{value:.1f}" if column.unit == "tokens" else f"{value:.{_DIGITS}g}"
+    text = cell(value, column.unit, none="–", digits=4, decimals=1)
+    return text.replace(" %", "%") if column.unit == "chance" else text
 
 
 def _origin(document: Mapping[str, Any]) -> str:

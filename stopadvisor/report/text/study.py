@@ -11,9 +11,8 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Any, TextIO
 
-from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.text.screen import WIDTH, Screen
-from stopadvisor.report.words import percent, share
+from stopadvisor.report.words import cell
 
 __all__ = ["show_list", "show_skipped", "show_study"]
 
@@ -115,7 +114,7 @@ class _Printed:
 def _column(rows: Sequence[Document], columns: Sequence[Document]) -> _Printed:
     first = columns[0]
     values = [[row[c["name"]] for c in columns] for row in rows]
-    cells = tuple(_joined([_cell(v, first["unit"]) for v in value]) for value in values)
+    cells = tuple(_joined([cell(v, first["unit"]) for v in value]) for value in values)
     words = any(isinstance(value[0], str) for value in values)
     title = first["title"]
     if len(columns) > 1:
@@ -150,27 +149,6 @@ def _blocks(columns: Sequence[_Printed]) -> Iterator[list[_Printed]]:
 
 def _width(columns: Sequence[_Printed]) -> int:
     return sum(column.width + _GAP for column in columns)
-
-
-def _cell(value: Any, unit: str) -> str:
-    """A value as people read it; a hyphen where there is none."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if unit == "%":
-        return percent(value)
-    if unit == "pp":
-        return f"{value:+.1f}"
-    if unit == "share":
-        return share(value)
-    if unit == "chance":
-        return probability_words(value)
-    if unit == "tokens":
-        return f"{value:.0f}"
-    return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
 def show_skipped(skipped: Sequence[Document], out: TextIO) -> None:
