@@ -7,9 +7,10 @@ what is left to it, and nothing of how a command line or a file names them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -123,25 +124,13 @@ class ProbeSettings:
         `pilot.thinking_cap` and `schedule.settle` settle what is auto, `for_engine` the entropy
         and the tokens of named markers.
         """
-        return ProbePlan(
-            budgets=self.budgets or (),
-            cue=self.cue,
-            cap=self.cap,
-            max_think=self.max_think or ProbePlan.max_think,
-            answer_cap=self.answer_cap,
-            greedy=self.greedy,
-            temperature=self.temperature,
-            entropy="full" if self.entropy == "auto" else self.entropy,
-            seed=self.seed,
-            on_stop=self.on_stop,
-            schedule=self.schedule,
-            every=self.every,
-            markers=self.marker_ids,
-            min_gap=self.min_gap,
-            max_markers=self.max_markers,
-            max_probes=self.max_probes,
-            fill=self.fill,
-        )
+        settled: dict[str, Any] = {
+            each.name: getattr(self, each.name) for each in fields(ProbePlan)
+        }
+        settled["budgets"] = self.budgets or ()
+        settled["max_think"] = self.max_think or ProbePlan.max_think
+        settled["entropy"] = "full" if self.entropy == "auto" else self.entropy
+        return ProbePlan(**settled | {"markers": self.marker_ids})
 
 
 def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]:
