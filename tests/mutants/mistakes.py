@@ -112,7 +112,8 @@ class _Mistake:
                 line = node.lineno
             for field, place, value in _wrong(node):
                 bare = isinstance(node, ast.Constant) or isinstance(value, ast.UAdd)
-                shown = parent if bare and not hasattr(parent, "body") else node
+                block = hasattr(parent, "body") and not isinstance(parent, ast.IfExp)
+                shown = parent if bare and not block else node
                 found.append(cls(node, field, place, value, shown, function, line))
             for name, child in ast.iter_fields(node):
                 if name not in ("annotation", "returns", "decorator_list"):

@@ -82,7 +82,8 @@ EQUIVALENT: dict[str, str] = {
         "at the limit itself only where both are 0, as it is set to"
     ),
     "stats/intervals : 1 - 1e-12 -> 1 - 1e-09": "limits are found to 1e-9 of a share at best",
-    "stats/intervals paired_difference.score: 0.0 -> 0.1": (
+    "stats/intervals paired_difference.score: (estimate - difference) * math.sqrt(n / variance) if"
+    " variance > 0 else 0.0 ->": (
         "without any disagreement: the search needs its sign alone, beside a quantile"
     ),
     "stats/intervals paired_difference: score(-_EDGE) > z ->": "differs at equality, by rounding",
@@ -167,13 +168,22 @@ EQUIVALENT: dict[str, str] = {
     "policy/stepper Stepper.observe: mean_logprob = 0.0 ->": "no rule reads it that was given none",
     "policy/stepper Stepper.observe: mean_entropy = 0.0 ->": "no rule reads it that was given none",
     "policy/stepper Stepper.observe: markers = 0.0 ->": "no rule reads it that was given none",
+    "policy/stepper Stepper.__init__: self._run = 0 ->": "the first step sets it",
+    "policy/stepper Stepper.__init__: self._began = 0 ->": "the first step sets it",
+    "policy/stepper Stepper.__init__: self._confidence = 0.0 ->": "the first step sets it",
+    "policy/stepper Stepper.observe: confidence = 0.0 ->": "the rule that reads it sets it",
+    "policy/stepper Stepper.observe: 0 if positions is None else": (
+        "no rule off a grid reads where on one a probe lies"
+    ),
     "policy/stepper _position_values: position > 1 -> position >= 1": "the logarithm of 1 is 0",
     "policy/stepper Stepper.observe: rise > 0.0 -> rise >= 0.0": "a rise of 0 gives a score of 0",
     "policy/golden _edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
     "policy/golden _ranges: trigger.stop_at - 1 -> trigger.stop_at - 2": (
         "an example at the threshold is searched for a token nearer"
     ),
-    "policy/golden _ranges: 0 -> 1": "an example at the threshold is searched for a token later",
+    "policy/golden _ranges: steps[-2]['think_tokens'] if len(steps) > 1 else 0 ->": (
+        "an example at the threshold is searched for a token later"
+    ),
     "policy/values : _SHORT_TEXT = 2048 ->": "how much is written at once, not what",
     "policy/values _is_light: not isinstance(value, (dict, list, tuple)) -> not not": (
         "how much is written at once, not what"

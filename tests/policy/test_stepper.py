@@ -238,7 +238,7 @@ def said(probes: ProbeTable, i: int, k: int) -> str:
     return "" if code == EMPTY_ANSWER else str(code)
 
 
-@pytest.mark.parametrize("schedule", [[0, 1, 2, 3, 4, 5], [0, 2, 5], [3]], ids=str)
+@pytest.mark.parametrize("schedule", [[0, 1, 2, 3, 4, 5], [0, 2, 5], [3], [0]], ids=str)
 @pytest.mark.parametrize("family", AT_GRIDS)
 def test_replaying_a_table_gives_its_scores_bit_for_bit(family: str, schedule: list[int]) -> None:
     probes = table(60, seed=len(schedule))
@@ -422,6 +422,7 @@ def test_steppers_share_nothing() -> None:
         ("mean_entropy", None, "needs mean_entropy"),
         ("markers", -1, ">= 0"),
         ("markers", math.nan, ">= 0"),
+        ("markers", math.inf, ">= 0"),
         ("markers", 10**400, "a number"),
         ("markers", None, "needs markers"),
         ("think_tokens", 1, "from 0 to its budget 0, got 1"),
@@ -475,6 +476,20 @@ def test_what_is_decided_with_a_slack_is_decided_without(family: str) -> None:
             assert judged(policy.start(), logprob, entropy + off).stop == stop
     reads_entropy = policy.rule.entropy_slope > 0
     assert 100 < decided < 200 if reads_entropy else decided == 200
+
+
+def test_what_the_end_of_the_slack_would_decide_otherwise_is_undecided() -> None:
+    policy = Policy(build_policy(family_content("entropy", -0.25)))
+    step = STEP | {"mean_entropy": 0.5}
+    with pytest.raises(UndecidedError, match="within its slack"):
+        policy.start().observe(**step, entropy_slack=0.25)
+    assert not policy.start().observe(**step, entropy_slack=0.249).stop
+    assert policy.start().observe(**step | {"mean_entropy": 0.25}).stop
+
+
+def test_means_may_pass_zero_by_what_rounding_leaves() -> None:
+    means = {"mean_logprob": 1e-3, "mean_entropy": -1e-3}
+    assert policy_of("confidence").start().observe(**STEP | means).score == 1e-3
 
 
 def test_trees_that_read_the_entropy_jump() -> None:

@@ -126,7 +126,10 @@ def test_a_ledger_says_that_it_is_a_chain(tmp_path: Path) -> None:
     assert json.loads((tmp_path / LEDGER).read_text(encoding="utf-8"))["schema"] == 2
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"looks": [{"number": 1}]}', '{"schema": 1}', "[]"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", '{"looks": [{"number": 1}]}', '{"schema": 1}', '{"schema": 2, "looks": []}', "[]"],
+)
 def test_a_damaged_ledger_stops_everything(tmp_path: Path, content: str) -> None:
     (tmp_path / LEDGER).write_text(content, encoding="utf-8")
     with pytest.raises(ProbeError, match="the ledger of looks is damaged"):
@@ -216,6 +219,28 @@ def test_what_shows_outcomes_settles_nothing_for_later_looks(tmp_path: Path) -> 
     with pytest.raises(CalibrationError, match=r"look 1 at these .* ended in a certificate"):
         take_look(tmp_path, ["a"], ALPHA_15 | {"data": "corrected"}, delta=0.05)
     assert take_look(tmp_path, ["a"], ALPHA_10 | {"data": "corrected"}, delta=0.05).number == 3
+
+
+@pytest.mark.parametrize(
+    ("loss", "asking", "follows"),
+    [("differs", True, True), ("differs", False, False), ("drop", True, False)],
+)
+def test_who_certified_what_differs_may_label_few_for_what_is_lost(
+    tmp_path: Path, loss: str, asking: bool, follows: bool
+) -> None:
+    first = take_look(tmp_path, ["a"], {"alpha": 0.1, "loss": loss}, delta=0.05)
+    record_result(tmp_path, first, certified=True)
+    wanted = {"alpha": 0.1} | ({"asking": "200 labels"} if asking else {})
+    if follows:
+        assert take_look(tmp_path, ["a"], wanted, delta=0.05).number == 2
+        return
+    with pytest.raises(CalibrationError, match="ended in a certificate"):
+        take_look(tmp_path, ["a"], wanted, delta=0.05)
+
+
+def test_a_look_shows_nothing_unless_it_says_so() -> None:
+    look = Look(1, None, 0.05, 0.05, ALPHA_10, ("a",), "2026-01-01T00:00:00+00:00")
+    assert not look.opened
 
 
 def test_the_last_planned_look_shows_its_figures(tmp_path: Path) -> None:
