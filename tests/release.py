@@ -3,23 +3,28 @@
 Wheel and source archive, both built twice; a lock with hashes; a bill of materials; and clean
 environments into which wheel and archive are installed, where `.ci/smoke.py` runs: without extras,
 and with each one.  Takes a package index, some gigabytes and many minutes.  `--python` names
-further interpreters, for which everything light is tried; `--lowest` runs the unit tests on the
-lowest versions that `pyproject.toml` declares instead.
+further interpreters, for which everything light is tried.
+
+`--lowest` makes nothing and runs the unit tests on the lowest versions that `pyproject.toml`
+declares for users, after a look whether each extra can be installed with them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.__main__ import FAST, ROOT
+from tests.__main__ import FAST, ROOT, WORKERS
 
 EXTRAS = ("datasets", "hf", "import", "openai", "report", "serve", "sign")
 """Those that the lock pins and that are tried; `vllm` takes its server's own environment."""
@@ -31,8 +36,8 @@ BUILD = (
 )
 
 
-def call(*words: object, cwd: Path = ROOT, shown: str = "") -> None:
-    """Run a command; one that fails ends it all."""
+def call(*words: object, cwd: Path = ROOT, shown: str = "") -> str:
+    """Run a command and return what it prints; one that fails ends it all."""
     line = [str(word) for word in words]
     began = time.monotonic()
     # Nothing of the checkout may be found from an environment.
@@ -45,6 +50,7 @@ def call(*words: object, cwd: Path = ROOT, shown: str = "") -> None:
         sys.exit(
             f"release: {' '.join(line)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         )
+    return done.stdout
 
 
 class Environment:
@@ -96,26 +102,90 @@ def record(tools: Environment, out: Path, version: str) -> None:
     )
 
 
-def try_installed(python: str, what: Path, extra: str = "") -> None:
-    """Install into a clean environment, and try what it must do there."""
+def try_installed(tools: Environment, python: str, what: Path, extra: str = "") -> None:
+    """Install into a clean environment, and try what it must do there.
+
+    A wheel is installed by uv, in seconds where pip takes minutes; a source archive by pip.
+    """
     with tempfile.TemporaryDirectory() as place:
-        environment = Environment(Path(place), python)
-        environment.install(f"{what}[{extra}]" if extra else what)
-        words = (environment.python, ROOT / ".ci" / "smoke.py", *([extra] if extra else []))
-        call(*words, cwd=Path(place), shown=f"smoke.py {extra}".strip())
+        if what.suffix == ".whl":
+            own, uv = Path(place, "bin", "python"), (tools.bin / "uv", "--no-config", "-q")
+            call(*uv, "venv", "-p", python, place, shown=f"uv venv -p {python}")
+            wanted = f"{what}[{extra}]" if extra else what
+            named = f"{what.name}[{extra}]" if extra else what.name
+            call(*uv, "pip", "install", "-p", own, wanted, shown=f"uv pip install {named}")
+        else:
+            environment = Environment(Path(place), python)
+            environment.install(what)
+            own = environment.python
+        words = (own, ROOT / ".ci" / "smoke.py", *([extra] if extra else []))
+        print(call(*words, cwd=Path(place), shown=f"smoke.py {extra}".strip()).splitlines()[-1])
+
+
+def lowest_versions() -> dict[str, dict[str, str]]:
+    """Return the lowest versions that are declared, by extra and package; "" is for no extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {"": project["dependencies"], **project["optional-dependencies"]}
+    found = {}
+    for extra in ("", *EXTRAS):
+        bounds = [re.match(r"([\w-]+)>=([\d.]+)", line) for line in declared[extra]]
+        found[extra] = {bound[1]: _short(bound[2]) for bound in bounds if bound}
+        assert len(found[extra]) == len(bounds), f"a dependency without a lower bound: {extra}"
+    return found
+
+
+def _short(version: str) -> str:
+    return re.sub(r"(\.0)+$", "", version)
+
+
+def check_attainable(uv: Path, folder: Path, extra: str, lowest: dict[str, str]) -> None:
+    """Hold what an extra declares against what an installer can find for it."""
+    found = folder / "found.txt"
+    call(
+        *(uv, "pip", "compile", "--quiet", "--no-config", "--resolution", "lowest-direct"),
+        *("-p", sys.executable, "--no-header", "--no-annotate", "-o", found, "pyproject.toml"),
+        *(("--extra", extra) if extra else ()),
+        shown=f"the lowest versions {f'with the extra {extra}' if extra else 'without extras'}",
+    )
+    pins = dict(line.split("==") for line in found.read_text().splitlines() if "==" in line)
+    found.unlink()  # or it is read as a wish the next time
+    for name, version in lowest.items():
+        got = pins[name].partition(" ")[0]
+        if _short(got) != version:
+            sys.exit(
+                f"release: {name}>={version} ({extra or 'dependencies'}) brings {got}: raise it"
+            )
 
 
 def try_lowest(tools: Environment) -> None:
-    """Run the unit tests on the lowest versions that may be installed."""
+    """Run the unit tests on the lowest versions that may be installed.
+
+    Tools for development ask for newer ones of some packages, and so do extras for each other's.
+    The lowest versions are installed all the same: pins stand above what other packages ask for.
+    What is not declared is the newest, and may call an old caller's ways deprecated.
+    """
+    uv, lowest = tools.bin / "uv", lowest_versions()
     with tempfile.TemporaryDirectory() as place:
-        call(tools.bin / "uv", "venv", "--quiet", "--no-config", "-p", sys.executable, place)
-        python = Path(place, "bin", "python")
+        for extra, versions in lowest.items():
+            check_attainable(uv, Path(place), extra, versions)
+        pinned = {name: version for part in lowest.values() for name, version in part.items()}
+        pins = Path(place, "pins.txt")
+        pins.write_text("".join(f"{name}=={version}\n" for name, version in pinned.items()))
+        python = Path(place, "lowest", "bin", "python")
+        call(uv, "venv", "--quiet", "--no-config", "-p", sys.executable, python.parent.parent)
         call(
-            *(tools.bin / "uv", "pip", "install", "--quiet", "--no-config", "-p", python),
-            *("--resolution", "lowest-direct", "-e", ".[hf,dev]"),
-            shown="the lowest versions",
+            *(uv, "pip", "install", "--quiet", "--no-config", "-p", python, "--override", pins),
+            *("--resolution", "lowest-direct", "-e", f".[{','.join((*EXTRAS, 'dev'))}]"),
+            shown="the lowest versions of all of them, and what tests take",
         )
-        call(python, "-m", "pytest", "-q", "-m", FAST, shown="unit tests on the lowest versions")
+        listed = json.loads(call(uv, "pip", "list", "-q", "--format", "json", "-p", python))
+        found = {package["name"]: package["version"] for package in listed}
+        wrong = [name for name in pinned if _short(found[name].partition("+")[0]) != pinned[name]]
+        assert not wrong, f"not the lowest: {', '.join(wrong)}"
+        how = (*WORKERS, "-m", FAST, "-W", "default::DeprecationWarning")
+        said = call(python, "-m", "pytest", "-q", *how, shown="unit tests")
+    print(f"{said.splitlines()[-1]} with Python {sys.version.split()[0]} and")
+    print(", ".join(f"{name} {found[name]}" for name in sorted(pinned)))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -123,29 +193,31 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.release", description="Make a release, and try it."
     )
-    parser.add_argument("dist", type=Path, help="folder to write, new or empty")
+    parser.add_argument("dist", type=Path, nargs="?", help="folder to write, new or empty")
     parser.add_argument("--extra", choices=EXTRAS, action="append", help="try these alone")
     parser.add_argument("--python", action="append", default=[], help="a further interpreter")
     parser.add_argument("--lowest", action="store_true", help="unit tests on the lowest versions")
     options = parser.parse_args(arguments)
-    out: Path = options.dist.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
-        sys.exit(f"release: {out} is not empty")
+    if bool(options.dist) == options.lowest:
+        parser.error("name the folder to write, or ask for --lowest, which writes none")
     with tempfile.TemporaryDirectory() as place:
         tools = Environment(Path(place))
         tools.install(*TOOLS)
         if options.lowest:
             try_lowest(tools)
             return
+        out: Path = options.dist.resolve()
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            sys.exit(f"release: {out} is not empty")
         wheel, archive = build(tools, out)
         record(tools, out, wheel.name.split("-")[1])
-    try_installed(sys.executable, archive)
-    for extra in ("", *(options.extra or EXTRAS)):
-        try_installed(sys.executable, wheel, extra)
-    for python in options.python:
-        for extra in ("", *(extra for extra in options.extra or EXTRAS if extra not in HEAVY)):
-            try_installed(python, wheel, extra)
+        try_installed(tools, sys.executable, archive)
+        for extra in ("", *(options.extra or EXTRAS)):
+            try_installed(tools, sys.executable, wheel, extra)
+        for python in options.python:
+            for extra in ("", *(options.extra or (e for e in EXTRAS if e not in HEAVY))):
+                try_installed(tools, python, wheel, extra)
     for made in sorted(out.iterdir()):
         print(f"{made.stat().st_size:12,} bytes  {made.name}")
 
