@@ -186,15 +186,8 @@ class ThresholdSequence:
     def resampled(self, counts: FloatArray, limits: FloatArray | FitLimits) -> IntArray:
         """Index reached in each resample, every threshold chosen anew; -1 where none is.
 
-        Parameters
-        ----------
-        counts : ndarray of float, shape (n_resamples, n_blocks)
-        limits : ndarray of float, shape (n_resamples,), or FitLimits
-            Most losses allowed in each.
-
-        Returns
-        -------
-        ndarray of int, shape (n_resamples,)
+        `counts` have shape (n_resamples, n_blocks), the indices (n_resamples,); `limits` are the
+        most losses allowed, in each or by `FitLimits`.
         """
         # float32 is exact for these counts, and half as much to move.
         if isinstance(limits, FitLimits):

@@ -46,15 +46,9 @@ class SettingsOverrides:
     ) -> Settings:
         """Complete settings: the caller's, else the assessment's, else the defaults.
 
-        Parameters
-        ----------
-        assessed : mapping, optional
-            An ``assessment.json``.
-        graded_by : {"gold", "agreement"}
-            What grades the calibration questions; without gold the default is about differing
-            replies.
-        **more
-            Further fields of `Settings`.
+        `assessed` is an ``assessment.json``, `more` are further fields of `Settings`.  `graded_by`
+        is what grades the calibration questions; without gold the default is about differing
+        replies.
 
         Raises
         ------

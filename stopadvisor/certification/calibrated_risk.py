@@ -108,20 +108,10 @@ def calibrated_risk(
 ) -> CalibratedRisk | None:
     """Risk of the calibrated rule along its thresholds.
 
-    Parameters
-    ----------
-    choice : Choice
-        Its first sequence of the family tested stands in where nothing was certified.
-    document : mapping
-        A ``calibration.json``.
-    policy : mapping
-        Content of the policy that it names; empty where nothing was certified.
-
-    Returns
-    -------
-    CalibratedRisk or None
-        None where the look showed no figure, or none was taken, or the refused rule is not among
-        those chosen here.
+    `document` is a ``calibration.json``, and `policy` the content of the policy that it names,
+    empty where nothing was certified: then the first sequence of the family tested stands in.  None
+    where the look showed no figure, or none was taken, or the refused rule is not among those
+    chosen here.
 
     Raises
     ------

@@ -150,14 +150,8 @@ def calibrate_transfer(
 ) -> Calibration:
     """Certify a threshold of the source's rule on every target question outside the test part.
 
-    Parameters
-    ----------
-    content : mapping
-        Of the source policy: its scorer, its checkpoints, its thresholds in testing order.
-    questions : CalibrationQuestions
-        Of `target_view`.
-    settings : Settings
-        One sequence is tested, at the whole of delta.
+    The source policy's `content` gives its scorer, its checkpoints and its thresholds in testing
+    order; `questions` are those of `target_view`.  One sequence is tested, at the whole of delta.
     """
     scorer = check_transfer(content, target)
     order = np.array(content["order"], dtype=np.float64)
@@ -234,17 +228,9 @@ def compare(
 ) -> TransferComparison:
     """Put the three protocols side by side on the target's test questions.
 
-    Parameters
-    ----------
-    content : mapping
-        Of the source policy.
-    transferred : Calibration
-        From `calibrate_transfer`: all labels outside the test part calibrate.
-    choice : Choice
-        On the target's fit questions.
-    trained : Calibration
-        Of that choice, on the target's calibration questions.
-
+    `content` is the source policy's, and `transferred` comes from `calibrate_transfer`: all labels
+    outside the test part calibrate.  `choice` was made on the target's fit questions; `trained` is
+    its calibration on the target's calibration questions.
 
     Notes
     -----

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,7 +27,7 @@ from stopadvisor.cli.options import (
     take,
 )
 from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.progress import progress_on, remark_first
 from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.report.text.written import show_import, show_import_log
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
@@ -42,8 +42,6 @@ PROBES = "probes"
 """The format that becomes a run; all others become a workload."""
 _OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
 _OF_LOGS = ("columns", "task", "traces_only", "think_open", "think_close")
-_MOST_NAMED = 3
-"""Of what was left out or renamed, so much is named one by one."""
 
 
 @dataclass(frozen=True)
@@ -228,9 +226,8 @@ def run_log(options: ImportLogOptions, out: TextIO, err: TextIO) -> int:
     replace_file(options.out, encode(lines))
     workload = read_workload(options.out)
     with progress_on(err, quiet=options.output.quiet) as progress:
-        for kind, sentences in (("left out", found.left_out), ("renamed", found.renamed)):
-            for sentence in _named(sentences):
-                progress.remark(f"{kind}: {sentence}")
+        remark_first(progress, "left out", found.left_out)
+        remark_first(progress, "renamed", found.renamed)
         without = found.without_thinking
         if found.n_traces and options.kind in ("csv", "parquet"):
             progress.remark(
@@ -250,12 +247,6 @@ def run_log(options: ImportLogOptions, out: TextIO, err: TextIO) -> int:
     document = import_log_document(options.kind, options.sources, found, workload)
     emit(document, options.output, out, show_import_log, indent=None)
     return 0
-
-
-def _named(sentences: Sequence[str]) -> list[str]:
-    """The first of them, and how many more there are."""
-    more = len(sentences) - _MOST_NAMED
-    return [*sentences[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
 
 
 def run(options: ImportOptions, out: TextIO, err: TextIO) -> int:

@@ -6,7 +6,7 @@ Knows nothing of what is being counted beyond traces and tokens.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,9 +15,11 @@ from stopadvisor.printable import printable
 if TYPE_CHECKING:
     from stopadvisor.collection.progress import Progress
 
-__all__ = ["LineProgress", "progress_on", "time_left"]
+__all__ = ["LineProgress", "progress_on", "remark_first", "time_left"]
 
 LINE_EVERY_S = 10.0
+_MOST_NAMED = 3
+"""Of many like things, so many are named one by one."""
 _TOLD_FROM = 0.05
 """Share of a stage that must be done before the time left is told: many are under way at once, and
 the first that is finished says nothing of the others."""
@@ -38,6 +40,14 @@ def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
             bar.close()
     else:
         yield LineProgress(err)
+
+
+def remark_first(progress: Progress, kind: str, sentences: Sequence[str]) -> None:
+    """Say the first of some sentences, and how many more there are."""
+    for sentence in sentences[:_MOST_NAMED]:
+        progress.remark(f"{kind}: {sentence}")
+    if len(sentences) > _MOST_NAMED:
+        progress.remark(f"{kind}: {len(sentences) - _MOST_NAMED} more")
 
 
 def time_left(seconds: float) -> str:

@@ -12,7 +12,7 @@ import click
 
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.progress import progress_on, remark_first
 from stopadvisor.report.documents.written import workload_document
 from stopadvisor.report.text.written import show_workload
 from stopadvisor.runs.storage import encode, replace_file
@@ -20,9 +20,6 @@ from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["WorkloadOptions", "command", "run"]
-
-_MOST_NAMED = 3
-"""Rows left out that are named one by one."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +95,7 @@ def run(options: WorkloadOptions, out: TextIO, err: TextIO) -> int:
     replace_file(options.out, encode(lines))
     count = len(read_workload(options.out).questions)
     with progress_on(err, quiet=options.output.quiet) as progress:
-        for sentence in found.left_out[:_MOST_NAMED]:
-            progress.remark(f"left out: {sentence}")
-        if len(found.left_out) > _MOST_NAMED:
-            progress.remark(f"left out: {len(found.left_out) - _MOST_NAMED} more")
+        remark_first(progress, "left out", found.left_out)
         if count < wanted:
             progress.remark(f"{wanted} questions were wanted, the data set has {count}")
     source = benchmark.repository if options.source is None else str(options.source)

@@ -326,13 +326,8 @@ def save_policy(
 ) -> None:
     """Write a built policy; at any moment the path holds the old file or the whole new one.
 
-    Parameters
-    ----------
-    content : mapping
-        From `build_policy`.
-    format : {"joblib", "json"}
-        A joblib file without compression, which ``joblib.load`` reads anywhere, or the same dict
-        as JSON.
+    `content` comes from `build_policy`.  A ``joblib`` file is written without compression, and
+    ``joblib.load`` reads it anywhere; ``json`` holds the same dict.
 
     Raises
     ------

@@ -89,13 +89,9 @@ def policy_plan(
 ) -> ProbePlan:
     """Return the plan that a policy was calibrated under, over its own checkpoints.
 
-    Parameters
-    ----------
-    answer_cap : int, optional
-        By default the policy's.  Where it names none, as those of schema 1 whose visible answers
-        were not certified, the usual cap applies.
-    at_server : bool
-        Ask for no log-probabilities where the policy reads none: a server may not give them.
+    `answer_cap` is the policy's by default; where it names none, as those of schema 1 whose visible
+    answers were not certified, the usual cap applies.  `at_server` asks for no log-probabilities
+    where the policy reads none: a server may not give them.
 
     Raises
     ------

@@ -80,17 +80,10 @@ class Population:
     ) -> OpenQuestions:
         """Draw fresh, independent questions with their probes.
 
-        Parameters
-        ----------
-        reference : {"natural", "last-checkpoint"}
-            What full thinking is: the natural answer, or, as in published archives, the last
-            checkpoint, which then is right where full thinking is.
-
-        Returns
-        -------
-        OpenQuestions
-            Answers are numbered per question: 0 is right.  The five-way profile under `reference`
-            gives every question the kind that was drawn, traps and relapses as above.
+        Under the `reference` ``last-checkpoint``, that of published archives, the last checkpoint
+        is right where full thinking is.  Answers are numbered per question: 0 is right.  The
+        five-way profile under `reference` gives every question the kind that was drawn, traps and
+        relapses as above.
         """
         budgets = np.array(self.budgets, dtype=np.int64)
         m = budgets.size

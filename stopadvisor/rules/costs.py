@@ -380,12 +380,8 @@ def serving_costs(
 ) -> tuple[ServingCost, ...]:
     """Cost one rule under every regime.
 
-    Parameters
-    ----------
-    view : ProbeTable
-        As `stopped_counts` takes it.
-    stops : ndarray of int, shape (n_questions,)
-        Probe at which each question stops; their number for never.
+    `view` is as `stopped_counts` takes it; `stops`, (n_questions,), is the probe at which each
+    question stops, and their number stands for never.
     """
     full = full_counts(view)
     full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())

@@ -167,16 +167,8 @@ def feature_array(
 ) -> NDArray[np.float64]:
     """Features of every question at every checkpoint of a schedule.
 
-    Parameters
-    ----------
-    schedule : sequence of int, optional
-        Columns of the table that the policy uses, increasing; all of them by default.
-    names : sequence of str
-        Which features, in this order.
-
-    Returns
-    -------
-    ndarray of float, shape (n_questions, n_scheduled, n_features)
+    `schedule` names the columns of the table that the policy uses, increasing, all by default;
+    features come in the order of `names`, with shape (n_questions, n_scheduled, n_features).
 
     Raises
     ------

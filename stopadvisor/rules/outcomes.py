@@ -187,14 +187,8 @@ def blind_stopping(
     A rule that stops at random keeps a risk limit too, as long as full thinking is mostly wrong:
     what was never solved cannot be lost.
 
-    Parameters
-    ----------
-    view : GradedTable
-        Questions on which the scores are out of fold, at the scorer's own probes.
-    stops : ndarray of int, shape (n_questions,)
-        Probe at which each question stops; their number means never.
-    rng : numpy.random.Generator
-        For the permutations.
+    `view` holds questions on which the scores are out of fold, at the scorer's own probes; `stops`,
+    (n_questions,), the probe at which each stops, where their number means never.
     """
     lost = scorer.losses(view, loss)  # (n_questions, n_probes + 1)
     rows = np.arange(view.n_questions)

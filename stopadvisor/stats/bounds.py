@@ -390,15 +390,8 @@ def labels_needed(
 
     Power is a sawtooth in n, so "the smallest n that reaches it" would often fail at n + 1.
 
-    Parameters
-    ----------
-    expected_risk : float
-        Risk that the threshold is expected to have, in [0, 1).
-
-    Returns
-    -------
-    int or None
-        None where the expected risk is not below alpha, or more than a million would be needed.
+    The threshold is expected to have the risk `expected_risk`, in [0, 1).  None where that is not
+    below alpha, or more than a million would be needed.
     """
     _check_level("alpha", alpha)
     _check_level("delta", delta)

@@ -164,13 +164,8 @@ BENCHMARKS = {
 def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> list[Row]:
     """Read all rows of a benchmark's split.
 
-    Parameters
-    ----------
-    name : str
-        One of `BENCHMARKS`.
-    source : Path, optional
-        A JSON, JSONL, Parquet or CSV file in the data set's own columns, or a folder as downloaded
-        from the hub; None for the hub itself.
+    `name` is one of `BENCHMARKS`; `source` a JSON, JSONL, Parquet or CSV file in the data set's own
+    columns, or a folder as downloaded from the hub; None for the hub itself.
 
     Raises
     ------

@@ -135,13 +135,9 @@ def read_workload(
     not looked at.  Without `id` it is the first 12 digits of the key, further ones of the same
     content ending in ``-2``, ``-3`` in the order of the file.
 
-    Parameters
-    ----------
-    default_task : {"math", "numeric", "choice", "exact"}, optional
-        Task of the lines that name none, instead of the guess from their gold.
-    assumed : str, optional
-        Task of the lines that have neither task nor gold, where the file's others do not share one;
-        None to refuse such lines.
+    `default_task` is the task of lines that name none, instead of the guess from their gold;
+    `assumed` that of lines with neither task nor gold, where the file's others do not share one,
+    and None refuses such lines.
 
     Raises
     ------

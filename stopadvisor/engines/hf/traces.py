@@ -91,7 +91,7 @@ class TraceBatch:
         self._sampler = sampler
         self._limits = limits
         self._max_think = limits.max_think
-        self._is_stop = np.zeros(_size(limits.stop_ids), dtype=np.bool_)
+        self._is_stop = np.zeros(max(limits.stop_ids, default=0) + 1, dtype=np.bool_)
         self._is_stop[list(limits.stop_ids)] = True
         # A closer may contain an id that ends generation elsewhere.
         self._is_stop_thinking = self._is_stop.copy()
@@ -256,10 +256,6 @@ def _among(tokens: NDArray[np.int64], table: NDArray[np.bool_]) -> NDArray[np.bo
     """Look ids up in a table that may be shorter than the vocabulary."""
     inside = tokens < len(table)
     return inside & table[np.where(inside, tokens, 0)]
-
-
-def _size(ids: Sequence[int]) -> int:
-    return max(ids, default=0) + 1
 
 
 def read_traces(

@@ -239,16 +239,12 @@ async def _way(client: Client, number: int) -> tuple[Way, bool]:
         answer = await client.complete(_ANY_IDS, max_tokens=2, **_opening(number))
         if not _without_ids(answer, tried):
             return "completions", await _gives_logprobs(client, number)
-    except Unreachable:
-        raise  # what it can do is not known
     except EngineError as error:
         _raise_if_final(error)
         tried.append(f"completions on token ids: {error}")
     url = client.urls[number]
     try:
         shown = await shows_reasoning(client, number)
-    except Unreachable:
-        raise
     except EngineError as error:
         _raise_if_final(error)
         tried.append(f"chat: {error}")
@@ -276,8 +272,6 @@ async def _gives_logprobs(client: Client, number: int) -> bool:
     """Whether log-probabilities come with completions."""
     try:
         answer = await client.complete(_ANY_IDS, logprobs=1, max_tokens=2, **_opening(number))
-    except Unreachable:
-        raise
     except EngineError as error:
         _raise_if_final(error)
         return False
@@ -285,7 +279,9 @@ async def _gives_logprobs(client: Client, number: int) -> bool:
 
 
 def _raise_if_final(error: EngineError) -> None:
-    """Pass on what no other way of asking will change."""
+    """Pass on what no other way of asking will change, or leaves open what the server can do."""
+    if isinstance(error, Unreachable):
+        raise error
     if isinstance(error, Refused) and error.status in FINAL:
         raise ModelError(str(error)) from error
 
