@@ -1,10 +1,10 @@
 """Run the checks of the project, in order, and stop at the first that fails.
 
 `python -m tests` from a checkout with the `hf` and `dev` extras installed: ruff, ruff format,
-codespell, import-linter, then mypy beside pytest, whose tests wait for servers.  `--fast` leaves
-out the tests that take long or need a model, a browser or a server.  Other arguments go to pytest,
-so `python -m tests -k layout` runs one part of it after the linters.  The failing check is named,
-and its code is the exit code.
+codespell, import-linter, pytest, and mypy beside them, since the others leave a core idle.
+`--fast` leaves out the tests that take long or need a model, a browser or a server.  Other
+arguments go to pytest, so `python -m tests -k layout` runs one part of it after the linters.  The
+failing check is named, and its code is the exit code.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 
-N_WORKERS = min((os.cpu_count() or 1) + 1, 4)
-"""One more than cores: tests of servers wait.  Up to four: each takes a gigabyte of memory."""
+N_WORKERS = min((os.cpu_count() or 1) + 2, 4)
+"""Two more than cores: tests of servers wait.  Up to four: each takes a gigabyte of memory."""
 WORKERS = ("-n", str(N_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
 """Whole files, in order."""
 
@@ -44,10 +44,11 @@ class Check:
     words: tuple[str, ...]
     """What follows the interpreter's name."""
     beside: bool = False
-    """Whether it runs while the check after it does, and stops that one where it fails."""
+    """Whether it runs while the others do, and ends the last of them where it fails."""
 
 
 LINT = (
+    Check("mypy", ("-m", "mypy"), beside=True),
     Check("ruff check", ("-m", "ruff", "check", ".")),
     Check("ruff format --check", ("-m", "ruff", "format", "--check", ".")),
     Check("codespell", ("-m", "codespell_lib")),
@@ -55,7 +56,6 @@ LINT = (
     Check(
         "lint-imports", ("-c", "from importlinter.cli import lint_imports_command as main; main()")
     ),
-    Check("mypy", ("-m", "mypy"), beside=True),
 )
 
 
@@ -92,33 +92,29 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the checks one after the other; return the first failing code, or 0."""
+    """Run the checks in order, and what runs beside them; return the first failing code, or 0."""
     tier, rest = parse(arguments)
-    *first, last = TIERS[tier]
-    beside = first.pop() if first and first[-1].beside else None
-    for check in first:
-        with _start(check) as running:
-            code = running.wait()
-        if code:
-            return _failed(check, code)
-    return _together(beside, last, rest)
-
-
-def _together(beside: Check | None, last: Check, rest: Sequence[str]) -> int:
-    """Run two checks at once; what the first prints is kept until it ends, apart from the other."""
-    with TemporaryFile() as kept:
-        typing = beside and _start(beside, output=kept)
-        with _start(last, rest) as running:
-            if beside and typing:
-                code = typing.wait()
-                kept.seek(0)
-                sys.stdout.write(kept.read().decode(errors="replace"))
-                sys.stdout.flush()
-                if code:
-                    running.send_signal(signal.SIGINT)  # as ^C does: servers of tests are ended
-                    running.wait()
-                    return _failed(beside, code)
-            code = running.wait()
+    beside = next((check for check in TIERS[tier] if check.beside), None)
+    *first, last = (check for check in TIERS[tier] if not check.beside)
+    with TemporaryFile() as said:  # shown when it ends, apart from what the others say
+        other = beside and _start(beside, output=said)
+        for check in first:
+            code = _start(check).wait()
+            if code:
+                if other:
+                    other.terminate()
+                    other.wait()
+                return _failed(check, code)
+        running = _start(last, rest)
+        if beside and other:
+            code = other.wait()
+            said.seek(0)
+            print(said.read().decode(errors="replace"), end="", flush=True)
+            if code:
+                running.send_signal(signal.SIGINT)  # as ^C does: tests end their servers
+                running.wait()
+                return _failed(beside, code)
+    code = running.wait()
     return _failed(last, code) if code else 0
 
 

@@ -65,7 +65,7 @@ def test_what_fails_beside_comes_before_the_tests(
     monkeypatch.setitem(TIERS, "full", (says("style"), *both))
     assert main([]) == code
     out, err = capfd.readouterr()
-    assert out.startswith("$ style\nstyle ran\n$ types\n$ tests\n")
+    assert out.startswith("$ types\n$ style\nstyle ran\n$ tests\n")
     assert "types ran" in out
     assert err.endswith(f"tests: {blamed!r} failed with exit code {code}\n" if blamed else "")
 
@@ -74,8 +74,9 @@ def test_after_a_check_that_fails_nothing_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     style = says("style", "import sys; sys.exit(4)")
-    monkeypatch.setitem(TIERS, "full", (style, says("types", beside=True), says("tests")))
+    types = says("types", "import time; time.sleep(600)", beside=True)
+    monkeypatch.setitem(TIERS, "full", (types, style, says("tests")))
     assert main([]) == 4
     out, err = capfd.readouterr()
-    assert out == "$ style\nstyle ran\n"
+    assert out == "$ types\n$ style\nstyle ran\n"
     assert err == "tests: 'style' failed with exit code 4\n"
