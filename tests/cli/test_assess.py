@@ -442,12 +442,12 @@ def test_the_summary_fits_eighty_columns_without_colour(call: Call, words: list[
 
 def test_the_first_lines_say_what_to_do(call: Call) -> None:
     _, out, _ = call("runs/sums", *FAST)
-    first = out.splitlines()[:12]
+    first = out.splitlines()[:14]
     assert first[0].startswith("Saves ")
     names = [line.split()[0] for line in first[2:] if line.strip() and line[:3] != "   "]
-    assert names[:5] == ["advice", "why", "saves", "accuracy", "stack"]
+    assert names[:6] == ["next", "certain", "advice", "why", "saves", "accuracy"]
     assert "turn wrong (lost)" in "\n".join(first)
-    assert "stopadvisor calibrate runs/sums --alpha 0.15" in out
+    assert first[2].endswith("stopadvisor calibrate runs/sums --alpha 0.15")
     _, out, _ = call("runs/sums", "--alpha", "0.001", *FAST)
     assert out.startswith("Keep full thinking: nothing is saved, and nothing is lost.")
     assert "stopadvisor calibrate runs" not in out

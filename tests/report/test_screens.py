@@ -170,6 +170,17 @@ def test_there_is_no_golden_file_without_its_screen() -> None:
     assert {path.name for path in FILES.iterdir()} == {f"{n}.txt" for n in [*SCREENS, "run"]}
 
 
+@pytest.mark.parametrize("name", sorted({n for n in SCREENS if n[:4] in ("asse", "cali")}))
+def test_what_to_do_next_stands_below_the_headline(name: str) -> None:
+    first, *facts = golden(name).split("\n  ")
+    if first.startswith("Keep full thinking"):
+        assert not [row for row in facts if row.startswith("next ")]
+        return
+    assert facts[0].startswith("next  ")
+    estimate = "not yet: estimates from 123 fit questions"
+    assert name not in ("assess", "assess-black-box") or estimate in facts[1]
+
+
 # --- Where it is read -----------------------------------------------------------------------------
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -31,6 +31,7 @@ from stopadvisor.report.words import (
     listed,
     number,
     percent,
+    plural,
     risk_difference,
     rule_headline,
     share,
@@ -58,12 +59,7 @@ def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -
     advice = document["recommendation"]
     stops = advice["policy"] != "full-budget"
     screen.headline(document["headline"], "good" if stops else "doubtful")
-    screen.facts(_paper_facts(document) if paper else _facts(document))
-    run = shell_quote(document["run"])
-    if paper:
-        screen.command(f"stopadvisor assess {run} --alpha {document['alpha']:g}")
-    elif stops:
-        screen.command(f"stopadvisor calibrate {run} {_limits(document)}")
+    screen.facts(_paper_facts(document) if paper else _facts(document), _next(document))
     if paper:
         screen.items("Read this first", [PAPER_FLAW])
     _profile(screen, document)
@@ -76,6 +72,16 @@ def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -
     show_label_needs(screen, document.get("label_needs", []))
     _serving(screen, document)
     screen.items("Why, step by step", advice["reasons"])
+
+
+def _next(document: Document) -> str | None:
+    """The command that follows; None where full thinking is advised."""
+    run = shell_quote(document["run"])
+    if document["protocol"] == "paper":
+        return f"stopadvisor assess {run} --alpha {document['alpha']:g}"
+    if document["recommendation"]["policy"] == "full-budget":
+        return None
+    return f"stopadvisor calibrate {run} {_limits(document)}"
 
 
 def _limits(document: Document) -> str:
@@ -108,16 +114,16 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         lower = percent(document["fit_saving_lower_pct"])
         promise = document.get("asked") or promise_of({"alpha": document["alpha"]})
         rows = [
+            (
+                "certain",
+                f"not yet: estimates from {plural(split['fit'], 'fit question')}. `calibrate` can "
+                f"promise: {promise}; chance {probability_words(document['chance_to_certify'])}",
+            ),
             ("advice", rule_headline(advice["family"], advice.get("where"))),
             ("why", why(document)),
             ("saves", f"{saving_words(effect)}; at least {lower} (one-sided 95 %)"),
             (answers_label(effect), accuracy_words(effect)),
             *_stack(document, effect),
-            (
-                "certain",
-                f"not yet: these are estimates. `calibrate` can promise: {promise}; chance "
-                f"{probability_words(document['chance_to_certify'])}",
-            ),
         ]
     rows += [("or", row.removeprefix(FIXED)) for row in advice["reasons"] if row.startswith(FIXED)]
     rows += [

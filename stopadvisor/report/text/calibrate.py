@@ -43,9 +43,8 @@ def show_calibration(document: Document, out: TextIO, *, verbose: bool = False) 
     screen = Screen(out)
     screen.headline(document["headline"], "good" if document["certified"] else "doubtful")
     rows = _certified(document, verbose=verbose) if document["certified"] else _refused(document)
-    screen.facts(rows)
     shown = document["promoted"] or document["policy"]
-    screen.command(f"stopadvisor inspect {shell_quote(shown)}")
+    screen.facts(rows, f"stopadvisor inspect {shell_quote(shown)}")
     if document["tested"] and (verbose or not document["certified"]):
         _tested(screen, document)
 

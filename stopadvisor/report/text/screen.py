@@ -70,10 +70,12 @@ class Screen:
         """The result, first of all."""
         self._print(_styled(text, _TONES[tone]))
 
-    def facts(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Name and value, one a line, values wrapped beside their names."""
+    def facts(self, rows: Iterable[tuple[str, str]], command: str | None = None) -> None:
+        """Name and value, one a line, values wrapped beside their names; above them a command."""
         rows = list(rows)
         self._names = max((len(name) for name, _ in rows), default=0)
+        if command is not None:
+            self.command(command)
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
@@ -82,7 +84,7 @@ class Screen:
         self._indented(table)
 
     def command(self, text: str, name: str = "next") -> None:
-        """A command to copy, below the facts: one line, or on a terminal lines that shells join."""
+        """A command to copy, beside facts: one line, or on a terminal lines that shells join."""
         name = f"  {name:{self._names}}  "
         lines = [text]
         if self._console.is_terminal:
