@@ -66,7 +66,7 @@ def _to_plain(value: Any, texts: dict[str, str], depth: int) -> Any:
         return texts.setdefault(value, value)
     if isinstance(value, Mapping):
         return {
-            _to_plain(key, texts, depth + 1): _to_plain(item, texts, depth + 1)
+            _to_plain(key, texts, depth): _to_plain(item, texts, depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):

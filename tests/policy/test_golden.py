@@ -214,6 +214,7 @@ def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
         (MarkerTrigger(((1,),), 8, 5, 20), [8, 24, 44, 52, 68]),
         (MarkerTrigger(((1,),), 8, 5, stop_at=50), [8, 24, 48, 50]),
         (MarkerTrigger(((1,),), 8, 5, 20, stop_at=64), [8, 24, 44, 52, 64]),
+        (MarkerTrigger(((1,),), 8, 5, 20, stop_at=44), [8, 24, 44]),
         (MarkerTrigger(((1,),), 8, 2, 20, stop_at=100), [8, 24, 100]),
     ):
         content = build_policy(never | trigger_content(trigger))
