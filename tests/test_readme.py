@@ -95,6 +95,19 @@ def test_readme_opens_with_the_whole_job() -> None:
     assert _fences("sh")[0].startswith("pip install -e '.[hf]' && stopadvisor assess ")
 
 
+def test_licences_of_what_is_bundled_stand_in_one_place() -> None:
+    page = ROOT / "samples" / "README.md"
+    _, _, rest = page.read_text(encoding="utf-8").partition("\n## Licences of what is bundled\n")
+    section = rest.partition("\n## ")[0]
+    for folder in ("samples/", "policies/", "tests/testdata/"):
+        assert f"`{folder}`" in section
+    folders = ("samples", "policies", "tests", "stopadvisor")
+    others = [path for name in folders for path in (ROOT / name).rglob("LICENSE*")]
+    assert others
+    for licence in others:
+        assert f"]({licence.relative_to(page.parent)})" in section
+
+
 def test_ci_runs_what_the_readme_says() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     (command,) = (found for found in _fences("sh") if found.endswith("python -m tests"))

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,18 @@ def find_spec(name, path=None, target=None):
 PathFinder.find_spec = find_spec
 """
 """Comes before everything else that a process of this test imports."""
+
+
+def test_a_package_has_one_lowest_version_wherever_it_is_declared() -> None:
+    """`python -m tests.release --lowest` installs them all at once."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = [project["dependencies"], *project["optional-dependencies"].values()]
+    lowest: defaultdict[str, set[str]] = defaultdict(set)
+    for line in (line for part in declared for line in part):
+        bound = re.match(r"([\w-]+)>=([\d.]+)", line)
+        assert bound, f"{line}: no lowest version"
+        lowest[bound[1]].add(bound[2])
+    assert not {name: found for name, found in lowest.items() if len(found) > 1}
 
 
 @pytest.fixture(scope="module")
