@@ -258,6 +258,7 @@ def test_no_study_shows_a_calibration_outcome_before_a_look(call: Call) -> None:
     after = studied(call, *words)
     for old, new in zip(before["studies"], after["studies"], strict=True):
         assert old == new
+        assert any("fit questions alone" in remark for remark in old["remarks"]), old["study"]
     assert before["skipped"] == after["skipped"]
 
 

@@ -18,16 +18,8 @@ from tests.studies.material import Sums, rows_of
 from tests.studies.related_runs import probe
 
 OPTIONS = StudyOptions(resamples=100, alpha=0.2)
-SINGLE = [
-    "schedules",
-    "probe_cap",
-    "calibration",
-    "calibration_size",
-    "serving",
-    "failure_cases",
-    "map",
-]
-SEVERAL = ["transfer", "cues", "temperature"]
+SEVERAL = {"transfer": ("one", "two"), "cues": ("one", "two"), "temperature": ("one", "warm")}
+"""Studies of more than one run; `tests/cli/test_study.py` has those of one."""
 
 
 def study(name: str) -> Study:
@@ -64,14 +56,12 @@ def opened(sums: Sums, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
+@pytest.mark.parametrize("name", SEVERAL)
 def test_calibration_outcomes_change_nothing_before_a_look(
     name: str, pairs: dict[str, tuple[Path, Path]]
 ) -> None:
-    chosen = {"transfer": ["one", "two"], "cues": ["one", "two"], "temperature": ["one", "warm"]}
-    runs = chosen.get(name, ["one"])
     probed, flipped = (
-        study(name)([open_source(pairs[run][k]) for run in runs], OPTIONS) for k in (0, 1)
+        study(name)([open_source(pairs[run][k]) for run in SEVERAL[name]], OPTIONS) for k in (0, 1)
     )
     assert any("fit questions alone" in remark for remark in probed.remarks)
     assert probed == flipped
