@@ -28,7 +28,7 @@ from importlib.machinery import PathFinder
 
 HIDDEN = {"torch", "transformers", "tokenizers", "safetensors", "httpx2", "anyio", "tenacity",
           "matplotlib", "jinja2", "datasets", "cryptography", "aiohttp", "starlette", "uvicorn",
-          "prometheus_client", "httptools", "pyarrow", "backports"}
+          "prometheus_client", "httptools", "pyarrow", "backports", "vllm"}
 find = PathFinder.find_spec
 
 def find_spec(name, path=None, target=None):
@@ -49,6 +49,28 @@ def test_a_package_has_one_lowest_version_wherever_it_is_declared() -> None:
         assert bound, f"{line}: no lowest version"
         lowest[bound[1]].add(bound[2])
     assert not {name: found for name, found in lowest.items() if len(found) > 1}
+
+
+HELPS = """
+import stopadvisor.cli.main as cli
+
+for words in [*([name, "--help"] for name in cli.COMMANDS), ["serve", "p", "--upstream", "http://x"],
+              ["serve", "p", "--", "m"]]:
+    code = cli.main(words)
+    assert code == (0 if words[1] == "--help" else 2), words
+"""
+
+
+def test_every_command_has_its_help_and_serve_names_its_extra_where_there_is_none() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE + HELPS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    gateway, plugin = done.stderr.splitlines()
+    assert gateway.endswith(
+        "the gateway needs aiohttp, which is not installed: pip install 'stopadvisor[serve]'"
+    )
+    assert "pip install 'stopadvisor[vllm]'" in plugin
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from stopadvisor.cli.auditing import AUDITING, audit_settings
 from stopadvisor.cli.gateway import GATEWAY, gateway_settings, require_gateway
 from stopadvisor.cli.options import PATH, SIGNATURE, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
+from stopadvisor.engines.errors import require_packages
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm
 
@@ -94,6 +95,7 @@ def command(policy: Path, words: tuple[str, ...], **params: Any) -> int:
 def run(options: ServeOptions, out: TextIO, err: TextIO) -> int:
     """Check what can be checked in a moment, and become vLLM."""
     version = check_vllm()
+    require_packages("vllm", "prometheus_client", what="serve")
     policies = load_policies(options.settings.policy, options.settings.require_signature)
     argv, environment = _process(options, os.environ)
     if not options.output.quiet:

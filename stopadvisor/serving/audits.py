@@ -17,14 +17,16 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
-from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.monitoring import Alarm, drift_reference, watch_settings
+
+if TYPE_CHECKING:  # needs an extra, and the command line reads the settings below
+    from stopadvisor.serving.metrics import Metrics
 
 __all__ = ["ALARM_ACTIONS", "AlarmAction", "AuditSettings", "Auditor", "FullThinking", "Served"]
 

@@ -99,7 +99,8 @@ def check_vllm(found: str | None = None) -> str:
         except PackageNotFoundError as error:
             raise ModelError(
                 f"there is no vLLM in this environment (tried with {tried}): "
-                "pip install 'stopadvisor[vllm]'"
+                "pip install 'stopadvisor[vllm]' into vLLM's; a gateway before servers that run "
+                "(--upstream URL) needs 'stopadvisor[serve]'"
             ) from error
     if not found.startswith(tuple(f"{series}." for series in TRIED)):
         raise ModelError(
