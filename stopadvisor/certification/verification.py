@@ -222,7 +222,8 @@ def fresh_questions(
     if not rows.size:
         raise PolicyError(
             f"all {table.n_questions} traces belong to questions that fitted or calibrated this "
-            "policy; fresh ones are required"
+            "policy; fresh ones are required: stopadvisor probe NEW.jsonl --like POLICY "
+            "--model FOLDER"
         )
     largest, cap = int(group_sizes(table.take(rows)).max()), content["certificate"].get("group_cap")
     if _rests_on_groups(content) and largest > cap:

@@ -166,10 +166,10 @@ _certificate = option("Certificate")
 def command(path: Path | None, **params: Any) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
-    Without RUN: the run assessed last.  Every call is a look at the calibration questions and is
-    recorded; a second, different one is for after a failure, and leaves less confidence.  Exit
-    code 3: nothing was certified, and the policy written never stops; where the advice is full
-    thinking, that is so without a look.
+    Without RUN: the run assessed last under runs/.  Every call is a look at the calibration
+    questions and is recorded; a second, different one is for after a failure, and leaves less
+    confidence.  Exit code 3: nothing was certified, and the policy written never stops; where the
+    advice is full thinking, that is so without a look.
     """
     request = take(CertifyRequest, params, overrides=overrides(params))
     output = take(OutputOptions, params)

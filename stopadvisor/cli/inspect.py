@@ -83,8 +83,8 @@ class InspectOptions:
 def command(path: Path | None, **params: Any) -> int:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
-    Without POLICY: the policy in use of the run that was calibrated last.  Nothing in the file is
-    executed; one that does not pass every check is refused.
+    Without POLICY: the policy in use of the run calibrated last under runs/.  Nothing in the file
+    is executed; one that does not pass every check is refused.
     """
     output = take(OutputOptions, params)
     if path is None and params["sign"] is not None:

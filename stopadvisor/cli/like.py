@@ -69,6 +69,7 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
                 f"--like brings --{name.replace('_', '-')} {_as_option(value)}, got "
                 f"{_as_option(params[name])}"
             )
+    wanted["of_policy"] = "model" in wanted
     _check_grader(policy, params)
     own = policy.terms.task
     of_task = {} if own == MIXED_TASKS else {"assumed_task": own}

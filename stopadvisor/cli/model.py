@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stopadvisor.cli.options import Decorator, Parsed, declare, option, parse_object
+from stopadvisor.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class ModelOptions:
     """Which model, its chat markers, and where it runs."""
 
     model: str | None = DEFAULT_MODEL
+    of_policy: bool = False
+    """Whether a policy names the model, and not the command line."""
     device: str = "auto"
     dtype: str = "auto"
     allow_pickle_weights: bool = False
@@ -117,7 +120,13 @@ def _chat_options(options: ModelOptions) -> dict[str, Any]:
 @contextmanager
 def open_engine(options: ModelOptions) -> Iterator[HfEngine | OpenAiEngine]:
     """The loaded model, closed at the end."""
-    with closing(load_engine(options)) as engine:
+    try:
+        loaded = load_engine(options)
+    except ModelError as error:
+        if not options.of_policy or str(options.model) not in str(error):
+            raise
+        raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
+    with closing(loaded) as engine:
         yield engine
 
 

@@ -73,8 +73,9 @@ class ReportOptions:
 def command(path: Path | None, out: Path | None, **params: Any) -> int:
     """Write the results of RUN as one page that opens anywhere, with pictures and tables.
 
-    Without RUN: the run assessed last.  The page is one file that loads nothing from anywhere.
-    `assess` writes it too, and `calibrate` writes it again where it is.  Needs the extra `report`.
+    Without RUN: the run assessed last under runs/.  The page is one file that loads nothing from
+    anywhere.  `assess` writes it too, and `calibrate` writes it again where it is.  Needs the extra
+    `report`.
     """
     return run(ReportOptions(path, out, take(OutputOptions, params)), sys.stdout, sys.stderr)
 

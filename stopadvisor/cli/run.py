@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,6 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.policy.shelf import newest_policy
@@ -123,8 +122,8 @@ class RunOptions:
 def command(files: tuple[Path, ...], **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
-    Without POLICY: the policy in use of the run that was calibrated last.  Prompt, sampling, caps
-    and cue are the policy's.  Continues where an earlier call stopped.
+    Without POLICY: the policy in use of the run calibrated last under runs/.  Prompt, sampling,
+    caps and cue are the policy's.  Continues where an earlier call stopped.
     """
     if len(files) > 2:
         raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")
@@ -146,7 +145,8 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"following {options.settings.policy}, the policy written last")
         model = replace(options.model, remark=progress.remark)
         found = answer_workload(options.settings, partial(_open, model), progress)
-    emit(run_document(found), options.output, out, show_summary)
+    show = partial(show_summary, model=options.model.model)
+    emit(run_document(found), options.output, out, show)
     return 0
 
 
@@ -155,15 +155,7 @@ def _open(options: ModelOptions, policy: Policy) -> Iterator[AnsweringEngine]:
     """Open the model of a policy, its chat template filled in as at calibration."""
     terms = policy.terms
     assert terms.model is not None  # or there was no plan to open an engine for
-    name = options.model or terms.model.name
-    model = replace(options, model=name, chat_template_kwargs=terms.chat_template_kwargs)
-    with ExitStack() as stack:
-        try:
-            engine = stack.enter_context(open_engine(model))
-        except ModelError as error:
-            if options.model is not None or name not in str(error):
-                raise
-            raise ModelError(
-                f"{error} (the policy names it so; --model says where it is)"
-            ) from error
+    if options.model is None:
+        options = replace(options, model=terms.model.name, of_policy=True)
+    with open_engine(replace(options, chat_template_kwargs=terms.chat_template_kwargs)) as engine:
         yield engine

@@ -110,8 +110,8 @@ def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: A
     """Repeat one of the paper's studies on finished runs, without the model.
 
     NAME is a study, `all` for those that the runs allow (`rivals`, which takes minutes, is left
-    out), or `list` for their names.  Without a RUN the one assessed last is taken.  Tables go to
-    the screen, and as JSON and CSV into studies/ of the first run.
+    out), or `list` for their names.  Without a RUN the one assessed last under runs/ is taken.
+    Tables go to the screen, and as JSON and CSV into studies/ of the first run.
 
     Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
     alone and say so.

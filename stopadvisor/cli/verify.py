@@ -91,10 +91,11 @@ class VerifyOptions:
 def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> int:
     """Check POLICY on fresh labelled probes in RUN.
 
-    Without POLICY: the policy in use of the run that was calibrated last; without RUN: the run
-    probed last.  Questions that fitted or calibrated the policy are left out and counted.  Ends
-    with exit code 4 if the probes contradict the certificate.  Of several policies on the same
-    questions the best one may be best by luck: --policies with the first lets them share delta.
+    Without POLICY: the policy in use of the run calibrated last under runs/; without RUN: the run
+    probed last under runs/.  Questions that fitted or calibrated the policy are left out and
+    counted.  Ends with exit code 4 if the probes contradict the certificate.  Of several policies
+    on the same questions the best one may be best by luck: --policies with the first lets them
+    share delta.
     """
     request = take(CheckRequest, params, weights=price)
     policy, probes = _named(files)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.cli.model import ModelOptions
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.errors import EngineError
+from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import policy_plan
@@ -177,6 +178,18 @@ def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(cal
     code, _, err = call("probe", FRESH, "--like", "archive.joblib")
     assert code == 2
     assert "bound to no model" in err
+
+
+def test_where_the_model_is_is_asked_where_the_policy_named_it(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere(options: ModelOptions) -> ScriptedEngine:
+        raise ModelError(f"model {options.model!r} is nowhere")
+
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", nowhere)
+    for more, asked in (((), True), (("--model", "elsewhere"), False)):
+        code, _, err = call("probe", FRESH, "--like", POLICY, *more)
+        assert (code, "--model says where it is" in err) == (2, asked), err
 
 
 # --- At a server ----------------------------------------------------------------------------------

@@ -224,8 +224,10 @@ def test_questions_need_no_gold(bench: Bench) -> None:
     assert code == 0
     assert "Answered 5 questions" in out
     assert "answering: 5/5 done" in err
-    code, out, _ = bench.call("--compare-full", "--out", str(bench.out.with_name("anew.jsonl")))
+    where = ("--out", str(bench.out.with_name("anew.jsonl")), "--model", "my models/tiny")
+    code, out, _ = bench.call("--compare-full", *where)
     assert code == 0
+    assert f"stopadvisor serve {bench.policy} -- 'my models/tiny'\n" in out
     assert "of replies that differ from full thinking" in " ".join(out.split())
     assert "questions got another reply than full thinking's" in " ".join(out.split())
 

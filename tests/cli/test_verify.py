@@ -175,7 +175,8 @@ def test_without_fresh_questions_it_is_refused(call: Call) -> None:
     run.rewrite([r for r, part in zip(run.records(), parts, strict=True) if part != 2])
     code, out, err = call(POLICY, RUN)
     assert (code, out) == (2, "")
-    assert "fresh ones are required" in err
+    how = "stopadvisor probe NEW.jsonl --like POLICY --model FOLDER"
+    assert f"fresh ones are required: {how}" in err
 
 
 # --- What is counted ------------------------------------------------------------------------------

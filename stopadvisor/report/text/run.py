@@ -31,8 +31,14 @@ _SERVING = {
 """What answered, and what a probe took there, by `serving`."""
 
 
-def show_summary(document: Document, out: TextIO) -> None:
-    """Print what `run` did, from its document."""
+def show_summary(document: Document, out: TextIO, *, model: str | None = None) -> None:
+    """Print what `run` did, from its document.
+
+    Parameters
+    ----------
+    model : str, optional
+        What was loaded, as it was named: a folder has no other name for who serves it.
+    """
     screen = Screen(out)
     screen.headline(document["headline"])
     screen.facts(_facts(document))
@@ -47,7 +53,9 @@ def show_summary(document: Document, out: TextIO) -> None:
         )
     elif document["kind"] == "stop":
         # Where a server answered the gateway stands before it, elsewhere vLLM is started.
-        server = "--upstream URL" if document["serving"] else f"-- {shell_quote(document['model'])}"
+        server = f"-- {shell_quote(model or document['model'])}"
+        if document["serving"]:
+            server = "--upstream URL"
         screen.command(f"stopadvisor serve {policy} {server}")
     if document["full"]:
         screen.title("Against full thinking, in the same run")
