@@ -77,7 +77,7 @@ def undisturbed(
 ) -> dict[str, dict[str, Any]]:
     """The records of a run that nothing disturbed; made once."""
     if not _UNDISTURBED:
-        assert main(_words(workload, tmp_path / "calm", vllm.base_url, at_once=8)) == 0
+        assert main(_words(workload, tmp_path / "calm", vllm.base_url, at_once=16)) == 0
         capsys.readouterr()
         _UNDISTURBED["records"] = _records(tmp_path / "calm")
     return _UNDISTURBED["records"]
@@ -93,7 +93,7 @@ def test_a_broken_request_is_asked_again(
     fault: Fault,
 ) -> None:
     hangs = fault == "hang"  # each costs the time-out, so fewer of them, and a short one
-    at_once, patience = (4, "4") if hangs else (8, "30")
+    at_once, patience = (4, "4") if hangs else (16, "30")
     with FaultProxy(vllm.port, every(60 if hangs else 7, fault)) as proxy:
         words = ("--request-timeout", patience)
         code = main(_words(workload, tmp_path / "run", proxy.base_url, *words, at_once=at_once))

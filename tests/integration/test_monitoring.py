@@ -93,7 +93,7 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     policy = load_policy(folder / "policy.joblib")
     words = ["monitor", str(folder / "policy.joblib"), str(folder / "audits")]
 
-    easy = ask_all(server, asked(policy, "3 operands", 120), stream=False)
+    easy = ask_all(server, asked(policy, "3 operands", 80), stream=False)
     assert {reply.header.partition(";")[0] for reply in easy} == {"policy"}
     settled(server)
     capsys.readouterr()
@@ -105,7 +105,7 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
         quiet["watched"][0]["e_value"], rel=1e-12
     )
 
-    hard = asked(policy, "7 operands", 160)
+    hard = asked(policy, "7 operands", 100)
     ways = [reply.header.partition(";")[0] for reply in ask_all(server, hard, stream=True)]
     settled(server)
     assert ways[0] == "policy"

@@ -30,7 +30,7 @@ from tests.integration.server import NAME, ROOT, VllmServer
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
-N_QUESTIONS = 50
+N_QUESTIONS = 32
 SAMPLED = {"sampling": {"greedy": False, "temperature": 1.0, "seed": 5}}
 
 
@@ -150,13 +150,15 @@ def test_the_server_gives_up_what_is_broken_off(
     policy = policy_of(local, "confidence", -600.0)  # stops at the first checkpoint that is alive
     before = metric(vllm, "generation_tokens_total")
     replies = served(remote, policy, "overlap")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while metric(vllm, "num_requests_running") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert metric(vllm, "num_requests_running") == 0
     decoded = metric(vllm, "generation_tokens_total") - before
-    counted = sum(reply.decoded_tokens for reply in replies)
     assert {reply.finish for reply in replies} == {"stopped"}
+    # How much was on its way when a connection was closed is a matter of speed. A server that gave
+    # nothing up would decode the same probes, and every question's thinking to its end.
     whole = remote.serve(requests_of(policy), remote.policy_plan(policy), None)
-    # What was on its way when the connection was closed, and no whole traces.
-    assert counted <= decoded < 0.8 * sum(reply.decoded_tokens for _, reply in whole)
+    nothing_given_up = sum(reply.think_tokens for _, reply in whole)
+    nothing_given_up += sum(reply.probe_tokens for reply in replies)
+    assert sum(reply.decoded_tokens for reply in replies) <= decoded < nothing_given_up
