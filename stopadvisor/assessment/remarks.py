@@ -11,7 +11,7 @@ from stopadvisor.assessment.settings import alpha_remark
 from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.rules.losses import DIFFERS
 
-__all__ = ["remarks_on_promise", "remarks_on_sample"]
+__all__ = ["meaning_of_cut", "remarks_on_promise", "remarks_on_sample"]
 
 
 def remarks_on_sample(assessment: Assessment) -> list[str]:
@@ -21,17 +21,18 @@ def remarks_on_sample(assessment: Assessment) -> list[str]:
         found.append(assessment.source.torn)
     of = "all questions" if assessment.basis == "all" else "fit questions"
     if assessment.truncated_share > TRUNCATED_WARN:
+        differs = isinstance(assessment, FitAssessment) and assessment.choice.fit.loss is DIFFERS
         found.append(
             f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; "
-            f"{_of_cut(assessment)}, and calibrate refuses more than 10%"
+            f"{meaning_of_cut(differs)}, and calibrate refuses more than 10%"
         )
     hint = split_hint(assessment.source) if assessment.protocol == "deploy" else None
     return [*found, hint] if hint else found
 
 
-def _of_cut(assessment: Assessment) -> str:
-    """What a trace that was cut off means for the promise."""
-    if isinstance(assessment, FitAssessment) and assessment.choice.fit.loss is DIFFERS:
+def meaning_of_cut(differs: bool) -> str:
+    """What a trace that was cut off means for a promise on replies that differ, or on lost ones."""
+    if differs:
         return "a stop there counts as one that differs"
     return "a question cut off cannot be lost"
 

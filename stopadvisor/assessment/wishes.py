@@ -21,7 +21,7 @@ from stopadvisor.rules.costs import (
 )
 from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
-from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
+from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity, share_of
 
 __all__ = ["GROUP_CLAIMS", "GroupClaim", "Settings"]
 
@@ -148,4 +148,4 @@ class Settings:
 
     def test_delta(self, n_thresholds: int) -> float:
         """Error probability of one test in a sequence of so many thresholds."""
-        return self.delta / (n_thresholds if self.multiplicity == "finite-grid" else 1)
+        return share_of(self.delta, n_thresholds, self.multiplicity)

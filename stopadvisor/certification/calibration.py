@@ -26,7 +26,14 @@ from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_s
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, certify, max_losses
+from stopadvisor.stats.bounds import (
+    Certified,
+    NotCertified,
+    StopCurve,
+    certify,
+    max_losses,
+    share_of,
+)
 from stopadvisor.stats.group_test import GroupTest, certify_groups
 
 __all__ = [
@@ -400,8 +407,8 @@ def _certify_sequence(
     )
     if isinstance(result, NotCertified) or expected is None:
         return result, None
-    share = sequence.thresholds.size if settings.multiplicity == "finite-grid" else 1
-    wanted = counted_labels(settings, choice.groups, delta / share, expected, shares)
+    share = share_of(delta, sequence.thresholds.size, settings.multiplicity)
+    wanted = counted_labels(settings, choice.groups, share, expected, shares)
     if wanted is not None and settings.conditional:
         wanted = math.ceil(wanted / choice.full_accuracy)
     return result, NotCertified(_NO_SAVING, wanted, expected)

@@ -13,6 +13,7 @@ import numpy as np
 
 from stopadvisor.answers.function_grader import BY_GOLD, described
 from stopadvisor.arrays import IntArray
+from stopadvisor.assessment.remarks import meaning_of_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
 from stopadvisor.certification.verification import (
@@ -116,11 +117,9 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
             "contradict it"
         )
     if result.truncated_share > TRUNCATED_WARN:
-        means = "a stop there counts as one that differs"
-        if not differs:
-            means = "a question cut off cannot be lost"
         remarks.append(
-            f"{result.truncated_share:.1%} of the traces were cut off by max-think: {means}"
+            f"{result.truncated_share:.1%} of the traces were cut off by max-think: "
+            f"{meaning_of_cut(differs)}"
         )
     # A simulated run has a cap, and names its questions.
     of_archive = content["model"] is None and content["max_think"] is None

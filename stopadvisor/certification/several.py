@@ -19,12 +19,21 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import Certified, Guaranteed, NotCertified, StopCurve, upper_limit
+from stopadvisor.stats.bounds import (
+    Certified,
+    Guaranteed,
+    Multiplicity,
+    NotCertified,
+    StopCurve,
+    last_passed,
+    share_of,
+    upper_limit,
+)
 from stopadvisor.stats.group_betting import group_passes, group_upper_limit
 from stopadvisor.stats.group_test import GroupTest
 from stopadvisor.stats.trinomial import drop_limit
 
-__all__ = ["Counts", "certify_all", "check_categories", "counts_of", "last_passed"]
+__all__ = ["Counts", "certify_all", "check_categories", "counts_of"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ def certify_all(
     counts: list[Counts],
     *,
     delta: float,
-    multiplicity: str,
+    multiplicity: Multiplicity,
     groups: GroupTest | None,
     labels: int | None,
     assumed_risk: float | None,
@@ -111,8 +120,7 @@ def certify_all(
     labels, assumed_risk : optional
         What a refusal says that it would take, and at which share lost.
     """
-    n_thresholds = counts[0].lost.size
-    share = delta / n_thresholds if multiplicity == "finite-grid" else delta
+    share = share_of(delta, counts[0].lost.size, multiplicity)
     passed = np.array([each.passed(share, groups) for each in counts])  # (n_losses, n_thresholds)
     last = last_passed(np.logical_and.reduce(passed), multiplicity)
     if last < 0:
@@ -125,7 +133,7 @@ def certify_all(
         first.alpha,
         delta,
         "exact" if groups is None else "betting",
-        "finite-grid" if multiplicity == "finite-grid" else "fixed-sequence",
+        multiplicity,
         first.n,
         first.lost,
         first.upper,
@@ -134,15 +142,6 @@ def certify_all(
         first.gained if not counts[0].guarantee.counted.is_binary else None,
         found if len(found) > 1 else (),
     )
-
-
-def last_passed(every: BoolArray, multiplicity: str) -> int:
-    """Position that is certified where each threshold passes or not; -1 for none."""
-    if multiplicity == "finite-grid":
-        good = np.flatnonzero(every)
-        return int(good[-1]) if good.size else -1
-    failures = np.flatnonzero(~every)
-    return (int(failures[0]) if failures.size else every.size) - 1
 
 
 def _why(failed: Counts, delta: float) -> str:

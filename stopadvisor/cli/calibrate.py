@@ -34,7 +34,7 @@ from stopadvisor.cli.options import (
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.report import rewritten_report
-from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
+from stopadvisor.cli.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
 from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import CalibrationError, OutputError
 from stopadvisor.policy.frozen import load_policy, sign_policy
@@ -119,11 +119,7 @@ _certificate = option("Certificate")
     is_flag=True,
     help="Only calibration questions that no look has used yet; used ones join the fit questions.",
 )
-@_certificate(
-    "--allow-truncated",
-    is_flag=True,
-    help="Certify although more than 10 % of the traces were cut off.",
-)
+@ALLOW_TRUNCATED
 @_certificate(
     "--allow-large-alpha",
     is_flag=True,

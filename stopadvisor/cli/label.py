@@ -17,7 +17,7 @@ from stopadvisor.cli.label_loop import LabelLoop
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, option, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import overrides, setting_options
+from stopadvisor.cli.settings import ALLOW_TRUNCATED, overrides, setting_options
 from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import CalibrationError, WorkloadError
 from stopadvisor.probes.records import ProbeRecord
@@ -84,11 +84,7 @@ _certificate = option("Certificate")
     is_flag=True,
     help="Only calibration questions that no look has used yet, as for `calibrate --fresh`.",
 )
-@_certificate(
-    "--allow-truncated",
-    is_flag=True,
-    help="Certify although more than 10 % of the traces were cut off.",
-)
+@ALLOW_TRUNCATED
 @_certificate("--despite-advice", is_flag=True, help="Label although the advice is full thinking.")
 @declare(*OUTPUT)
 def command(path: Path, **params: Any) -> int:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = [
+    "API_KEY",
     "CHAT_TEMPLATE",
     "DEFAULT_MODEL",
+    "REQUEST_TIMEOUT",
     "SERVER",
     "ModelOptions",
     "check_engine_options",
@@ -177,6 +179,19 @@ CHAT_TEMPLATE = _model(
     help='Passed to the chat template, such as {"enable_thinking": true}.',
 )
 
+API_KEY = _model(
+    "--api-key-env",
+    metavar="NAME",
+    show_default="OPENAI_API_KEY, where set",
+    help="Environment variable that holds the server's key.",
+)
+REQUEST_TIMEOUT = _model(
+    "--request-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=ModelOptions.request_timeout,
+    help="Longest time to wait for one answer.",
+)
 SERVER = (
     _model(
         "--engine",
@@ -203,19 +218,8 @@ SERVER = (
         help="Most requests to the server at once; where thinking overlaps with its probes, most "
         "questions, each with up to two requests.",
     ),
-    _model(
-        "--api-key-env",
-        metavar="NAME",
-        show_default="OPENAI_API_KEY, where set",
-        help="Environment variable that holds the server's key.",
-    ),
-    _model(
-        "--request-timeout",
-        metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
-        default=ModelOptions.request_timeout,
-        help="Longest time to wait for one answer.",
-    ),
+    API_KEY,
+    REQUEST_TIMEOUT,
     _model(
         "--patience",
         metavar="SECONDS",

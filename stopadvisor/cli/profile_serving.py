@@ -16,8 +16,10 @@ from typing import Any, TextIO, get_args
 import click
 
 from stopadvisor.cli.model import (
+    API_KEY,
     CHAT_TEMPLATE,
     DEFAULT_MODEL,
+    REQUEST_TIMEOUT,
     ModelOptions,
     model_options,
     open_local,
@@ -59,7 +61,7 @@ class ServerOptions:
     engine: str = "hf"
     base_url: str | None = None
     api_key_env: str | None = None
-    request_timeout: float = 600.0
+    request_timeout: float = ModelOptions.request_timeout
     slo: Slo | None = None
     policy: Path | None = None
     arrivals: Arrivals = "poisson"
@@ -118,19 +120,8 @@ _AT_SERVER = (
         "metrics tell the use of its KV cache.",
     ),
     _server("--base-url", metavar="URL", help="The server, such as http://host:8000/v1."),
-    _server(
-        "--api-key-env",
-        metavar="NAME",
-        show_default="OPENAI_API_KEY, where set",
-        help="Environment variable that holds the server's key.",
-    ),
-    _server(
-        "--request-timeout",
-        metavar="SECONDS",
-        type=_SECONDS,
-        default=_OWN.request_timeout,
-        help="Longest time to wait for one answer.",
-    ),
+    API_KEY,
+    REQUEST_TIMEOUT,
     _replay(
         "--slo",
         type=Parsed("ttft=s,tpot=s,e2e=s", _slo),

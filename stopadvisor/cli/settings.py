@@ -20,7 +20,7 @@ from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_profile import read_serving_profile
 from stopadvisor.stats.bounds import Bound, Multiplicity
 
-__all__ = ["ALPHA", "DELTA", "GUARANTEES", "overrides", "setting_options"]
+__all__ = ["ALLOW_TRUNCATED", "ALPHA", "DELTA", "GUARANTEES", "overrides", "setting_options"]
 
 
 def overrides(params: dict[str, Any]) -> SettingsOverrides:
@@ -171,6 +171,12 @@ GUARANTEES = declare(
     ),
 )
 """What is promised, for commands that certify."""
+
+ALLOW_TRUNCATED = option("Certificate")(
+    "--allow-truncated",
+    is_flag=True,
+    help="Certify although more than 10 % of the traces were cut off.",
+)
 
 ALPHA = click.option("--alpha", type=SHARE, default=DEFAULT_ALPHA, help="Risk to certify.")
 DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="One minus the confidence.")

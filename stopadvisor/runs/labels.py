@@ -162,11 +162,7 @@ class LabelFile:
             if not isinstance(row.get(field), str):
                 found = short_repr(row.get(field))
                 raise ProbeError(f"{where}: field {field!r}: expected text, got {found}")
-        gold = row.get("gold", "" if row.get("withdrawn") else 0)
-        if not (gold is None or isinstance(gold, str)):
-            raise ProbeError(
-                f"{where}: field 'gold': expected text or null, got {short_repr(gold)}"
-            )
+        _check_gold(row.get("gold", "" if row.get("withdrawn") else 0), where)
         if row["run"] != self._run or self._keys.get(row["id"]) != row["key"]:
             raise ProbeError(
                 f"{where}: question {short_repr(row['id'])} of run {short_repr(row['run'])}: "
@@ -261,10 +257,7 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
         gold = row["gold"]
         if isinstance(gold, int | float) and not isinstance(gold, bool):
             gold = str(gold)
-        if not (gold is None or isinstance(gold, str)):
-            raise ProbeError(
-                f"{where}: field 'gold': expected text or null, got {short_repr(gold)}"
-            )
+        _check_gold(gold, where)
         if gold is not None and not gold.strip():
             n_open += 1
             continue
@@ -276,6 +269,11 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
                 f"{line}, got {short_repr(gold)}"
             )
     return [Label(name, gold, labeller) for name, (_, gold) in lines.items()], n_open
+
+
+def _check_gold(gold: Any, where: str) -> None:
+    if not (gold is None or isinstance(gold, str)):
+        raise ProbeError(f"{where}: field 'gold': expected text or null, got {short_repr(gold)}")
 
 
 def _check_format(path: Path) -> None:

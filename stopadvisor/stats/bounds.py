@@ -29,9 +29,11 @@ __all__ = [
     "Tested",
     "certify",
     "labels_needed",
+    "last_passed",
     "max_losses",
     "p_values",
     "power",
+    "share_of",
     "unspent",
     "upper_limit",
 ]
@@ -332,17 +334,12 @@ def certify(
         raise CalibrationError(
             f"multiplicity must be one of {MULTIPLICITIES}, got {multiplicity!r}"
         )
-    share = delta if multiplicity == "fixed-sequence" else delta / max(len(losses), 1)
+    share = share_of(delta, len(losses), multiplicity)
     sizes = np.broadcast_to(n, np.shape(losses))
     distinct, which = np.unique(sizes, return_inverse=True)
     limits = [max_losses(int(size), alpha, share, bound) for size in distinct]
     passed = np.asarray(losses) <= np.array(limits, dtype=np.int64)[which]
-    if multiplicity == "fixed-sequence":
-        failures = np.flatnonzero(~passed)
-        last = (int(failures[0]) if failures.size else len(losses)) - 1
-    else:
-        successes = np.flatnonzero(passed)
-        last = int(successes[-1]) if successes.size else -1
+    last = last_passed(passed, multiplicity)
     if last >= 0:
         found, size = int(losses[last]), int(sizes[last])
         upper = upper_limit(found, size, delta, bound)
@@ -365,6 +362,20 @@ def certify(
             else "there is no threshold to test"
         )
     return NotCertified(reason, needed, expected)
+
+
+def share_of(delta: float, n_thresholds: int, multiplicity: Multiplicity) -> float:
+    """Delta of one threshold's own test."""
+    return delta if multiplicity == "fixed-sequence" else delta / max(n_thresholds, 1)
+
+
+def last_passed(passed: BoolArray, multiplicity: Multiplicity) -> int:
+    """Position that is certified where each threshold passes or not; -1 for none."""
+    if multiplicity == "fixed-sequence":
+        failures = np.flatnonzero(~passed)
+        return (int(failures[0]) if failures.size else passed.size) - 1
+    successes = np.flatnonzero(passed)
+    return int(successes[-1]) if successes.size else -1
 
 
 # --- Sample size ----------------------------------------------------------------------------------

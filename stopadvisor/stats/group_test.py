@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 
 from stopadvisor.arrays import IntArray
-from stopadvisor.stats.bounds import Certified, Multiplicity, NotCertified
+from stopadvisor.stats.bounds import Certified, Multiplicity, NotCertified, last_passed, share_of
 from stopadvisor.stats.group_betting import group_limit, group_passes, group_upper_limit
 
 __all__ = ["GroupTest", "certify_groups"]
@@ -107,14 +107,9 @@ def certify_groups(
     multiplicity, expected_risk
         As for `bounds.certify`.
     """
-    share = delta if multiplicity == "fixed-sequence" else delta / max(losses.shape[1], 1)
+    share = share_of(delta, losses.shape[1], multiplicity)
     passed = group_passes(losses, sizes, alpha=alpha, delta=share, most=test.most)
-    if multiplicity == "fixed-sequence":
-        failures = np.flatnonzero(~passed)
-        last = (int(failures[0]) if failures.size else passed.size) - 1
-    else:
-        successes = np.flatnonzero(passed)
-        last = int(successes[-1]) if successes.size else -1
+    last = last_passed(passed, multiplicity)
     n = int(sizes.sum())
     if last >= 0:
         upper = group_upper_limit(losses[:, last], sizes, delta=delta, most=test.most)

@@ -15,10 +15,10 @@ from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.limits import block_counts, counted_rows
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.several import Counts, last_passed
+from stopadvisor.certification.several import Counts
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
-from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.bounds import last_passed, max_losses
 from stopadvisor.stats.trinomial import most_lost
 from tests.long.broken import Found
 from tests.long.coverage import ALPHAS, DELTA, seeded

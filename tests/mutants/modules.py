@@ -60,9 +60,8 @@ EQUIVALENT: dict[str, str] = {
         "a wider bracket for the same number: beyond alpha no p-value is small"
     ),
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",
-    "stats/bounds certify: -1 -> -2 (2)": "below 0 is none",
+    "stats/bounds last_passed: -1 -> -2 (2)": "below 0 is none",
     "stats/group_test : _MOST_GROUPS = 1000000 ->": "doublings from 8 pass both at once",
-    "stats/group_test certify_groups: -1 -> -2 (2)": "below 0 is none",
     "stats/group_test certify_groups: (sizes.size, 1) -> (sizes.size, 2)": (
         "of columns that are all 0 the first is read"
     ),
