@@ -171,13 +171,13 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
     assert code == 0
     assert out.startswith("4 questions, 6 recorded traces.")
     assert "gold        of 3" in out
-    assert "stopadvisor assess sums.jsonl\n" in out
+    assert "stopadvisor assess sums.jsonl --model MODEL\n" in out
     assert "1 questions have no recorded trace: --traces-only leaves them out" in err
     assert "2 replies hold no thinking that can be told apart, the first in" in err
     words = ("import", "inspect", log, "-o", "sums.jsonl", "--traces-only", "--quiet")
     code, out, err = call(*words)
     assert (code, err) == (0, "")
-    assert "stopadvisor assess sums.jsonl --traces sums.jsonl" in out
+    assert "stopadvisor assess sums.jsonl --traces sums.jsonl --model MODEL\n" in out
     found = json.loads(call(*words, "--json")[1])
     assert (found["n_questions"], found["n_untraced"], found["n_left_out"]) == (3, 0, 5)
 
@@ -199,7 +199,10 @@ def test_columns_and_markers_are_named(call: Call) -> None:
         (("csv", "t.csv"), "format csv needs --map question=COLUMN"),
         (("csv", "t.csv", "--map", "gold=a"), "format csv needs --map question=COLUMN"),
         (("csv", "t.csv", "--map", "question=a,question=b"), "with each kind once"),
-        (("csv", "t.csv", "--map", "why=a"), "of question, gold, thinking, answer, id, category"),
+        (
+            ("csv", "t.csv", "--map", "why=a"),
+            "of question, gold, thinking, answer, id, category, group, task",
+        ),
         (("csv", "t.csv", "--map", "question"), "expected KIND=COLUMN"),
         (("inspect", "t.eval", "--map", "question=a"), "--map is no option of format inspect"),
         (("inspect", "t.eval", "--cap", "3"), "--cap is no option of format inspect"),

@@ -26,8 +26,8 @@ LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 SUMS = [json.loads(line) for line in (LOGS / "sums.jsonl").read_text().splitlines()]
 
 
-def read(kind: str, *paths: Path, task: str | None = None, **columns: str) -> Gathered:
-    return gather(FORMATS[kind].read(paths, Asked(columns)), task=task)
+def read(kind: str, *paths: Path, all_of: str | None = None, **columns: str) -> Gathered:
+    return gather(FORMATS[kind].read(paths, Asked(columns)), task=all_of)
 
 
 def user(text: str) -> list[dict[str, str]]:
@@ -250,6 +250,25 @@ def test_columns_are_named(tmp_path: Path, kind: str) -> None:
     assert only == ({"question": 'How "many"?\nSay.'}, {"question": "And now?"})
 
 
+def test_columns_may_hold_whatever_a_line_of_a_workload_may(tmp_path: Path) -> None:
+    rows = [
+        {"ask": "7?", "right": "7", "team": "a", "kind": "exact"},
+        {"ask": "8?", "right": "8", "team": "b", "kind": ""},
+    ]
+    columns = {"question": "ask", "gold": "right", "group": "team", "task": "kind"}
+    file = table(tmp_path / "t.csv", *rows)
+    assert read("csv", file, **columns).lines == (
+        {"question": "7?", "gold": "7", "task": "exact", "group": "a"},
+        {"question": "8?", "gold": "8", "group": "b"},
+    )
+    assert read("csv", file, all_of="math", **columns).lines[0]["task"] == "math"
+    message = refused("csv", file, question="ask", task="right")
+    assert message == ":2: field 'right': expected one of math, numeric, choice, exact, got \"7\""
+    file = table(tmp_path / "t.csv", rows[0], {**rows[0], "team": "b"})
+    message = refused("csv", file, **columns)
+    assert message.startswith(":3: field 'group': expected 'a' as for the same question in ")
+
+
 def test_a_column_may_hold_a_conversation(tmp_path: Path) -> None:
     chat = [*user("How many?"), {"role": "assistant", "content": "<think>a</think>7"}]
     (line,) = read("parquet", table(tmp_path / "t.parquet", {"chat": chat}), question="chat").lines
@@ -261,8 +280,8 @@ def test_a_column_may_hold_a_conversation(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"ask,right\nWhy?,\xff\n", ":2: expected UTF-8 text"),
-        (b"ask\nWhy?\n", ":1: field 'right': expected one column of that name among ask, got 0"),
-        (b"ask,right,right\n", ":1: field 'right': expected one column of that name"),
+        (b"ask\nWhy?\n", ":1: no column 'right'; there are ask"),
+        (b"ask,right,right\n", ":1: 2 columns 'right'; there are ask, right, right"),
         (b"ask,right\nWhy?\n", ":2: expected 2 cells, got fewer"),
         (b"ask,right\nWhy?,7,8\n", ":2: expected 2 cells, got more"),
         (b"ask,right\n ,7\n", ":2: field 'ask': expected text that is not empty"),
@@ -277,9 +296,7 @@ def test_bad_tables_are_refused_by_line(tmp_path: Path, content: bytes, message:
 
 def test_bad_parquet_is_refused(tmp_path: Path) -> None:
     file = table(tmp_path / "t.parquet", {"ask": "Why?", "right": True})
-    assert "field 'why': expected a column of ask, right" in refused(
-        "parquet", file, question="why"
-    )
+    assert refused("parquet", file, question="why") == ": no column 'why'; there are ask, right"
     message = refused("parquet", file, question="ask", gold="right")
     assert message == ": row 1: field 'right': expected text or a number, got true"
     file.write_bytes(file.read_bytes()[:40])
@@ -293,7 +310,7 @@ def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Pa
         read("csv", tmp_path / "t.csv", question="ask")
     (tmp_path / "t.csv").write_text("ask,right\nWhy?,Paris\n")
     with pytest.raises(WorkloadError, match=r"t.csv:2: field 'gold': expected an option letter"):
-        read("csv", tmp_path / "t.csv", task="choice", question="ask", gold="right")
+        read("csv", tmp_path / "t.csv", all_of="choice", question="ask", gold="right")
     log = FORMATS["csv"].read([tmp_path / "t.csv"], Asked({"question": "ask"}))
     broken = replace(log, entries=(replace(log.entries[0], thinking="\ud800"),))
     with pytest.raises(WorkloadError, match=r"t.csv:2: .*half a surrogate pair"):

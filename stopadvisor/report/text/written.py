@@ -44,7 +44,7 @@ def show_workload(document: WorkloadDocument, out: TextIO) -> None:
             ("seed", str(document["seed"])),
         ]
     )
-    screen.command(f"stopadvisor preflight {shell_quote(document['out'])}")
+    screen.command(f"stopadvisor preflight {shell_quote(document['out'])} --model MODEL")
 
 
 def show_samples(document: SamplesDocument, out: TextIO) -> None:
@@ -95,7 +95,8 @@ def show_import_log(document: ImportLogDocument, out: TextIO) -> None:
     )
     where = shell_quote(document["out"])
     all_traced = traces and not (document["n_without_thinking"] or document["n_untraced"])
-    screen.command(f"stopadvisor assess {where}" + (f" --traces {where}" if all_traced else ""))
+    traced = f" --traces {where}" if all_traced else ""
+    screen.command(f"stopadvisor assess {where}{traced} --model MODEL")
 
 
 def show_import(document: ImportDocument, out: TextIO) -> None:

@@ -47,14 +47,15 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
     Parameters
     ----------
     task : str, optional
-        Kind of answer of all questions; guessed from gold where it is None.
+        Kind of answer of all questions; None: the log's, or guessed from gold.
     traces_only : bool
         Leave out replies without their thinking, and questions that have no other.
 
     Raises
     ------
     WorkloadError
-        There is no question, one has two different golds, or gold that no answer could equal.
+        There is no question, one has two different golds, groups or tasks, or gold that no answer
+        could equal.
     """
     questions: dict[str, dict[str, Any]] = {}
     places: dict[str, str] = {}
@@ -73,8 +74,11 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
             if line["id"] != entry.name:
                 other = names[entry.name]
                 renamed.append(f"{entry.where}: id {entry.name!r} is of {other}: {line['id']!r}")
-        for field, value in (("gold", entry.gold), ("category", entry.category), ("task", task)):
-            if value is not None and line.setdefault(field, value) != value and field == "gold":
+        for field in ("gold", "category", "group", "task"):
+            value = task if field == "task" and task else getattr(entry, field)
+            if value is None or line.setdefault(field, value) == value:
+                continue
+            if field != "category":
                 expected = f"{line[field]!r} as for the same question in {first}"
                 refuse(entry.where, field, expected, value)
         if entry.thinking is None and entry.reply is not None:
@@ -116,14 +120,14 @@ def _is_traced(line: Mapping[str, Any]) -> bool:
 
 def _check(entry: Logged, task: str | None) -> None:
     """Refuse what no workload could hold, as long as its place is known."""
-    fields = ("gold", "name", "category", "thinking", "reply")
+    fields = ("gold", "name", "category", "group", "thinking", "reply")
     texts = [getattr(entry, name) for name in fields]
     for text in (*texts, *(value for m in entry.messages for value in m.values())):
         if text is not None:
             check_text(text, entry.where, "text")
     if entry.gold is not None:
         try:
-            check_gold(task or guess_task(entry.gold), entry.gold)
+            check_gold(task or entry.task or guess_task(entry.gold), entry.gold)
         except ValueError as error:
             raise WorkloadError(f"{entry.where}: field 'gold': {error}") from None
 
@@ -144,6 +148,6 @@ def _ordered(line: Mapping[str, Any]) -> dict[str, Any]:
     messages = line["messages"]
     plain = len(messages) == 1 and messages[0]["role"] == "user" and "traces" not in line
     content = {"question": messages[0]["content"]} if plain else {"messages": messages}
-    names = ("id", "gold", "task", "category", "traces")
+    names = ("id", "gold", "task", "category", "group", "traces")
     rest = {name: line[name] for name in names if name in line}
     return {**{k: rest.pop(k) for k in ("id",) if k in rest}, **content, **rest}

@@ -24,6 +24,7 @@ from stopadvisor.workload.imports.logged import (
     Logged,
     chat_messages,
     gold_text,
+    named_fields,
     option_lines,
     plain_text,
 )
@@ -62,8 +63,7 @@ def _logged(where: str, row: dict[str, Any], asked: Asked, left_out: list[str]) 
         where,
         _messages(where, requests, doc, options, asked),
         gold=gold,
-        name=plain_text(_field(doc, asked, "id", where), where, "id"),
-        category=plain_text(_field(doc, asked, "category", where), where, "category"),
+        **named_fields(where, asked, lambda kind: _field(doc, asked, kind, where)),
     )
     replies = row.get("resps")
     if options or not isinstance(replies, list) or not replies:

@@ -6,11 +6,12 @@ Also what the formats share: fields that are checked, and files of a bounded siz
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.errors import WorkloadError
 from stopadvisor.workload.lines import refuse
@@ -22,8 +23,10 @@ __all__ = [
     "LogContent",
     "Logged",
     "chat_messages",
+    "check_columns",
     "gold_text",
     "load_json",
+    "named_fields",
     "open_log",
     "option_lines",
     "plain_text",
@@ -64,6 +67,9 @@ class Logged:
     """Text behind the thinking; None where there is none."""
     ended: bool = False
     """The model ended by itself, as far as the log says; else it may have been cut."""
+    group: str | None = None
+    task: str | None = None
+    """Kind of answer; None: guessed from gold."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,34 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))  # a column of numbers with a gap in it
     return str(value)
+
+
+def named_fields(where: str, asked: Asked, value: Callable[[str], Any]) -> dict[str, str | None]:
+    """What the user's columns say of a question beside its text, gold and reply.
+
+    Parameters
+    ----------
+    value : callable
+        What the log holds of a kind of column; None where the user named none.
+    """
+    kinds = {"name": "id", "category": "category", "group": "group", "task": "task"}
+    found = {
+        name: plain_text(value(kind), where, asked.columns.get(kind, kind))
+        for name, kind in kinds.items()
+    }
+    if found["task"] not in (None, *TASKS):
+        refuse(where, asked.columns["task"], f"one of {', '.join(TASKS)}", found["task"])
+    return found
+
+
+def check_columns(where: str, wanted: Sequence[str], header: Sequence[str]) -> None:
+    """Refuse a table that lacks a wanted column, or has several of its name."""
+    for name in wanted:
+        if (count := header.count(name)) != 1:
+            found = f"{count} columns" if count else "no column"
+            raise WorkloadError(
+                f"{where}: {found} {name!r}; there are {', '.join(header) or 'none'}"
+            )
 
 
 def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import WorkloadError
-from stopadvisor.workload.imports.logged import open_log
-from stopadvisor.workload.lines import refuse
+from stopadvisor.workload.imports.logged import check_columns, open_log
 
 __all__ = ["read_parquet"]
 
@@ -33,10 +32,7 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict
     with open_log(path) as file:
         try:
             table = ParquetFile(file)
-            missing = [name for name in columns if name not in table.schema_arrow.names]
-            if missing:
-                found = ", ".join(table.schema_arrow.names)
-                refuse(str(path), missing[0], f"a column of {found}", None)
+            check_columns(str(path), columns, table.schema_arrow.names)
             number = 0
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns)):
                 for row in batch.to_pylist():

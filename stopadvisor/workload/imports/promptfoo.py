@@ -23,7 +23,7 @@ from stopadvisor.workload.imports.logged import (
     Logged,
     chat_messages,
     gold_text,
-    plain_text,
+    named_fields,
     read_json,
 )
 from stopadvisor.workload.lines import refuse
@@ -66,11 +66,10 @@ def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str
         where,
         _messages(where, row, asked),
         gold=_gold(where, row, asked, left_out),
-        name=plain_text(_variable(where, row, asked, "id"), where, "id"),
-        category=plain_text(_variable(where, row, asked, "category"), where, "category"),
         thinking=thinking,
         reply=reply,
         ended=isinstance(response, dict) and response.get("finishReason") == "stop",
+        **named_fields(where, asked, lambda kind: _variable(where, row, asked, kind)),
     )
 
 

@@ -18,7 +18,9 @@ from stopadvisor.workload.imports.logged import (
     LogContent,
     Logged,
     chat_messages,
+    check_columns,
     gold_text,
+    named_fields,
     open_log,
     plain_text,
 )
@@ -28,7 +30,7 @@ from stopadvisor.workload.traces import split_thinking
 
 __all__ = ["COLUMNS", "read_csv", "read_parquet_table"]
 
-COLUMNS = ("question", "gold", "thinking", "answer", "id", "category")
+COLUMNS = ("question", "gold", "thinking", "answer", "id", "category", "group", "task")
 """What a column may hold."""
 
 _Rows = Iterator[tuple[str, Mapping[str, Any]]]
@@ -57,8 +59,11 @@ def _read(paths: Sequence[Path], asked: Asked, rows: Any) -> LogContent:
 def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str]) -> Logged:
     names = asked.columns
 
+    def value(kind: str) -> Any:
+        return row[names[kind]] if kind in names else None
+
     def text(kind: str) -> str | None:
-        return plain_text(row[names[kind]], where, names[kind]) if kind in names else None
+        return plain_text(value(kind), where, names.get(kind, kind))
 
     question = row[names["question"]]
     thinking, reply = text("thinking"), text("answer")
@@ -74,15 +79,13 @@ def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str
         messages = ({"role": "user", "content": shown},)
     if thinking is None and reply is not None:
         thinking, reply = split_thinking(reply, asked.markers)
-    gold = row[names["gold"]] if "gold" in names else None
     return Logged(
         where,
         messages,
-        gold=gold_text(gold, where, names.get("gold", "gold"), left_out),
-        name=text("id"),
-        category=text("category"),
+        gold=gold_text(value("gold"), where, names.get("gold", "gold"), left_out),
         thinking=thinking,
         reply=reply,
+        **named_fields(where, asked, value),
     )
 
 
@@ -100,10 +103,7 @@ def _csv_rows(path: Path, wanted: Sequence[str]) -> _Rows:
     try:
         rows = csv.DictReader(StringIO(text, newline=""), strict=True)
         header = list(rows.fieldnames or ())
-        for name in wanted:
-            if header.count(name) != 1:
-                expected = f"one column of that name among {', '.join(header) or 'none'}"
-                refuse(f"{path}:1", name, expected, header.count(name))
+        check_columns(f"{path}:1", wanted, header)
         for row in rows:
             where = f"{path}:{rows.line_num}"
             if None in row or None in row.values():
