@@ -79,8 +79,12 @@ def stops_of(sequence: ThresholdSequence, index: int) -> Stops:
 
 
 def displayed(family: str, thresholds: FloatArray) -> FloatArray:
-    """Thresholds on the scale that people know."""
-    return np.array([display_threshold(family, t) for t in thresholds])
+    """Thresholds on the scale that people know; no confidence is shown as more than 1.
+
+    The first of a sequence lies above every score, and so above every confidence.
+    """
+    shown = np.array([display_threshold(family, t) for t in thresholds])
+    return np.minimum(shown, 1.0) if family in ("confidence", "deer") else shown
 
 
 def _display_scores(family: str, values: FloatArray) -> FloatArray:

@@ -6,7 +6,7 @@ choice between them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +25,7 @@ __all__ = [
     "probability_words",
     "profile_reason",
     "recommend",
+    "standing",
 ]
 
 PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
@@ -146,7 +147,7 @@ def recommend(
         return full_budget(
             f"Serving: under {settings.serving} stopping is expected to save "
             f"{point.fit_total_saving_pct:.1f} %, and perhaps nothing (one-sided 95 % lower limit "
-            f"{lower:.1f} %): probing is not worth it."
+            f"{lower:.1f} %): {'probing' if rank_of(point.family) else 'it'} is not worth it."
         )
     reasons.append(
         f"Serving: under {settings.serving} stopping is expected to save "
@@ -204,17 +205,35 @@ def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
     )
     advised = choice.advised_point
     assert advised is not None
-    best = max(found.values(), key=lambda point: point.expected_saving_pct)
-    taken = f"{rule_name(advised.family)} is taken"
-    if best.family != advised.family:
-        taken += f", the simplest within about {SIMPLER_WITHIN:g} point of the best"
+    savings = {point.family: point.expected_saving_pct for point in found.values()}
+    because = {
+        "most": "",
+        "simplest": f", the simplest within about {SIMPLER_WITHIN:g} point of the best",
+        "overall": " for what it saves over several limits of loss near this one, because at one "
+        "alone a few questions decide",
+    }[standing(savings, advised.family)]
     text = (
         f"Evidence: at the same risk calibration is expected to certify savings of {expected}; "
-        f"{taken}"
+        f"{rule_name(advised.family)} is taken{because}"
     )
     if profile.predicted in ("learned", "scalar") and profile.predicted != side:
         return f"{text}, whatever the mix of questions favours."
     return f"{text}."
+
+
+def standing(savings: Mapping[str, float], advised: str) -> Literal["most", "simplest", "overall"]:
+    """Why a rule is taken among the best of each kind, by what each is expected to save.
+
+    ``overall``: for what it saves over several limits of loss, by which rules are chosen; at the
+    one asked for another is ahead.
+    """
+    best = max(savings, key=savings.__getitem__)
+    if advised == best:
+        return "most"
+    near = [f for f, saving in savings.items() if saving >= savings[best] - SIMPLER_WITHIN]
+    if advised in near and rank_of(advised) == min(map(rank_of, near)):
+        return "simplest"
+    return "overall"
 
 
 def _fixed_budget_reason(choice: Choice) -> str | None:
@@ -222,11 +241,16 @@ def _fixed_budget_reason(choice: Choice) -> str | None:
     fixed, advised = choice.fixed_budget, choice.advised_point
     if fixed is None or advised is None or fixed.threshold is None:
         return None
-    behind = advised.expected_saving_pct - fixed.expected_saving_pct
-    if rank_of(advised.family) == 0 or behind > _NEAR:
+    savings = [point.fit_total_saving_pct for point in (advised, fixed)]
+    # Of the figures as they are shown.
+    ours, its = (round(saving, 1) for saving in savings if saving is not None)
+    if rank_of(advised.family) == 0 or ours - its > _NEAR:
         return None
-    amount = f"{behind:.1f} points less" if behind >= 0 else f"{-behind:.1f} points more"
+    amount = f"{ours - its:.1f} points less"
+    if its >= ours:
+        more = "as much" if its == ours else f"{its - ours:.1f} points more"
+        amount = f"{more}, of which calibration is expected to certify less"
     return (
         f"{FIXED}stopping everybody at {fixed.threshold:g} thinking tokens needs no probe at all "
-        f"and is expected to save {fixed.expected_saving_pct:.1f} %, {amount}."
+        f"and saves {its:.1f} %, {amount}."
     )

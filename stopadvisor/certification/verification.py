@@ -370,12 +370,9 @@ def costing(content: Mapping[str, Any]) -> Costing:
 
 
 def _expected_risk(content: Mapping[str, Any]) -> float:
-    """Out-of-fold risk on fit questions; where there is none, the share lost in calibration."""
+    """What calibration measured of the exported rule, as the policy's own figures say it."""
     certificate = content["certificate"]
-    recorded = (content["expected"] or {}).get("fit_risk")
-    if recorded is None or certificate.get("conditional"):
-        return float((certificate["losses"] - certificate.get("gained", 0)) / certificate["n"])
-    return min(float(recorded), 1.0)
+    return float((certificate["losses"] - certificate.get("gained", 0)) / certificate["n"])
 
 
 def _categories(

@@ -50,6 +50,8 @@ __all__ = [
 
 Document = Mapping[str, Any]
 
+DECODED = "decoded tokens"
+"""Unit of `run`, which counts neither prompts nor what a probe reads."""
 KEEP = "Keep full thinking: nothing is saved, and nothing is lost."
 """Where no rule is advised."""
 
@@ -135,16 +137,16 @@ def sentence(effect: Effect, measured: str | None = None) -> str:
         # Tokens are not time: both are said.
         saves = f"{whole_percent(tokens)} of the decoded tokens, {saves}"
         costs = f"{whole_percent(-saving)} more of {noun} than full thinking{on}"
+    does = f"saves {saves}" if saving >= 0 else f"costs {costs}"
+    if effect.unit == DECODED:
+        fewer = "fewer" if saving >= 0 else "more"
+        does = f"decodes {whole_percent(abs(saving))} {fewer} tokens{on}"
     other = _elsewhere(effect, first)
     if _overthinks(effect):
-        but = f"saves {saves}" if saving >= 0 else f"costs {costs}"
-        return (
-            f"Stopping raises accuracy from {effect.from_to}: this model overthinks. "
-            f"It {but}{other}."
-        )
-    if saving < 0:
-        return f"Costs {costs}{_price(effect, ', and takes')}{other}."
-    return f"Saves {saves}{_price(effect, ' for')}{other}."
+        raises = f"Stopping raises accuracy from {effect.from_to}: this model overthinks."
+        return f"{raises} It {does}{other}."
+    price = _price(effect, " for" if saving >= 0 else ", and takes")
+    return f"{does[0].upper()}{does[1:]}{price}{other}."
 
 
 def _price(effect: Effect, verb: str) -> str:
@@ -429,7 +431,7 @@ def run_effect(full: Document) -> Effect:
         full["full_accuracy"],
         full["labelled"],
         "questions of this run",
-        unit="tokens",
+        unit=DECODED,
         loss="lost" if full["labelled"] else "differs",
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.assessment.recommendation import deciding_reason, probability_words
+from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS, SECONDS_AT_SLO
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
@@ -70,7 +70,6 @@ _NOUNS = {
     MONEY: "the price",
     SECONDS: "the capacity",
     SECONDS_AT_SLO: "the capacity at your SLO",
-    "tokens": "the tokens",
 }
 
 KINDS_OF_QUESTION = {
@@ -240,12 +239,16 @@ def why(document: Document) -> str:
         text = reason(advice)
         return text[0].upper() + text[1:]
     (row,) = document["matched_risk"]
-    if advice["policy"] == "learned" and row["verdict"] == "learned better":
+    found = {point["family"]: point["expected_saving_pct"] for point in kind_points(document)}
+    if advice["policy"] == "learned" and row["verdict"] == "learned better" and _lead(row) > 0:
         return f"{_combined(row)}."
-    best = kind_points(document)[0]["family"]
-    if best == advice["family"]:
-        return "Of the best rules of each kind it is expected to save most."
-    return f"It is the simplest rule within about a point of the best, {rule_name(best)}."
+    best = rule_name(max(found, key=found.__getitem__))
+    return {
+        "most": "Of the best rules of each kind it is expected to save most.",
+        "simplest": f"It is the simplest rule within about a point of the best, {best}.",
+        "overall": "Chosen by what it saves over several limits of loss near the one asked for; at "
+        f"that one alone, where a few questions decide, {best} is ahead.",
+    }[standing(found, advice["family"])]
 
 
 def advised_point(document: Document) -> Document | None:
@@ -272,11 +275,27 @@ def kind_points(document: Document) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda point: -point["expected_saving_pct"])
 
 
+def _lead(row: Document) -> float:
+    """Points that the signals combined save beyond any one, of the savings as they are shown.
+
+    0 where a side may not stop anything.
+    """
+    learned, *others = (
+        round(point.get("fit_total_saving_pct", point.get("total_saving_pct")), 1)
+        if point["feasible"]
+        else None
+        for point in (row["learned"], row["scalar"], row.get("agreement"))
+        if point is not None
+    )
+    known = [saving for saving in others if saving is not None]
+    return 0.0 if learned is None or not known else learned - max(known)
+
+
 def _combined(row: Document) -> str:
     """What combining the signals changes, where both sides can be had."""
-    spread = row["delta_saving_pp"]["median"]
-    more = "more" if spread >= 0 else "less"
-    return f"Combining the signals saves {points(abs(spread))} {more} than any one of them"
+    lead = _lead(row)
+    amount = f"{points(abs(lead))} {'more' if lead >= 0 else 'less'}"
+    return f"Combining the signals saves {amount} than any one of them"
 
 
 def risk_difference(row: Document) -> str:

@@ -22,7 +22,7 @@ from stopadvisor.assessment.choice import (
     fewest_labels,
     rank_of,
 )
-from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.imitation import ExpectedSaving, Imitation
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
@@ -112,6 +112,38 @@ def test_the_simplest_rule_within_a_point_of_the_best_is_tested_first(
     assert same(found.sequences[0], first)
     assert same(found.sequences[1], second)
     assert len(found.sequences) == 2
+
+
+@pytest.mark.parametrize(
+    ("learned", "scalar", "fixed", "advised"),
+    [
+        # Rated higher for looser limits that nobody asked for, and behind at the one asked for.
+        ((36.9, 28.2), (29.3, 29.4), (33.3, 30.3), FIXED_BUDGET),
+        ((36.9, 28.2), (29.3, 28.2), (33.3, 28.1), "confidence"),
+        ((36.9, 28.2), (29.3, 28.1), (33.3, 28.1), "learned"),
+        # Within a point by rating: as before.
+        ((36.9, 28.2), (36.0, 20.0), (33.3, 19.9), "confidence"),
+        # Where nothing is expected at the limit itself, ratings alone decide.
+        ((5.0, 0.0), (2.0, 0.0), (-1.0, 0.0), "learned"),
+    ],
+)
+def test_a_simpler_rule_that_saves_no_less_at_the_limit_asked_for_is_advised(
+    table: OpenQuestions,
+    monkeypatch: pytest.MonkeyPatch,
+    learned: tuple[float, float],
+    scalar: tuple[float, float],
+    fixed: tuple[float, float],
+    advised: str,
+) -> None:
+    expected = {"learned": learned, "confidence": scalar, FIXED_BUDGET: fixed}
+
+    def told(_: Imitation, sequence: ThresholdSequence) -> ExpectedSaving:
+        return ExpectedSaving(*expected[sequence.scorer.family])
+
+    monkeypatch.setattr(Imitation, "expected", told)
+    found = choose(table.as_fit(), 120, replace(LIGHT, families=tuple(expected)))
+    assert found.advised is not None
+    assert found.advised.scorer.family == advised
 
 
 def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:

@@ -10,7 +10,12 @@ import pytest
 
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.points import FitPoint
-from stopadvisor.assessment.recommendation import deciding_reason, probability_words, recommend
+from stopadvisor.assessment.recommendation import (
+    deciding_reason,
+    probability_words,
+    recommend,
+    standing,
+)
 from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
 from stopadvisor.paper.assess import recommend_paper
 from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperServing
@@ -147,25 +152,55 @@ def test_evidence_decides(predicted: str, found: Choice, policy: str, reason: st
 @pytest.mark.parametrize(
     ("fixed", "words"),
     [
-        (18.0, "saves 18.0 %, 2.0 points less."),
-        (20.4, "saves 20.4 %, 0.4 points more."),
+        (18.04, "and saves 18.0 %, 2.0 points less."),
+        (20.4, "20.4 %, 0.4 points more, of which calibration is expected to certify less."),
+        (20.04, "and saves 20.0 %, as much, of which calibration is expected to certify less."),
         (17.9, None),
         (None, None),
     ],
 )
 def test_a_fixed_budget_that_comes_near_is_named(fixed: float | None, words: str | None) -> None:
-    advice = recommend(shape("scalar"), choice("scalar", fixed=fixed))
+    """By what fit questions measure, as every figure beside it; not by the forecast."""
+    found = choice("scalar", fixed=19.0)
+    measured = None if fixed is None else replace(point(FIXED_BUDGET), fit_total_saving_pct=fixed)
+    found = replace(found, fixed_budget=measured)
+    advice = recommend(shape("scalar"), found)
     named = [text for text in advice.reasons if text.startswith("Fixed budget: ")]
     if words is None:
         assert named == []
         return
     (text,) = named
     assert "stopping everybody at 512 thinking tokens needs no probe at all" in text
-    assert text.endswith(words.replace("saves", "is expected to save"))
+    assert text.endswith(words)
     assert deciding_reason("scalar", advice.reasons).startswith("Evidence: ")
     # Where nothing is recommended after all, it is not what decided.
-    refused = recommend(shape("scalar"), choice("scalar", fixed=fixed, lower=-1.0))
+    refused = recommend(shape("scalar"), replace(found, saving_lower=-1.0))
     assert deciding_reason("full-budget", refused.reasons).startswith("Serving: ")
+    assert refused.reasons[-1].endswith("probing is not worth it.")
+
+
+def test_a_fixed_budget_that_is_not_worth_it_probes_nothing() -> None:
+    refused = recommend(shape("mixed"), choice(FIXED_BUDGET, fixed=15.3, lower=-1.0))
+    assert "probing" not in refused.reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("savings", "found"),
+    [
+        ({"learned": 28.2, "confidence": 29.4, FIXED_BUDGET: 30.3}, "overall"),
+        ({"learned": 30.3, "confidence": 29.4}, "most"),
+        ({"learned": 29.9, "deer": 30.3}, "overall"),  # within a point, and not the simplest
+    ],
+)
+def test_why_a_rule_is_taken_is_said_as_it_is(savings: dict[str, float], found: str) -> None:
+    assert standing(savings, "learned") == found
+
+
+def test_the_simplest_within_a_point_is_called_so() -> None:
+    assert standing({"learned": 30.3, "confidence": 29.4, FIXED_BUDGET: 20.0}, "confidence") == (
+        "simplest"
+    )
+    assert standing({"learned": 30.3, "confidence": 29.2}, "confidence") == "overall"
 
 
 def test_a_rule_at_markers_has_no_budgets() -> None:

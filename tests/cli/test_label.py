@@ -140,7 +140,21 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     n = len(labeller.asked)
     assert 5 < n < 100
     assert "no further label can change what is certified" in said
+    # The saving is named for whose it is, `calibrate` shows another.
+    by_fit = re.search(r"^(.*) Fit questions put the saving at ([\d.]+)%", said.replace("\n", " "))
+    assert by_fit is not None
+    assert by_fit[1] == "These labels certify at most 4.0% lost."
+    assert "`calibrate` measures it afresh" in said
+    # Nothing is left for a sheet, so it leads on.
+    _, exported, _ = call("label", "run", *ASK, "--export", "sheet.csv")
+    assert "nothing: no question is left to ask" in exported
+    assert "next  " in exported
+    assert exported.rstrip().endswith("stopadvisor calibrate run --alpha 0.04 --loss lost")
     found = calibrated(call)
+    assert by_fit[2] == f"{found['expected']['fit_total_saving_pct']:.1f}"
+    assert "means  " not in call("calibrate", "run", *ASK, "--loss", "lost")[1], (
+        "it would repeat 4%"
+    )
     assert (before["certified"], found["certified"]) == (False, True)
     # It failed without labels; with them it is the same look, which certifies after all.
     assert found["look"] == before["look"] | {"opened": True}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.printable import printable
 from stopadvisor.report.junit import write_junit
+from stopadvisor.report.words import share
 from stopadvisor.rules.drift import DRIFT_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
@@ -78,6 +81,17 @@ def verified(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
     return document
 
 
+def flat(text: str) -> str:
+    """A screen on one line."""
+    return " ".join(text.split())
+
+
+def named(screen: str) -> str:
+    """The command that a screen says to run next."""
+    (command,) = re.findall(r"next +stopadvisor (.*)", screen)
+    return str(command)
+
+
 def lose_everything(row: dict[str, Any], part: str) -> None:
     """For `edit_records`: right with full thinking, wrong at every checkpoint."""
     row["natural_correct"] = True
@@ -116,6 +130,7 @@ def test_a_contradiction_is_exit_4(call: Call) -> None:
     code, out, _ = call(POLICY, FRESH, "--quiet")
     assert code == 4
     assert out.startswith("Contradicted: ")
+    assert named(out) == f"assess {FRESH} --alpha 0.15"
 
 
 def test_too_few_questions_are_silent(call: Call) -> None:
@@ -125,6 +140,11 @@ def test_too_few_questions_are_silent(call: Call) -> None:
     run.rewrite(keep)
     found = verified(call, POLICY, RUN)
     assert (found["verdict"], found["n"], found["detectable_risk"] is None) == ("silent", 4, False)
+    certificate = load_policy(POLICY).content["certificate"]
+    assert found["expected_risk"] == certificate["losses"] / certificate["n"]
+    said = call(POLICY, RUN)[1]
+    assert f"if {share(found['expected_risk'])} are lost, as in calibration" in flat(said)
+    assert named(said) == f"probe WORKLOAD --like {POLICY}"
 
 
 @pytest.mark.parametrize(
@@ -209,6 +229,21 @@ def test_categories_and_drift_in_words(call: Call) -> None:
     assert "about all questions together, not about each category" in out
     assert "Features that moved since calibration" in out
     assert "answer_entropy" in out
+    assert "This traffic is not what was calibrated: for it the promise rests on" in flat(out)
+    assert "  next " not in out, "confirmed: the policy goes on"
+
+
+def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call) -> None:
+    """The promise does not speak of it; the commands that are named lead to one that does."""
+    edit_records(FRESH, lambda row, _: [c.update(mean_entropy=9.0) for c in row["checkpoints"]])
+    fresh = RunDirectory.load(FRESH)
+    fresh.rewrite(fresh.records()[300:360])
+    _, out, _ = call(POLICY, FRESH)
+    assert out.startswith("Neither confirmed nor broken")
+    assert "add labels" not in out
+    assert "not what was calibrated: the promise does not speak of it." in flat(out)
+    assert named(out) == f"assess {FRESH} --alpha 0.15"
+    assert main([*shlex.split(named(out)), "--no-report"]) == 0
 
 
 # --- What it is bound to --------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from stopadvisor.report.headline import (
     sentence,
     verified_headline,
 )
+from stopadvisor.report.text.calibrate import expectation, meaning
+from stopadvisor.report.words import why
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
 COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
@@ -172,6 +174,56 @@ def test_the_figures_with_the_best_standing_are_said(
     assert policy_headline(expected, "kv-fork").startswith(f"Certified. Saves {saving:.0f}%")
 
 
+def test_other_stacks_that_an_old_policy_does_not_hold_are_named_as_missing() -> None:
+    (missing,) = [text for name, text in expectation(CALIBRATED, "kv-fork") if name == "elsewhere"]
+    assert missing.startswith("not recorded in this policy")
+    measured = CALIBRATED | {"saving_by_serving": {"kv-fork": 19.2, "black-box": -80.0}}
+    (said,) = [text for name, text in expectation(measured, "kv-fork") if name == "elsewhere"]
+    assert said == "the same rule costs 80.0% more than full thinking under black-box"
+
+
+@pytest.mark.parametrize(
+    ("expected", "share"), [(TESTED, "17.1%"), (CALIBRATED, "16.3%"), (FIT, None)]
+)
+def test_what_the_promise_means_is_of_the_accuracy_shown_beside_it(
+    expected: dict[str, Any], share: str | None
+) -> None:
+    certificate = {"alpha": 0.15, "alpha_over_full_accuracy": 0.2}  # the latter of fit questions
+    found = meaning(certificate, expected, "kv-fork")
+    text = f"15% of all questions are {share} of those that full thinking gets right"
+    assert found == ([] if share is None else [("means", text)])
+    # Where it would only say alpha again there is no line.
+    assert meaning(certificate | {"conditional": True}, expected, "kv-fork") == []
+    assert meaning(certificate, expected | {"graded_by": "agreement"}, "kv-fork") == []
+
+
+def point(family: str, saving: float, forecast: float) -> dict[str, Any]:
+    return {
+        "family": family, "where": family, "feasible": True, "fit_total_saving_pct": saving,
+        "expected_saving_pct": forecast,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("learned", "agreement", "said"),
+    [
+        (21.24, 7.9, "Combining the signals saves 13.3 points more than any one of them."),
+        (21.24, 9.9, "Combining the signals saves 11.3 points more than any one of them."),
+        (7.0, 7.9, "Of the best rules of each kind it is expected to save most."),
+    ],
+)
+def test_why_takes_differences_of_the_savings_in_the_table(
+    learned: float, agreement: float, said: str
+) -> None:
+    row = {
+        "verdict": "learned better", "delta_saving_pp": {"median": 13.6, "ci95": [9.0, 18.0]},
+        "learned": point("learned", learned, 22.0), "scalar": point("confidence", 7.94, 8.0),
+        "agreement": point("agreement", agreement, 8.0), "fixed_budget": None,
+    }  # fmt: skip
+    advice = {"policy": "learned", "family": "learned", "reasons": []}
+    assert why({"recommendation": advice, "protocol": "deploy", "matched_risk": [row]}) == said
+
+
 def test_what_is_not_measured_is_said_to_be_so() -> None:
     nothing = {"fit_total_saving_pct": None, "fit_risk": None}
     assert policy_headline(nothing, "kv-fork") == "Certified. What it saves was not measured here."
@@ -230,8 +282,10 @@ def test_a_run_says_tokens_and_time_against_full_thinking_or_what_it_answered() 
     }  # fmt: skip
     document = {"kind": "stop", "questions": 900, "stopped_share": 0.482, "full": full}
     assert run_headline(document) == (
-        "Saves 34% of the tokens for 8.1 points of accuracy. Time: 3.0% more for 900 questions."
+        "Decodes 34% fewer tokens for 8.1 points of accuracy. Time: 3.0% more for 900 questions."
     )
+    more = {**document, "full": full | {"token_saving_pct": -4.0, "time_saving_pct": None}}
+    assert run_headline(more) == "Decodes 4% more tokens, and takes 8.1 points of accuracy."
     alone = {**document, "full": None, "questions": 1}
     assert run_headline(alone) == "Answered 1 question, 48.2% of them stopped early."
     never = {**document, "kind": "full-budget"}

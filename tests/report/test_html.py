@@ -20,7 +20,7 @@ from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.figures.load import ReportData, agrees, load
 from stopadvisor.report.html import page
-from stopadvisor.report.html.captions import matched_risk_table
+from stopadvisor.report.html.captions import matched_risk_table, risk_caption
 from stopadvisor.report.html.page import render
 from stopadvisor.report.html.summary import summarise
 from stopadvisor.report.words import percent, share, why
@@ -170,6 +170,10 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     assert risk.marked is not None
     assert risk.thresholds[risk.marked] == pytest.approx(point["threshold"])
     assert risk.expected[risk.marked] == pytest.approx(point["fit_risk"])
+    first, *others = risk_caption(risk).table.rows
+    assert first[:2] == ("none stops by it", 0.0)
+    assert len(others) == risk.thresholds.size - 1
+    assert (risk.thresholds <= 1).all(), "a probability, or a confidence"
     at = alpha.alphas.index(document["alpha"])
     for side in ("learned", "scalar"):
         found = row[side]
@@ -233,6 +237,13 @@ def test_the_reason_of_a_certified_page_is_that_of_its_rule(calibrated_run: Path
     )
     none = same | {"advised_family": None, "advised_schedule": None}
     assert summarise(document, none).why.endswith("assess had advised the full budget.")
+    # One name of the policy in use, the one that the command line says too.
+    promoted = summarise(
+        document, same | {"policy": "policy-a15.joblib", "promoted": "policy.joblib"}
+    )
+    assert promoted.command == "stopadvisor inspect policy.joblib"
+    apart = summarise(document, same | {"policy": "policy-a15.joblib", "promoted": None})
+    assert apart.command == "stopadvisor inspect policy-a15.joblib"
     moved = same | {"transfer": {"from": "old.joblib"}}
     assert "The rule is that of old.joblib;" in summarise(document, moved).why
     of_right = same | {"certificate": calibration["certificate"] | {"conditional": True}}

@@ -89,7 +89,7 @@ class _VerificationFields(Document):
     risk: Annotated[float, "Their share; of a drop less the share gained."]
     lower: Annotated[float, "One-sided limit below."]
     upper: Annotated[float, "One-sided limit above."]
-    expected_risk: Annotated[float, "The risk that the policy expects."]
+    expected_risk: Annotated[float, "What calibration measured, and the policy expects."]
     power_to_confirm: Annotated[float, "Chance to confirm at that risk."]
     detectable_risk: Annotated[
         float | None,

@@ -72,6 +72,8 @@ class RiskFigure:
     basis: str
     loss: LossName = "lost"
     """What is counted."""
+    first_stops_none: bool = False
+    """Whether the first threshold lies above every score."""
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,7 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
             n_fit,
             basis,
             settings.loss,
+            family != FIXED_BUDGET,
         )
     family = calibrated.scorer.family
     whom = " that full thinking gets right" if calibrated.conditional else ""
@@ -165,4 +166,5 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
         calibrated.n,
         f"{calibrated.n} calibration questions{whom}, opened by calibrate",
         calibrated.loss.name,
+        family != FIXED_BUDGET,
     )

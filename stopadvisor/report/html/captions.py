@@ -328,9 +328,12 @@ def risk_caption(data: RiskFigure) -> Caption:
     if data.limit is not None:
         parts.append(f"{share(data.limit)} is the {data.limit_name}")
     empty = np.full(data.thresholds.size, np.nan)
+    at_thresholds = _numbers(data.thresholds)
+    if data.first_stops_none:
+        at_thresholds[0] = "none stops by it"
     columns = [
-        data.thresholds,
-        *(empty if v is None else v for v in (data.expected, data.observed, data.upper)),
+        at_thresholds,
+        *(_numbers(empty if v is None else v) for v in (data.expected, data.observed, data.upper)),
     ]
     return Caption(
         "What a lower threshold loses",
@@ -345,7 +348,7 @@ def risk_caption(data: RiskFigure) -> Caption:
                 Column("calibration_risk", "lost, calibration", "share"),
                 Column("upper_limit", "upper limit", "share"),
             ),
-            tuple(zip(*(_numbers(column) for column in columns), strict=True)),
+            tuple(zip(*columns, strict=True)),
         ),
     )
 

@@ -335,7 +335,7 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
         f"{_counted(certificate, whom)} "
         f"({certificate['bound']} test, {certificate['multiplicity']}, look number "
         f"{look['number']}). The exported threshold is {calibration['threshold']:.4g}.",
-        f"stopadvisor inspect {calibration['policy']}",
+        f"stopadvisor inspect {calibration.get('promoted') or calibration['policy']}",
         basis,
     )
 

@@ -33,7 +33,7 @@ from stopadvisor.report.words import (
     shell_quote,
 )
 
-__all__ = ["alpha_words", "evidence", "expectation", "pointwise", "show_calibration"]
+__all__ = ["evidence", "expectation", "meaning", "pointwise", "show_calibration"]
 
 Document = Mapping[str, Any]
 
@@ -90,16 +90,22 @@ def pointwise(certificate: Document) -> str:
     )
 
 
-def alpha_words(certificate: Document) -> str:
-    """The promise as a number, and what it is of the answers that are right now."""
-    alpha, ratio = promised(certificate["alpha"]), certificate.get("alpha_over_full_accuracy")
-    if loss_name(certificate) == "differs":
-        return f"{alpha} of the replies"
-    if certificate.get("conditional"):
-        return f"{alpha} of the questions that full thinking gets right"
-    if ratio is None or "labelled" in certificate:
-        return f"{alpha} of all questions"
-    return f"{alpha} of all questions are {share(ratio)} of those that full thinking gets right"
+def meaning(
+    certificate: Document, expected: Document | None, serving: str
+) -> list[tuple[str, str]]:
+    """What the promise is of the answers that are right now; nothing where that says no more.
+
+    Of the questions whose accuracy stands beside it, not of those of fit.
+    """
+    if loss_name(certificate) == "differs" or certificate.get("conditional"):
+        return []
+    effect = None if expected is None else expected_effect(expected, serving)
+    if effect is None or not effect.full_accuracy:
+        return []
+    alpha = certificate["alpha"]
+    ratio = share(alpha / effect.full_accuracy)
+    text = f"{promised(alpha)} of all questions are {ratio} of those that full thinking gets right"
+    return [("means", text)]
 
 
 def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
@@ -111,7 +117,7 @@ def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
         *_on_stop(document),
         ("evidence", evidence(certificate)),
         *_labels(document),
-        *([] if loss_name(certificate) == "differs" else [("means", alpha_words(certificate))]),
+        *meaning(certificate, document["expected"], document["serving"]),
         *graded_rows(document["graded_by"], document),
         ("policy", _files(document)),
     ]
@@ -169,6 +175,8 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     ]
     if others := other_stacks(effect):
         rows.append(("elsewhere", f"the same rule {listed(others)}"))
+    elif "saving_by_serving" not in expected:
+        rows.append(("elsewhere", "not recorded in this policy; `calibrate` measures it now"))
     if effect.saving_range or effect.risk_range:
         rows.append(BRACKETS)
     return rows

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 from stopadvisor.report.headline import expected_effect, policy_headline
-from stopadvisor.report.text.calibrate import alpha_words, evidence, expectation, pointwise
+from stopadvisor.report.text.calibrate import evidence, expectation, meaning, pointwise
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import listed, number, plural, share, shell_quote
 from stopadvisor.rules.families import rule_name
@@ -52,7 +53,7 @@ def show_policy(document: Document, out: TextIO, *, verbose: bool = False) -> No
     if document["certificate"]:
         screen.title("Promise")
         screen.text(str(document["certificate"]["claim"]))
-        screen.facts(_certificate(document["certificate"], verbose=verbose))
+        screen.facts(_certificate(document, verbose=verbose))
     else:
         screen.items("Promise", ["None: nothing was certified, so nothing is stopped."])
     if document["expected"]:
@@ -206,7 +207,8 @@ def _looks(certificate: Document) -> str:
     return text + (f", and {elsewhere} elsewhere" if elsewhere else "")
 
 
-def _certificate(certificate: Document, *, verbose: bool) -> list[tuple[str, str]]:
+def _certificate(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
+    certificate = document["certificate"]
     rows = [("evidence", evidence(certificate)), ("looks", _looks(certificate))]
     if verbose:
         reference = "its own visible answer at the end of thinking"
@@ -217,8 +219,8 @@ def _certificate(certificate: Document, *, verbose: bool) -> list[tuple[str, str
     if isinstance(transfer := certificate.get("transfer"), str):
         source = str(certificate.get("source_digest"))[:8]
         rows.append(("transfer", f"{transfer}: the rule of policy {source}"))
-    if isinstance(certificate.get("alpha_over_full_accuracy"), float):
-        rows.append(("means", alpha_words(certificate)))
+    with suppress(*_FOREIGN):
+        rows += meaning(certificate, document["expected"], document["serving"])
     if isinstance(cut := certificate.get("truncated_share"), float):
         rows.append(("cut off", f"{share(cut)} of the calibration traces, at the cap"))
     return rows

@@ -58,7 +58,8 @@ def show_labels(document: LabelDocument, out: TextIO) -> None:
     screen, labels = Screen(out), document["labels"]
     saving, alpha = document["certified_saving_pct"], document["alpha"]
     screen.headline(
-        f"These labels certify {percent(saving)} of saving at {share(alpha)} lost."
+        f"These labels certify at most {share(alpha)} lost. Fit questions put the saving at "
+        f"{percent(saving)}."
         if saving > 0
         else f"These labels certify nothing yet at {share(alpha)} lost.",
         "good" if saving > 0 else "doubtful",
@@ -74,18 +75,17 @@ def show_labels(document: LabelDocument, out: TextIO) -> None:
         rows.insert(1, ("labellers", each))
     if document["disagreements"]:
         rows.insert(2, ("two answers", listed(document["disagreements"])))
+    if saving > 0:
+        text = "`calibrate` measures it afresh, on questions that did not choose the rule"
+        rows.append(("saving", text))
+    exported = document["n_exported"] or 0
     if document["exported"] is not None:
-        rows.append(
-            (
-                "exported",
-                f"{plural(document['n_exported'] or 0, 'question')} to "
-                f"{document['exported']}; fill in gold",
-            )
-        )
+        to = f"{plural(exported, 'question')} to {document['exported']}; fill in gold"
+        rows.append(("exported", to if exported else "nothing: no question is left to ask"))
     screen.facts(rows)
     asked = f"{shell_quote(document['run'])} --alpha {alpha:g}"
-    if document["exported"] is not None:
-        file = shell_quote(document["exported"])
+    if exported:
+        file = shell_quote(str(document["exported"]))
         screen.command(f"stopadvisor label {asked} --import {file}")
     else:
         screen.command(f"stopadvisor calibrate {asked} --loss lost")

@@ -12,7 +12,15 @@ from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.headline import Effect, change_words, saving_words, verified_effect
 from stopadvisor.report.promises import counted, loss_name, promise_of
 from stopadvisor.report.text.screen import Screen, Tone
-from stopadvisor.report.words import BRACKETS, explained, interval, plural, promised, share
+from stopadvisor.report.words import (
+    BRACKETS,
+    explained,
+    interval,
+    plural,
+    promised,
+    share,
+    shell_quote,
+)
 
 __all__ = ["show_verification"]
 
@@ -22,8 +30,15 @@ _DRIFTED = 0.05
 _MEANS = {
     "confirmed": "these questions alone certify the promise: go on serving the policy",
     "contradicted": "more is lost than was promised: serve full thinking, and calibrate anew",
-    "silent": "these questions are too few, or too close to the promise, to decide: add labels",
+    "silent": "these questions are too few, or too close to the promise, to decide: "
+    "probe more of them",
 }
+_OF_OTHERS = {
+    "confirmed": "for it the promise rests on these fresh questions alone.",
+    "contradicted": "the promise does not speak of it, and is broken there.",
+    "silent": "the promise does not speak of it.",
+}
+"""What follows from drift, by verdict."""
 _TONES: dict[str, Tone] = {"confirmed": "good", "contradicted": "bad", "silent": "doubtful"}
 
 
@@ -32,6 +47,8 @@ def show_verification(document: Document, out: TextIO, *, verbose: bool = False)
     screen = Screen(out)
     screen.headline(document["headline"], _TONES[document["verdict"]])
     screen.facts(_facts(document, verbose=verbose))
+    if command := _next(document):
+        screen.command(command)
     if document["categories"]:
         screen.table(
             "Lost by category (intervals hold for all of them at once)",
@@ -50,6 +67,21 @@ def show_verification(document: Document, out: TextIO, *, verbose: bool = False)
         screen.text("The promise is about all questions together, not about each category.")
     if document["drift"]:
         _drift(screen, document)
+
+
+def _means(document: Document) -> str:
+    if document["verdict"] == "silent" and _moved(document):
+        return "these questions decide nothing, and are not such as were calibrated (see Drift)"
+    return _MEANS[document["verdict"]]
+
+
+def _next(document: Document) -> str | None:
+    """What to do where the policy cannot simply go on; None where it can."""
+    if document["verdict"] == "confirmed":
+        return None
+    if document["verdict"] == "silent" and not _moved(document):
+        return f"stopadvisor probe WORKLOAD --like {shell_quote(document['policy'])}"
+    return f"stopadvisor assess {shell_quote(document['run'])} --alpha {document['alpha']:g}"
 
 
 _NAMES = {"lost": "lost", "differs": "different", "drop": "drop"}
@@ -74,7 +106,7 @@ def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
     gained = f" lost and {document['gained']} gained" if "gained" in document else ""
     effect = verified_effect(document)
     rows = [
-        ("means", _MEANS[document["verdict"]]),
+        ("means", _means(document)),
         (
             _NAMES[loss_name(document)],
             f"{document['losses']} of {document['n']} {whom}{gained}, "
@@ -118,15 +150,19 @@ def _power(document: Document) -> str:
     text = (
         f"so many questions confirm with a chance of "
         f"{probability_words(document['power_to_confirm'])} if {share(document['expected_risk'])} "
-        "are lost, as the policy expects; "
+        "are lost, as in calibration; "
     )
     if document["detectable_risk"] is None:
         return text + "they are too few to contradict anything"
     return f"{text}they contradict four times in five if {share(document['detectable_risk'])} are"
 
 
+def _moved(document: Document) -> list[Document]:
+    return [row for row in document["drift"] if row["adjusted_p"] < _DRIFTED]
+
+
 def _drift(screen: Screen, document: Document) -> None:
-    moved = [row for row in document["drift"] if row["adjusted_p"] < _DRIFTED]
+    moved = _moved(document)
     if not moved:
         screen.title("Drift")
         by = plural(document["n"], "question")
@@ -140,3 +176,4 @@ def _drift(screen: Screen, document: Document) -> None:
         ("feature", "distance (0 to 1)", "adjusted p"),
         [(row["feature"], f"{row['distance']:.3f}", f"{row['adjusted_p']:.4f}") for row in moved],
     )
+    screen.text(f"This traffic is not what was calibrated: {_OF_OTHERS[document['verdict']]}")
