@@ -564,7 +564,7 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
         (
             ["--conditional", "--looks", "3", "--bound", "hoeffding", "--alpha", "0.3"],
             0,
-            "% of the questions that full thinking gets right",
+            "calibration questions that full thinking gets right lost (hoeffding test",
         ),
     ],
     ids=["certified", "not certified", "conditional"],

@@ -235,7 +235,12 @@ def test_categories_and_drift_in_words(call: Call) -> None:
 
 def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call) -> None:
     """The promise does not speak of it; the commands that are named lead to one that does."""
-    edit_records(FRESH, lambda row, _: [c.update(mean_entropy=9.0) for c in row["checkpoints"]])
+
+    def waver(row: dict[str, Any], part: str) -> None:
+        for checkpoint in row["checkpoints"]:
+            checkpoint["mean_entropy"] = 9.0
+
+    edit_records(FRESH, waver)
     fresh = RunDirectory.load(FRESH)
     fresh.rewrite(fresh.records()[300:360])
     _, out, _ = call(POLICY, FRESH)
