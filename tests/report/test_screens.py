@@ -166,6 +166,22 @@ def test_a_narrow_terminal_cuts_no_figure_short(
         assert figure in shown_narrow
 
 
+@pytest.mark.parametrize("width", range(20, 90, 5))
+def test_no_width_of_a_table_tears_a_figure(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    header = ("rule", "lost", "saves of it all", "saves of all", "saves")
+    rows = [
+        ("signals combined (learned)", "-166.98%", "29.6%", "-105.24%", "-115.25%"),
+        ("one", "9%", "-105.2%", "0.5%", "7%"),
+    ]
+    Screen(out := StringIO()).table("Savings", header, rows)
+    words = out.getvalue().split()
+    assert all(words.count(figure) == 1 for row in rows for figure in row[1:])
+    lines = out.getvalue().splitlines()
+    # The widest that all words have room in: 9, 8, 7, 8 and 8 characters, and gaps.
+    assert max(map(len, lines)) <= max(width, 2 + 40 + 4 * 3)
+
+
 def test_there_is_no_golden_file_without_its_screen() -> None:
     assert {path.name for path in FILES.iterdir()} == {f"{n}.txt" for n in [*SCREENS, "run"]}
 

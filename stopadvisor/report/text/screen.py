@@ -26,6 +26,8 @@ __all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone"]
 WIDTH = 80
 WIDEST = 120
 _INDENT = 2
+_GAP = 3
+"""Blanks between two columns of a table."""
 _LONGEST_WORD = 24
 """Words of a table up to this length are never torn."""
 _HEAD = box.SIMPLE_HEAD
@@ -125,28 +127,40 @@ class Screen:
             box=_ASCII_HEAD if self._ascii else _HEAD,
             pad_edge=False,
             show_edge=False,
-            padding=(0, 2, 0, 0),
+            padding=(0, _GAP - 1, 0, 0),  # the box adds one
         )
-        rows = list(rows)
+        cells = [[_styled(cell) for cell in row] for row in (header, *rows)]
+        widths = self._widths(cells)
         for k, name in enumerate(header):
-            lines = [*name.splitlines(), *(row[k] for row in rows)]
-            longest = max((len(word) for line in lines for word in line.split()), default=0)
-            table.add_column(
-                _styled(name),
-                justify="right" if k >= left and name else "left",
-                overflow="fold",
-                # Where a table is too wide, rich narrows the widest columns, words or no words.
-                no_wrap=max(map(len, lines), default=0) == longest <= _LONGEST_WORD,
-                min_width=min(longest, _LONGEST_WORD),
-            )
-        for row in rows:
-            table.add_row(*(_styled(cell) for cell in row))
-        wide = self._console.options.update(max_width=1000)
-        needed = Measurement.get(self._console, wide, table).minimum + _INDENT
+            justify: Literal["left", "right"] = "right" if k >= left and name else "left"
+            table.add_column(cells[0][k], justify=justify, overflow="fold", width=widths[k])
+        for row in cells[1:]:
+            table.add_row(*row)
         # Where there is less room lines run over: a figure cut short would read as another one.
+        needed = _INDENT + sum(widths) + _GAP * (len(widths) - 1)
         width, self._console.width = self._console.width, max(self._console.width, needed)
         self._indented(table)
         self._console.width = width
+
+    def _widths(self, cells: Sequence[Sequence[Text]]) -> list[int]:
+        """Return the columns' widths: the widest give way where there is no room, words do not.
+
+        Left to itself rich tears a figure where not even its words have room.
+        """
+        measured = [
+            [Measurement.get(self._console, self._console.options.update(max_width=1000), cell)
+             for cell in column]
+            for column in zip(*cells, strict=True)
+        ]  # fmt: skip
+        widths = [max(cell.maximum for cell in column) for column in measured]
+        least = [min(max(cell.minimum for cell in c), _LONGEST_WORD) for c in measured]
+        room = self._console.width - _INDENT - _GAP * (len(widths) - 1)
+        while sum(widths) > room:
+            slack = [(width, k) for k, width in enumerate(widths) if width > least[k]]
+            if not slack:
+                break
+            widths[max(slack)[1]] -= 1
+        return widths
 
     def _indented(self, what: Table | Text) -> None:
         self._print(Padding(what, (0, 0, 0, _INDENT), expand=False))
