@@ -125,7 +125,7 @@ def test_recorded_samples_need_no_model(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(file)],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
