@@ -176,11 +176,11 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
     parser.add_argument("--seed", type=int, default=0, help="fixes weights and data")
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "tiny-reasoner", help="folder to write"
-    )
+    parser.add_argument("--out", type=Path, default=Path("my-reasoner"), help="folder to make")
     parser.add_argument("--save-every", type=int, default=0, help="snapshots; 0 for none")
     options = parser.parse_args()
+    if options.out.exists():
+        parser.error(f"--out {options.out} is there already: name another folder, or remove it")
     train(options.steps, options.seed, options.out, options.save_every)
 
 

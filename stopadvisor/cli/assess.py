@@ -222,7 +222,7 @@ def _write_report(assessment: FitAssessment | PaperAssessment, document: Mapping
     from stopadvisor.report.html.page import missing_packages, write_report
 
     if missing_packages():
-        return "note: no report.html, for want of its extra: pip install 'stopadvisor[report]'"
+        return "note: pip install 'stopadvisor[report]' for report.html"
     try:
         return f"wrote {write_report(assessment, document).path}"
     except StopAdvisorError as error:

@@ -56,12 +56,14 @@ def thinking_cap(
     room = engine.longest_thinking(make_prompts(questions, template), plan)
     cap = plan.max_think
     if room is not None and room < cap:
+        lower = room - room % CAP_STEP or room
         if not auto:
             raise ModelError(
                 f"--max-think must be at most {room}, got {cap}: the model's context leaves no "
-                "more for thinking beside the longest prompt"
+                f"more for thinking beside the longest prompt; auto takes {lower}, to leave room "
+                "for longer ones"
             )
-        cap = room - room % CAP_STEP or room
+        cap = lower
     if plan.budgets and plan.budgets[-1] > cap:
         raise ModelError(
             f"--budgets must end at --max-think {cap} or before, got {plan.budgets[-1]}"

@@ -149,8 +149,9 @@ def run_preflight(
     # The natural answers show visible ones already.
     short = replace(plan.at_budgets(), max_think=prefix, on_stop="probe")
     progress = progress or NullProgress()
-    progress.begin("preflight", 2 * len(prompts))
+    progress.begin("preflight", len(prompts))
     traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
+    progress.begin(f"preflight, cut at {prefix} tokens", len(prompts))
     capped = ask_all(engine, prompts, short, batch_size=batch_size, progress=progress)
     final = [trace.probes[-1] for trace in traces]
     forced = [probe for trace in traces for probe in trace.probes]

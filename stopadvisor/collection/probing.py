@@ -23,7 +23,7 @@ from stopadvisor.collection.cues import CUE_QUESTIONS, CueComparison, compare_cu
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_grader, regrade
 from stopadvisor.collection.markers import sentence_ids
-from stopadvisor.collection.pilot import cue_ids, thinking_cap
+from stopadvisor.collection.pilot import CAP_STEP, cue_ids, thinking_cap
 from stopadvisor.collection.preflight import PreflightReport, run_preflight
 from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.collection.recorded import recorded_cap
@@ -33,11 +33,12 @@ from stopadvisor.collection.settings import (
     check_split,
     fit_questions,
     repeated_questions,
+    too_few,
 )
 from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
-from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.plan import Check, Engine, ProbePlan
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
@@ -171,11 +172,9 @@ def try_engine(
     """
     workload = settings.read()
     fit = fit_questions(workload, settings)
+    shortage = too_few(workload, settings, workload.questions)
     if not fit:
-        raise WorkloadError(
-            f"{workload.path}: preflight needs at least one fit question, got none out of "
-            f"{len(workload.questions)}; add questions or raise the first share of --split"
-        )
+        raise WorkloadError(f"{workload.path}: {shortage}")
     with open_graders(settings.grader) as graders, open_engine() as engine:
         settings = settings.for_engine(engine)
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
@@ -192,6 +191,10 @@ def try_engine(
             "progress": progress,
         }
         report = run_preflight(engine, fit, plan, named=settings.markers, found=found, **how)
+        if shortage is not None:
+            advice = "add questions: `probe` and `assess` refuse so few"
+            check = Check("questions", "warn", shortage, advice)
+            report = replace(report, checks=(check, *report.checks))
         cues = None
         if compare:
             asked = fit[: settings.limit or CUE_QUESTIONS]
@@ -455,7 +458,10 @@ def _settle_cap(
         engine, workload.questions, plan, template=settings.prompt_template, auto=auto
     )
     if cap != plan.max_think:
-        progress.remark(f"max-think: {cap} tokens, which is what the model's context leaves")
+        progress.remark(
+            f"max-think: {cap} tokens: the model's context leaves fewer than {cap + CAP_STEP} "
+            "beside the longest prompt"
+        )
     return replace(plan, max_think=cap)
 
 

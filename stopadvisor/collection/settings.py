@@ -6,6 +6,7 @@ what is left to it, and nothing of how a command line or a file names them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -30,7 +31,14 @@ from stopadvisor.workload.questions import (
 )
 from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
-__all__ = ["REPEATED", "ProbeSettings", "check_split", "fit_questions", "repeated_questions"]
+__all__ = [
+    "REPEATED",
+    "ProbeSettings",
+    "check_split",
+    "fit_questions",
+    "repeated_questions",
+    "too_few",
+]
 
 REPEATED = 50
 """Fit questions of a workload without gold that think a second time where nobody says how many."""
@@ -176,7 +184,18 @@ def check_split(workload: Workload, settings: ProbeSettings, questions: Sequence
     Raises
     ------
     WorkloadError
-        A part with a share is smaller than `SMALLEST_PARTS`; duplicates and groups count once.
+        A part with a share is smaller than `SMALLEST_PARTS`.
+    """
+    if shortage := too_few(workload, settings, questions):
+        raise WorkloadError(f"{workload.path}: {shortage}")
+
+
+def too_few(
+    workload: Workload, settings: ProbeSettings, questions: Sequence[Question]
+) -> str | None:
+    """Say which part would be too small, and how many questions it takes; None where none is.
+
+    Duplicates and groups count once.
     """
     keys = list(dict.fromkeys(q.group_key for q in questions))
     split = settings.shares(workload)
@@ -188,8 +207,18 @@ def check_split(workload: Workload, settings: ProbeSettings, questions: Sequence
             shown = "/".join(f"{100 * f:g}" for f in split)
             # That split has the same share for fit.
             advice = " or use --split 40/60/0" if split[2] > 0 and name != "fit" else ""
-            raise WorkloadError(
-                f"{workload.path}: the {name} part needs at least {needed} different questions, "
-                f"got {count} of {len(keys)} (--split {shown}): "
-                f"add questions{advice}"
+            return (
+                f"too few questions: the {name} part needs at least {needed} different ones, "
+                f"got {count} of {len(keys)} (--split {shown}): take about {_enough(split)} or "
+                f"more{advice}; `stopadvisor plan` says how many a promise takes"
             )
+    return None
+
+
+def _enough(split: tuple[float, float, float]) -> int:
+    """Questions of which a random split leaves each part enough, 19 times in 20; full tens."""
+    return max(
+        10 * math.ceil((needed + 1.645 * math.sqrt(needed)) / share / 10)
+        for needed, share in zip(map(SMALLEST_PARTS.__getitem__, PARTS), split, strict=True)
+        if share > 0
+    )

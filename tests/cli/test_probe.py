@@ -312,7 +312,7 @@ def test_an_auto_cap_is_settled_once_and_stands_in_the_manifest(bench: Bench) ->
     run = RunDirectory.load(bench.out)
     assert (run.plan.max_think, run.manifest["requested_max_think"]) == (448, "auto")
     assert "at 448 thinking tokens" in out
-    assert "max-think: 448 tokens, which is what the model's context leaves" in err
+    assert "max-think: 448 tokens: the model's context leaves fewer than 512 beside" in err
     assert {plan.max_think for _, plan in bench.engine.calls} == {448, 32}  # 32: preflight
 
     write_sums(bench.file, 130)  # grown, with prompts that are longer by a token at most
@@ -370,20 +370,19 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
     write_sums(bench.file, 30)
     code, _, err = bench.call()
     assert code == 2
-    assert "part needs at least " in err
-    assert "different questions, got " in err
-    assert err.rstrip().endswith("of 30 (--split 40/60/0): add questions")
+    assert "too few questions: the fit part needs at least 20 different ones, got " in err
+    assert "of 30 (--split 40/60/0): take about 70 or more; `stopadvisor plan`" in err
     assert bench.loaded == []
     # Of a part that another split makes larger, that is said.
     code, _, err = bench.call("--split", "80/10/10")
     assert code == 2
-    assert "the calibration part needs at least 10 different questions" in err
-    assert "add questions or use --split 40/60/0" in err
+    assert "the calibration part needs at least 10 different ones" in err
+    assert "take about 160 or more or use --split 40/60/0" in err
     # What assess could not use later is refused before hours of probing, too.
     write_sums(bench.file, 36)
     code, _, err = bench.call("--split", "40/60/0")
     assert code == 2
-    assert "the fit part needs at least 20 different questions, got" in err
+    assert "the fit part needs at least 20 different ones, got" in err
     assert bench.call("--split", "60/40/0")[0] == 0
 
 
@@ -533,6 +532,26 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
     assert not Path("runs").exists()
+    # Twice the sixteen questions that the summary names.
+    assert summary.endswith("(tried on 16")
+    for stage in ("preflight", "preflight, cut at 32 tokens"):
+        assert f"{stage}: 0/16 done\n" in err
+    assert err.endswith("next: the same command with `assess` in the place of `preflight`\n")
+
+
+def test_preflight_says_of_too_few_questions_how_many_it_takes(bench: Bench) -> None:
+    write_sums(bench.file, 1)
+    seen = set()
+    for seed in "0123":  # the one question is a fit question, or is not
+        code, out, err = bench.call("--seed", seed, command="preflight")
+        said = " ".join((out + err).split())
+        assert "too few questions: the fit part needs at least 20 different ones, got " in said
+        assert "of 1 (--split 40/60/0): take about 70 or more; `stopadvisor plan` says" in said
+        assert ("Ready to probe, with warnings" in out) == (code == 0)
+        seen.add(code)
+    assert seen == {0, 2}
+    write_sums(bench.file, 70)
+    assert bench.call()[0] == 0
 
 
 def test_preflight_ends_with_5_and_says_what_to_do(bench: Bench) -> None:

@@ -126,7 +126,7 @@ def test_without_its_extra(run: Path, call: Call, monkeypatch: pytest.MonkeyPatc
     code, out, err = call(run, "--report", command="assess")
     assert code == 0
     assert out
-    assert "no report.html, for want of its extra: pip install 'stopadvisor[report]'" in err
+    assert "note: pip install 'stopadvisor[report]' for report.html\n" in err
     code, out, err = call(run)
     assert code == 2
     assert (

@@ -175,6 +175,22 @@ FIRST_BATCHES = "27d2ededdd2e69a3f330db6b3977924b3961aaa886ea50536b0895cc63a870a
 """SHA-256 of ids, positions and labels of the first group that the bundled model was trained on."""
 
 
+def test_training_writes_over_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(train, "train", lambda steps, seed, out, save_every: asked.append(out))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["train.py"])
+    train.main()
+    assert [path.resolve() for path in asked] == [tmp_path / "my-reasoner"]
+    monkeypatch.setattr("sys.argv", ["train.py", "--out", str(MODEL)])
+    with pytest.raises(SystemExit):
+        train.main()
+    assert f"--out {MODEL} is there already" in capsys.readouterr().err
+    assert len(asked) == 1
+
+
 def test_training_begins_with_the_same_batches_and_weights(tokenizer: Any) -> None:
     pad, end = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
     drawn = train.batches(packing.Packer(tokenizer), Random(0), train.STEPS, pad)
