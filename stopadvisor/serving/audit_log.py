@@ -26,7 +26,14 @@ from stopadvisor.errors import CalibrationError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.printable import short_repr
 from stopadvisor.runs.storage import make_folder, no_follow
-from stopadvisor.serving.audit_records import SCHEMA, line_of, parse, read_header, read_records
+from stopadvisor.serving.audit_records import (
+    SCHEMA,
+    Said,
+    line_of,
+    parse,
+    read_header,
+    read_records,
+)
 from stopadvisor.serving.monitoring import Course, WatchSettings, watch_settings
 
 __all__ = ["AuditLog", "Series", "find_series", "merged", "replay", "reset"]
@@ -329,18 +336,27 @@ def merged(
     replica : str
     record : dict
     """
+    remarks = [] if remarks is None else remarks
+
+    def records(one: Series) -> Iterator[dict[str, Any]]:
+        said = Said(read_header(one.files[0]))
+        for path in one.files:
+            yield from read_records(path, remarks, said)
+        if said.orphans:
+            remarks.append(
+                f"{one.files[0]}: results without a request that was to be audited, left out: "
+                f"{said.orphans}"
+            )
 
     def timed(number: int, one: Series) -> Iterator[tuple[float, int, dict[str, Any]]]:
         latest = 0.0
-        for path in one.files:
-            for record in read_records(path, [] if remarks is None else remarks):
-                latest = max(latest, float(record["t"]))
-                yield latest, number, record
+        for record in records(one):
+            latest = max(latest, float(record["t"]))
+            yield latest, number, record
 
     if len(series) == 1:  # one that is alone keeps its order anyway
-        for path in series[0].files:
-            for record in read_records(path, [] if remarks is None else remarks):
-                yield series[0].replica, record
+        for record in records(series[0]):
+            yield series[0].replica, record
         return
     streams = [timed(number, one) for number, one in enumerate(series)]
     for _, number, record in heapq.merge(*streams, key=lambda item: item[:2]):
@@ -385,6 +401,6 @@ def _reopened(
         )
     state = header["state"]
     course = Course(settings, reference) if state is None else Course.restore(settings, state)
-    for record in read_records(path, []):
+    for record in read_records(path, [], Said(header)):
         course.apply(record)
     return course, [str(key).partition("/")[2] for key in course.processes["differs"].open_keys()]

@@ -15,7 +15,7 @@ from stopadvisor.printable import short_repr
 from stopadvisor.runs.storage import no_follow
 from stopadvisor.serving.monitoring import WatchSettings
 
-__all__ = ["SCHEMA", "line_of", "parse", "read_header", "read_records"]
+__all__ = ["SCHEMA", "Said", "line_of", "parse", "read_header", "read_records"]
 
 SCHEMA = 1
 
@@ -115,8 +115,55 @@ def read_header(path: Path) -> dict[str, Any]:
     raise PolicyError(f"{path}, line 1: expected the header of an audit log")
 
 
-def read_records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
-    """What follows the header; a torn line is left out and said in the remarks."""
+class Said:
+    """What a replica's log has said of each audit: nothing is taken back by a later line.
+
+    A forged result before the true one would hide a loss, because only the first counts.
+
+    Parameters
+    ----------
+    header : mapping
+        Of the first file; audits that were open when it was begun are known.
+    """
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        state = header["state"]
+        opened = [] if state is None else state["processes"]["differs"]["open"]
+        self._results: dict[str, bool | None] = {
+            str(key).partition("/")[2]: None for key, *_ in opened
+        }
+        self._gold: dict[str, tuple[bool, bool]] = {}
+        self.orphans = 0
+        """Results without a request that was to be audited."""
+
+    def fault(self, record: Mapping[str, Any]) -> str | None:
+        """Take note of a checked record; says what is wrong where it contradicts another."""
+        kind, key = record["kind"], record.get("id")
+        if kind == "request" and record.get("share") is not None and record["stop"] is not None:
+            self._results.setdefault(key, None)
+        elif kind == "result" and key not in self._results:
+            self.orphans += 1
+        elif kind in ("result", "shed") and key in self._results:
+            # One that was given up counts as if it were equal.
+            said = record.get("differs", False)
+            if self._results[key] not in (None, said):
+                return f"field 'id': {short_repr(key)} has another result above"
+            self._results[key] = said
+        elif kind == "gold":
+            grades = record["served"], record["full"]
+            if self._gold.setdefault(key, grades) != grades:
+                return f"field 'id': {short_repr(key)} has other gold above"
+        return None
+
+
+def read_records(path: Path, remarks: list[str], said: Said) -> Iterator[dict[str, Any]]:
+    """What follows the header; a torn line is left out and said in the remarks.
+
+    Raises
+    ------
+    PolicyError
+        A record is damaged, or contradicts what was `said` above or in files before.
+    """
     for number, line in _lines(path):
         if number == 1 or line.isspace():
             continue
@@ -127,7 +174,7 @@ def read_records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
         except ValueError:
             remarks.append(f"{path}, line {number}: torn, left out")
             continue
-        fault = _fault(record)
+        fault = _fault(record) or said.fault(record)
         if fault is not None:
             raise PolicyError(f"{path}, line {number}: {fault}")
         yield record

@@ -211,10 +211,11 @@ class Course:
         kind, key = record["kind"], f"{source}/{record.get('id', '')}"
         if kind == "request":
             self._request(record, key)
+            counted = "share" in record
         elif kind == "result":
-            self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
+            counted = self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
         elif kind == "gold":
-            self._gold(key, served=record["served"], full=record["full"])
+            counted = self._gold(key, served=record["served"], full=record["full"])
         elif kind == "shed":
             self.counts["shed"] += 1
             for process in self.processes.values():
@@ -228,7 +229,7 @@ class Course:
         time = record.get("t", 0.0)
         if time > self._time:
             self._time = float(time)
-        self._look(marked="share" in record or kind != "request")
+        self._look(marked=counted)
 
     def _request(self, record: Mapping[str, Any], key: str) -> None:
         counts, share, stopped = self.counts, record.get("share"), record["stop"] is not None
@@ -262,11 +263,11 @@ class Course:
             if test.update(value, tie) >= limit and name not in self.drifted:
                 self.drifted[name] = self.counts["requests"]
 
-    def _result(self, key: str, differs: bool, tokens: int) -> None:
+    def _result(self, key: str, differs: bool, tokens: int) -> bool:
         process = self.processes["differs"]
         share = process.share_of(key)
         if share is None:  # its request stands in a log that is gone, or before a reset
-            return
+            return False
         counts = self.counts
         counts["resolved"] += 1
         counts["audit_tokens"] += tokens
@@ -277,17 +278,19 @@ class Course:
             self._differing[share] -= 1
             for one in self.processes.values():  # equal replies are right or wrong together
                 one.give_up(key)
+        return True
 
-    def _gold(self, key: str, *, served: bool, full: bool) -> None:
+    def _gold(self, key: str, *, served: bool, full: bool) -> bool:
         process = self.processes[self.settings.loss]
         if not self.settings.needs_gold or process.share_of(key) is None:
-            return
+            return False
         loss = int(full) - int(served)
         if self.settings.loss == "lost":
             loss = max(loss, 0)
         process.resolve(key, loss)
         self.counts["gold"] += 1
         self.counts["gold_losses"] += loss
+        return True
 
     def _reset(self) -> None:
         """Somebody looked into the alarm: a new test begins, with a delta of its own."""
@@ -347,11 +350,12 @@ class Course:
                 self._upper(counts, differing),
             )
             for time, e_value, detector, counts, differing in self._points
+            if counts["requests"]
         )
 
     def _upper(self, counts: _Counts, differing: _Counts) -> float | None:
         audits, requests = counts["audited_stops"], counts["requests"]
-        if not audits:
+        if not audits or not requests:
             return None
         delta, share = self.settings.delta, self.settings.share
         if set(differing) <= {share}:

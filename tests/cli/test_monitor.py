@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,57 @@ def test_a_damaged_record_is_one_line(call: Call, line: str) -> None:
     assert code == 2
     assert "line 5: " in err + out
     assert len(err + out) < 400
+
+
+def change_log(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    (path,) = LOGS.iterdir()
+    header, *lines = path.read_text().splitlines()
+    records = change([json.loads(line) for line in lines])
+    path.write_text("\n".join([header, *map(json.dumps, records)]) + "\n")
+
+
+@pytest.mark.parametrize("forged", ["result", "shed"])
+def test_a_result_that_contradicts_another_is_refused(call: Call, forged: str) -> None:
+    log = write_log(write_policy(), lost_from=0, requests=600)
+    assert log.course.alarm is not None
+
+    def forge(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        before = {"kind": forged, "differs": False}
+        return [
+            one
+            for record in records
+            for one in ([{**record, **before}] if record["kind"] == "result" else []) + [record]
+        ]
+
+    change_log(forge)
+    code, out, err = call(POLICY, LOGS)
+    assert (code, out) == (2, "")
+    assert ", line 11: field 'id': 'r7' has another result above" in " ".join(err.split())
+    # The same word twice changes nothing.
+    change_log(lambda records: [r for r in records if r["kind"] != "shed" and r.get("differs", 1)])
+    change_log(lambda records: [r for r in records for _ in range(1 + (r["kind"] == "result"))])
+    assert call(POLICY, LOGS)[0] == 6
+
+
+def test_results_of_requests_that_were_not_to_be_audited_are_counted(call: Call) -> None:
+    write_log(write_policy(), lost_from=0, requests=600)
+    change_log(lambda records: [{k: v for k, v in r.items() if k != "share"} for r in records])
+    code, out, _ = call(POLICY, LOGS)
+    assert code == 0
+    assert "without a request that was to be audited, left out: 20" in " ".join(out.split())
+
+
+def test_a_reset_before_a_result_is_read(call: Call) -> None:
+    policy = write_policy()
+    log = write_log(policy, lost_from=0, requests=1)
+    log.write("request", id="a", stop=43, tokens=60, share=0.05)
+    assert call(POLICY, LOGS, "--reset", "A. Smith")[0] == 0
+    log.write("result", id="a", differs=True, tokens=25)
+    code, out, _ = call(POLICY, LOGS)
+    assert code == 0
+    assert "Remarks" not in out
+    write_log(policy, lost_from=0, requests=600)
+    assert call(POLICY, LOGS)[0] == 6
 
 
 def test_deep_lines_are_torn_ones(call: Call) -> None:

@@ -112,6 +112,21 @@ def test_gold_of_equal_replies_and_of_strangers_decides_nothing() -> None:
     assert course.counts["resolved"] == 1
 
 
+@pytest.mark.parametrize("settings", [DIFFERS, LOST])
+def test_what_ends_after_a_reset_is_no_place_of_the_course(settings: WatchSettings) -> None:
+    course = Course(settings)
+    course.apply(request("a", share=0.1))
+    course.apply({"kind": "reset", "t": 1.5, "by": "somebody"})
+    course.apply(result("a", differs=True))
+    course.apply(gold("a", served=False, full=True))
+    assert [point.request for point in course.points()] == [1]
+    for k in range(40):
+        course.apply(request(str(k), share=0.1))
+        course.apply(result(str(k), differs=True))
+    assert course.alarm is not None
+    assert course.points()[-1].upper is not None
+
+
 def test_a_changed_traffic_is_said_and_is_no_alarm() -> None:
     reference = {"stop": [43.0, 87.0] * 100, "prompt_tokens": [20.0 + k for k in range(100)]}
     course = Course(DIFFERS, reference)
