@@ -334,22 +334,18 @@ def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_M
 
 
 def _advised(measured: Sequence[_Measured]) -> _Measured | None:
-    """The best rated unless a simpler one will do; None where none saves anything.
+    """The simplest rated within a point of the best; None where none saves anything.
 
-    A simpler one will do that is rated within a point, or is the best rated of its kind and saves
-    no less at the very limit asked for: ratings count looser limits too, that nobody asked for.
+    Before it goes a fixed budget, which needs no probe, that saves no less at the very limit asked
+    for: ratings count looser limits too, that nobody asked for.
     """
     best = max(map(_rating, measured), default=0.0)
     if best <= 0:
         return None
     near = [each for each in measured if each.rating_pct >= best - SIMPLER_WITHIN]
     found = min(near, key=lambda each: (rank_of(each.family), -each.rating_pct))
-    for rank in range(rank_of(found.family)):
-        kind = [each for each in measured if rank_of(each.family) == rank]
-        simpler = max(kind, key=_rating, default=found)
-        if simpler.saving_pct >= found.saving_pct > 0:
-            return simpler
-    return found
+    fixed = next((each for each in measured if each.family == FIXED_BUDGET), found)
+    return fixed if fixed.saving_pct >= found.saving_pct > 0 else found
 
 
 def _tested(measured: Sequence[_Measured], advised: _Measured | None) -> list[_Measured]:

@@ -241,7 +241,7 @@ def why(document: Document) -> str:
     (row,) = document["matched_risk"]
     found = {point["family"]: point["expected_saving_pct"] for point in kind_points(document)}
     if advice["policy"] == "learned" and row["verdict"] == "learned better" and _lead(row) > 0:
-        return f"{_combined(row)}."
+        return f"{_combined(row)}, on fit questions."
     best = rule_name(max(found, key=found.__getitem__))
     return {
         "most": "Of the best rules of each kind it is expected to save most.",

@@ -12,6 +12,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.diagnostics import (
     Curve,
     accuracy_at_cost,
+    displayed,
     fit_curves,
     fit_reliability,
     fixed_curve,
@@ -31,6 +32,12 @@ FIXED = Curve(
 )
 def test_accuracy_between_budgets_is_read_off_the_line(cost: float, accuracy: float) -> None:
     assert accuracy_at_cost(FIXED, cost) == pytest.approx(accuracy)
+
+
+def test_no_confidence_is_shown_as_more_than_1() -> None:
+    above_all = np.array([1.0, -0.5])  # of log-probabilities
+    assert displayed("confidence", above_all).tolist() == [1.0, np.exp(-0.5)]
+    assert displayed("run-stability", np.array([4.0, 3.0])).tolist() == [4.0, 3.0]
 
 
 @pytest.mark.parametrize("cost", [None, 9.9, 90.1])

@@ -207,8 +207,16 @@ def point(family: str, saving: float, forecast: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("learned", "agreement", "said"),
     [
-        (21.24, 7.9, "Combining the signals saves 13.3 points more than any one of them."),
-        (21.24, 9.9, "Combining the signals saves 11.3 points more than any one of them."),
+        (
+            21.24,
+            7.9,
+            "Combining the signals saves 13.3 points more than any one of them, on fit questions.",
+        ),
+        (
+            21.24,
+            9.9,
+            "Combining the signals saves 11.3 points more than any one of them, on fit questions.",
+        ),
         (7.0, 7.9, "Of the best rules of each kind it is expected to save most."),
     ],
 )
