@@ -101,6 +101,13 @@ def test_a_measured_server_s_card_comes_first(before: ReportData) -> None:
     assert [card.label for card in found.cards[1:]] == ["Saves", "Loses", "Accuracy", "Stack"]
 
 
+def test_what_comes_next_asks_for_the_loss_that_was_assessed(before: ReportData) -> None:
+    settings = {**before.document["settings"], "loss": "drop"}
+    document = {**before.document, "settings": settings, "run": "my runs/sums"}
+    command = summarise(document, None).command
+    assert command == "stopadvisor calibrate 'my runs/sums' --alpha drop=0.15"
+
+
 def test_a_promise_about_accuracy_stands_with_the_accuracy(certified: ReportData) -> None:
     calibration = certified.calibration
     assert calibration is not None

@@ -21,7 +21,7 @@ from stopadvisor.report.headline import (
     other_stacks,
 )
 from stopadvisor.report.promises import counted, says_lost
-from stopadvisor.report.text.assess import graded_rows
+from stopadvisor.report.text.assess import graded_rows, next_command
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
@@ -236,7 +236,7 @@ def _assessed(document: Document) -> Summary:
         f"that at most {promised(document['alpha'])} of {promise}; chance "
         f"{probability_words(document['chance_to_certify'])}.",
         f"That opens {split['calibration']} calibration questions, which nobody has seen.",
-        f"stopadvisor calibrate {document['run']} --alpha {document['alpha']:g}",
+        next_command(document),
         basis,
     )
 

@@ -41,7 +41,14 @@ from stopadvisor.report.words import (
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.archives import SIMULATED
 
-__all__ = ["PAPER_FLAW", "graded_rows", "show_assessment", "show_label_needs", "show_label_savings"]
+__all__ = [
+    "PAPER_FLAW",
+    "graded_rows",
+    "next_command",
+    "show_assessment",
+    "show_label_needs",
+    "show_label_savings",
+]
 
 Document = Mapping[str, Any]
 
@@ -59,7 +66,7 @@ def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -
     advice = document["recommendation"]
     stops = advice["policy"] != "full-budget"
     screen.headline(document["headline"], "good" if stops else "doubtful")
-    screen.facts(_paper_facts(document) if paper else _facts(document), _next(document))
+    screen.facts(_paper_facts(document) if paper else _facts(document), next_command(document))
     if paper:
         screen.items("Read this first", [PAPER_FLAW])
     _profile(screen, document)
@@ -74,7 +81,7 @@ def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -
     screen.items("Why, step by step", advice["reasons"])
 
 
-def _next(document: Document) -> str | None:
+def next_command(document: Document) -> str | None:
     """The command that follows; None where full thinking is advised."""
     run = shell_quote(document["run"])
     if document["protocol"] == "paper":

@@ -98,7 +98,7 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
     return str(value)
 
 
-def named_fields(where: str, asked: Asked, value: Callable[[str], Any]) -> dict[str, str | None]:
+def named_fields(where: str, asked: Asked, value: Callable[[str], Any]) -> dict[str, Any]:
     """What the user's columns say of a question beside its text, gold and reply.
 
     Parameters
