@@ -36,7 +36,7 @@ from stopadvisor.runs.ledger import (
 )
 from stopadvisor.runs.neighbours import LooksBeside, looks_beside, probe_digests
 from stopadvisor.runs.sources import Part, Source, read_assessment
-from stopadvisor.runs.storage import lock_directory
+from stopadvisor.runs.storage import lock_directory, lock_neighbours
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
@@ -168,13 +168,23 @@ def plan_look(
 def take(*planned: PlannedLook) -> list[TakenLook]:
     """Enter looks in the ledger of their run, all or none, and open their questions.
 
-    Whoever calls holds the run's lock.
+    Whoever calls holds the run's lock.  What was entered beside it since a look was planned counts.
     """
-    looks = take_looks(planned[0].source.folder, [plan.request for plan in planned])
+    folder = planned[0].source.folder
+    with lock_neighbours(folder):
+        planned = tuple(map(_with_neighbours, planned))
+        looks = take_looks(folder, [plan.request for plan in planned])
     return [
         TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan))
         for plan, look in zip(planned, looks, strict=True)
     ]
+
+
+def _with_neighbours(plan: PlannedLook) -> PlannedLook:
+    """The same look, beside what the neighbours have on record now."""
+    beside = looks_beside(plan.source, plan.questions)
+    request = replace(plan.request, beside=beside.same, elsewhere=beside.elsewhere)
+    return replace(plan, request=request, beside=beside)
 
 
 def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:

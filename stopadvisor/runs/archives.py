@@ -6,7 +6,6 @@ added them, and no run directory.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import agreeing, answer_codes
+from stopadvisor.runs.storage import parse_json
 from stopadvisor.workload.questions import name_key
 
 __all__ = ["SIMULATED", "is_simulated", "names_questions", "read_archive"]
@@ -179,7 +179,7 @@ def _answer_tokens(path: Path) -> float:
     if not meta.exists():
         return float(PROBE_CAP)
     try:
-        content = json.loads(meta.read_text(encoding="utf-8"))
+        content = parse_json(meta.read_text(encoding="utf-8"))
         value = float(content.get("ans_tokens", PROBE_CAP))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ProbeError(f"{meta}: cannot read 'ans_tokens': {error}") from error

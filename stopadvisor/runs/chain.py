@@ -18,7 +18,7 @@ from typing import Any
 
 from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.runs.directory import MANIFEST
-from stopadvisor.runs.storage import write_json_atomically
+from stopadvisor.runs.storage import parse_json, write_json_atomically
 
 __all__ = [
     "ARCHIVE",
@@ -121,7 +121,10 @@ def write_chain(path: Path, entries: Sequence[Entry]) -> None:
 def noted_head(folder: Path) -> str | None:
     """Head of the chain as a run notes it; None where it never had an entry."""
     note = _note(folder)
-    return None if note is None else _content(note).get(_NOTE)
+    head = None if note is None else _content(note).get(_NOTE)
+    if not isinstance(head, str | None):
+        raise ProbeError(f"{note}: field '{_NOTE}': expected text, got {head!r:.60}")
+    return head
 
 
 def _note(folder: Path) -> Path | None:
@@ -131,6 +134,6 @@ def _note(folder: Path) -> Path | None:
 
 def _content(note: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(note.read_bytes()))
+        return dict(parse_json(note.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ProbeError(f"{note}: cannot read: {error}") from error

@@ -7,7 +7,6 @@ a full disk.  This module knows no engine, no grading and no statistics.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from stopadvisor.runs.storage import (
     encode,
     is_object,
     lock_directory,
+    parse_json,
     replace_file,
     set_aside_tail,
     write_json_atomically,
@@ -72,7 +72,7 @@ class RunDirectory:
         """
         file = path / MANIFEST
         try:
-            manifest = json.loads(file.read_bytes())
+            manifest = parse_json(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ProbeError(f"{path}: not a run directory, it holds no {MANIFEST}") from error
         except OSError as error:
@@ -165,7 +165,7 @@ class RunDirectory:
         for number, line in enumerate([*whole, tail] if is_object(tail) else whole, start=1):
             where = f"{self.probes_path}:{number}"
             try:
-                data = json.loads(line, parse_constant=_refuse_constant)
+                data = parse_json(line, parse_constant=_refuse_constant)
             except ValueError as error:
                 raise ProbeError(f"{where}: not a line of JSON: {error}") from error
             if not isinstance(data, dict):

@@ -18,7 +18,7 @@ from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.printable import csv_cell, short_repr
 from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.storage import append, encode, replace_file, set_aside_tail
+from stopadvisor.runs.storage import append, encode, parse_json, replace_file, set_aside_tail
 
 __all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
 
@@ -147,8 +147,8 @@ class LabelFile:
         for number, line in enumerate([*whole, tail], start=1):
             is_last = number > len(whole)
             try:
-                row = json.loads(line) if line else None
-            except (ValueError, RecursionError) as error:
+                row = parse_json(line) if line else None
+            except ValueError as error:
                 if is_last:
                     return
                 raise ProbeError(f"{self.path}:{number}: not a line of JSON: {error}") from error
@@ -286,8 +286,8 @@ def _json_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise ProbeError(f"{path}:{number}: not a line of JSON: {error}") from error
         if not isinstance(row, dict):
             raise ProbeError(f"{path}:{number}: expected an object, got {short_repr(row)}")

@@ -25,6 +25,7 @@ from stopadvisor.runs.chain import (
     timestamp,
     write_chain,
 )
+from stopadvisor.runs.storage import parse_json
 
 __all__ = [
     "CALIBRATION",
@@ -138,7 +139,7 @@ class Ledger:
             )
         try:
             data = path.read_bytes()
-            content = json.loads(data)
+            content = parse_json(data)
             is_old = content["schema"] == 1 and "looks" in content
             entries = _take_over(data, content["looks"]) if is_old else read_chain(path, content)
             looks = _looks_of(entries)
@@ -208,7 +209,7 @@ def _calibrated_head(folder: Path) -> str | None:
     None where there is no calibration, or one that took no look.
     """
     try:
-        content = json.loads((folder / CALIBRATION).read_bytes())
+        content = parse_json((folder / CALIBRATION).read_bytes())
         # Another run's calibration may have been written into this folder by --out.
         if Path(content.get("run", folder)).name not in ("", folder.resolve().name):
             return None

@@ -7,7 +7,6 @@ looked at already.  Such a look counts as if it were the run's own.  Reads ledge
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from stopadvisor.runs.chain import ARCHIVE, noted_head
 from stopadvisor.runs.directory import MANIFEST
 from stopadvisor.runs.ledger import LEDGER, Look, read_ledger
 from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.runs.storage import parse_json
 
 __all__ = ["LooksBeside", "looks_beside", "probe_digests"]
 
@@ -110,7 +110,7 @@ def _origin(folder: Path) -> str | None:
     """The archive's hash, or the identity of the run."""
     for name, field in ((ARCHIVE, "sha256"), (MANIFEST, "id")):
         try:
-            return str(json.loads((folder / name).read_bytes())[field])
+            return str(parse_json((folder / name).read_bytes())[field])
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None

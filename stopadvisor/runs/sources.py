@@ -7,7 +7,6 @@ questions with their outcomes and the other parts without; it computes nothing f
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from stopadvisor.probes.table import GradedBy
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.chain import ARCHIVE
 from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
-from stopadvisor.runs.storage import make_folder, write_json_atomically
+from stopadvisor.runs.storage import make_folder, parse_json, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
 __all__ = [
@@ -241,7 +240,7 @@ def read_assessment(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / ASSESSMENT
     try:
-        content = json.loads(file.read_bytes())
+        content = parse_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -281,7 +280,7 @@ def _of_run(run: RunDirectory) -> Source:
 def _of_results_folder(folder: Path) -> Source:
     note = folder / ARCHIVE
     try:
-        content = json.loads(note.read_text(encoding="utf-8"))
+        content = parse_json(note.read_text(encoding="utf-8"))
         path, digest = Path(content["path"]), content["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ProbeError(f"{note}: not readable as the note of an archive: {error}") from error

@@ -24,8 +24,10 @@ __all__ = [
     "encode",
     "is_object",
     "lock_directory",
+    "lock_neighbours",
     "make_folder",
     "no_follow",
+    "parse_json",
     "replace_file",
     "set_aside_tail",
     "write_json_atomically",
@@ -179,9 +181,17 @@ def set_aside_tail(path: Path, partial: Path) -> bool:
 def is_object(tail: bytes) -> bool:
     """Whether an unterminated line is a whole record, cut just before its line feed."""
     try:
-        return isinstance(json.loads(tail), dict)
+        return isinstance(parse_json(tail), dict)
     except ValueError:
         return False
+
+
+def parse_json(text: bytes | str, **options: Any) -> Any:
+    """Read JSON; what is nested too deeply is a ValueError, as all else that is no JSON."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def encode(text: str) -> bytes:
@@ -232,3 +242,28 @@ def lock_directory(path: Path) -> Iterator[None]:
                 lock.unlink()
                 path.rmdir()
             raise
+
+
+@contextmanager
+def lock_neighbours(path: Path) -> Iterator[None]:
+    """Wait until no other run in the same folder is between reading its neighbours and writing.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be locked.
+    """
+    place = path.resolve().parent
+    try:
+        folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(folder)
+            raise
+    except OSError as error:
+        raise OutputError(f"cannot lock {place}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        os.close(folder)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from stopadvisor.runs.access import closed_questions, open_all, opened_rows
 from stopadvisor.runs.ledger import Ledger, read_ledger, record_result
 from stopadvisor.runs.neighbours import probe_digests
 from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.runs.storage import lock_neighbours
 from stopadvisor.workload.questions import PARTS
 from tests.material import make_run
 
@@ -58,6 +62,37 @@ def test_a_planned_look_opens_nothing_until_it_is_taken(source: Source) -> None:
     (second,) = take(again)
     assert second.look.number == 2
     assert "looked at before (1 recorded)" in second.remarks[0]
+
+
+def test_copies_that_plan_at_once_know_of_each_other_when_they_look(source: Source) -> None:
+    copy = open_source(shutil.copytree(source.folder, source.folder.with_name("copy")))
+    plans = [
+        plan_look(each, each.part("calibration"), {"alpha": alpha}, delta=0.05, looks=None)
+        for each, alpha in ((source, 0.1), (copy, 0.2))
+    ]
+    (first,), (second,) = map(take, plans)
+    assert (first.look.number, second.look.number) == (1, 2)
+    assert second.look.spent == 0.1
+    assert "run beside this run holds the same probes" in second.remarks[0]
+
+
+def test_copies_are_refused_what_was_certified_since_they_planned(source: Source) -> None:
+    copy = open_source(shutil.copytree(source.folder, source.folder.with_name("copy")))
+    late = plan_look(copy, copy.part("calibration"), {"alpha": 0.2}, delta=0.05, looks=None)
+    plan = plan_look(source, source.part("calibration"), {"alpha": 0.1}, delta=0.05, looks=None)
+    record_result(source.folder, take(plan)[0].look, certified=True)
+    with pytest.raises(CalibrationError, match="in run, which holds the same probes"):
+        take(late)
+    assert read_ledger(copy.folder) == []
+
+
+def test_one_run_at_a_time_looks_beside_itself(source: Source) -> None:
+    with lock_neighbours(source.folder):
+        other = os.open(source.folder.parent, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
 
 
 def test_a_look_that_is_not_planned_may_use_all_of_delta(source: Source) -> None:

@@ -128,12 +128,21 @@ def test_a_ledger_says_that_it_is_a_chain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", '{"looks": [{"number": 1}]}', '{"schema": 1}', '{"schema": 2, "looks": []}', "[]"],
+    [
+        *("", "{", '{"looks": [{"number": 1}]}', '{"schema": 1}', '{"schema": 2, "looks": []}', "[]"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
 )
 def test_a_damaged_ledger_stops_everything(tmp_path: Path, content: str) -> None:
     (tmp_path / LEDGER).write_text(content, encoding="utf-8")
     with pytest.raises(ProbeError, match="the ledger of looks is damaged"):
         take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+
+
+def test_a_head_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"ledger_head": 5}', encoding="utf-8")
+    with pytest.raises(ProbeError, match="field 'ledger_head': expected text, got 5"):
+        read_ledger(tmp_path)
 
 
 def test_no_ledger_is_no_look(tmp_path: Path) -> None:

@@ -18,6 +18,10 @@ from stopadvisor.runs.sources import Source, open_source
 from tests.material import BUDGETS, forget_looks, make_run, write_archive
 
 
+DEEP = "[" * 100_000
+"""JSON nested more deeply than Python reads."""
+
+
 def looked(source: Source, **request: Any) -> Look:
     questions = source.part("calibration")
     probes = probe_digests(questions)
@@ -93,7 +97,7 @@ def test_splits_of_one_archive_hold_the_same_probes(tmp_path: Path) -> None:
     assert (found.same, found.elsewhere) == ({}, 0)
 
 
-@pytest.mark.parametrize("spoilt", ["{", None], ids=["damaged", "missing"])
+@pytest.mark.parametrize("spoilt", ["{", DEEP, None], ids=["damaged", "deep", "missing"])
 def test_a_broken_ledger_next_door_stops_only_who_holds_its_probes(
     run: Source, tmp_path: Path, spoilt: str | None
 ) -> None:

@@ -191,6 +191,7 @@ def test_lm_evals_options_become_letters() -> None:
     ("row", "message"),
     [
         ({}, ":1: field 'arguments': expected the requests of a sample"),
+        ({"doc_id": []}, ":1: field 'doc_id': expected a number or text, got []"),
         ({"arguments": {"a": {"arg_0": 3}}}, ":1: field 'arguments': expected a prompt, got 3"),
         (
             {"arguments": {"a": {"arg_0": "q"}}, "resps": [[3]]},
@@ -302,6 +303,16 @@ def test_bad_parquet_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:40])
     assert refused("parquet", file, question="ask").startswith(": expected a Parquet file, got")
     assert "No such file" in refused("parquet", tmp_path / "none.parquet", question="ask")
+
+
+def test_a_small_parquet_file_does_not_unpack_to_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.workload.imports.parquet._MOST_UNPACKED", 2**20)
+    file = table(tmp_path / "t.parquet", *[{"ask": "Why? " * 400}] * 1000)
+    assert file.stat().st_size < 10_000
+    message = refused("parquet", file, question="ask")
+    assert message.startswith(": expected rows of at most 1 MB in all when unpacked, got more by")
 
 
 def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Path) -> None:

@@ -46,7 +46,10 @@ def read_lm_eval(paths: Sequence[Path], asked: Asked) -> LogContent:
     for path in paths:
         first: dict[Any, Any] = {}  # of each question the filter whose line is read
         for where, row in read_rows(path)[1]:
-            if first.setdefault(row.get("doc_id"), row.get("filter")) == row.get("filter"):
+            number = row.get("doc_id")
+            if isinstance(number, list | dict):
+                refuse(where, "doc_id", "a number or text", number)
+            if first.setdefault(number, row.get("filter")) == row.get("filter"):
                 entries += _logged(where, row, asked, left_out)
     return LogContent(tuple(entries), tuple(left_out))
 

@@ -12,6 +12,10 @@ from stopadvisor.workload.imports.logged import check_columns, open_log
 __all__ = ["read_parquet"]
 
 _ROWS_AT_ONCE = 64
+_MOST_UNPACKED = 2**28
+"""Bytes: what a hundred kilobytes of one repeated row unpack to has no end otherwise."""
+_OF_A_ROW = 1024
+"""Bytes that a row takes beside its text."""
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -20,7 +24,8 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict
     Raises
     ------
     WorkloadError
-        pyarrow is not installed, the file is no Parquet file, or lacks a column.
+        pyarrow is not installed; the file is no Parquet file, lacks a column or unpacks to too
+        much.
     """
     try:
         from pyarrow import ArrowException
@@ -33,8 +38,14 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict
         try:
             table = ParquetFile(file)
             check_columns(str(path), columns, table.schema_arrow.names)
-            number = 0
+            number = unpacked = 0
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns)):
+                unpacked += batch.nbytes + _OF_A_ROW * batch.num_rows
+                if unpacked > _MOST_UNPACKED:
+                    raise WorkloadError(
+                        f"{path}: expected rows of at most {_MOST_UNPACKED >> 20} MB in all when "
+                        f"unpacked, got more by row {number + 1}; import it in parts"
+                    )
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}: row {number}", row
