@@ -459,6 +459,7 @@ def test_labels_are_counted_at_the_first_threshold_that_costs_less(
     found = calibrate(replace(choice, sequences=(only,), settings=settings), table.as_calibration())
     assert isinstance(found.tested[0][1], Certified)
     assert found.refusal is not None
+    assert found.refusal.assumed_risk is not None
     assert found.refusal.assumed_risk == pytest.approx(lost[-1])
     share = settings.test_delta(costs.size)
     assert share == (0.05 if multiplicity == "fixed-sequence" else 0.05 / costs.size)

@@ -134,7 +134,7 @@ class FakeServer:
     """Seconds between two streamed tokens."""
     waits_at: int | None = None
     """After so many events a stream says nothing more before the client hangs up."""
-    left: threading.Event = field(default_factory=threading.Event)
+    client_left: threading.Event = field(default_factory=threading.Event)
     """Set once a client has hung up on a stream that waits."""
     streamed: list[int] = field(default_factory=list)
     """Of each stream, the tokens that were sent by now."""
@@ -189,7 +189,7 @@ class FakeServer:
 
     def forget(self) -> None:
         """Forget what was asked and streamed; a stream under way still tells the old lists."""
-        self.asked, self.streamed, self.left = [], [], threading.Event()
+        self.asked, self.streamed, self.client_left = [], [], threading.Event()
 
     def get(self, to: BaseHTTPRequestHandler) -> None:
         if not self._allowed(to):
@@ -334,7 +334,7 @@ class FakeServer:
         fault: str | None,
     ) -> None:
         """Send an answer piece by piece."""
-        streamed, left = self.streamed, self.left
+        streamed, left = self.streamed, self.client_left
         number = len(streamed)
         streamed.append(0)
         _begin_stream(to)

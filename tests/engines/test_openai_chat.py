@@ -224,7 +224,7 @@ def replied(server: FakeServer, **changes: Any) -> Reply:
 def test_it_stops_where_the_policy_says(settings: dict[str, Any]) -> None:
     with fake_server(**settings, waits_at=12) as server:
         reply = replied(server)
-        assert server.left.wait(30), "the stream is broken off"
+        assert server.client_left.wait(30), "the stream is broken off"
     assert (reply.finish, reply.stopped_at, reply.budget) == ("stopped", 1, 4)
     assert (reply.text, reply.n_probes, reply.probe_tokens) == (" 5", 2, 2 * FORCED)
 

@@ -115,7 +115,7 @@ def test_one_stream_and_a_probe_beside_it_is_all_that_is_asked() -> None:
 def test_a_stop_breaks_the_stream_off_and_counts_what_came() -> None:
     with fake_server(waits_at=10) as server:
         reply = replied(server)
-        assert server.left.wait(30), "the stream is broken off"
+        assert server.client_left.wait(30), "the stream is broken off"
     assert 4 + CLOSER <= reply.think_tokens <= 10
 
 
@@ -215,7 +215,7 @@ def test_a_call_that_is_cancelled_ends_its_stream() -> None:
                     await asked
 
         asyncio.run(asyncio.wait_for(ask(), 60))
-        assert server.left.wait(30)
+        assert server.client_left.wait(30)
 
 
 # --- Other triggers ---

@@ -129,7 +129,14 @@ def test_a_ledger_says_that_it_is_a_chain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        *("", "{", '{"looks": [{"number": 1}]}', '{"schema": 1}', '{"schema": 2, "looks": []}', "[]"),
+        *(
+            "",
+            "{",
+            '{"looks": [{"number": 1}]}',
+            '{"schema": 1}',
+            '{"schema": 2, "looks": []}',
+            "[]",
+        ),
         pytest.param("[" * 100_000, id="deep"),
     ],
 )

@@ -17,7 +17,6 @@ from stopadvisor.runs.neighbours import looks_beside, probe_digests
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import BUDGETS, forget_looks, make_run, write_archive
 
-
 DEEP = "[" * 100_000
 """JSON nested more deeply than Python reads."""
 

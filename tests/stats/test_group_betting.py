@@ -415,9 +415,9 @@ def test_the_labels_that_groups_take_are_the_fewest_that_the_search_finds() -> N
         assert needed is not None
         assert test.power(needed, 0.10, 0.05, risk) >= 0.8
         assert test.power(needed - test.size, 0.10, 0.05, risk) < 0.8
-    sure = test.labels_needed(0.10, 0.05, expected_risk=0.07, power_wanted=0.88)
-    assert sure is not None
-    assert sure > needed
+        sure = test.labels_needed(0.10, 0.05, expected_risk=risk, power_wanted=0.88)
+        assert sure is not None
+        assert sure > needed
 
 
 def test_labels_are_counted_up_to_half_a_million_groups() -> None:

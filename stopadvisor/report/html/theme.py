@@ -114,7 +114,7 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     buffer = io.StringIO()
     # What `savefig` ends in, after a drawing that nobody sees.
     canvas = FigureCanvasSVG(figure)
-    canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
+    canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(buffer.getvalue())
