@@ -145,7 +145,10 @@ class CertificateFields(TypedDict):
     conditional: Annotated[
         bool, "Whether alpha is a share of the questions that full thinking gets right."
     ]
-    alpha_over_full_accuracy: Annotated[float, "Alpha divided by the accuracy of full thinking."]
+    alpha_over_full_accuracy: Annotated[
+        float,
+        "Alpha divided by the accuracy of full thinking, on fit questions where there are any.",
+    ]
     truncated_share: Annotated[float, "Share of the calibration traces that were cut off."]
     max_think: Annotated[int | None, "Cap on thinking tokens."]
     differs_upper: NotRequired[
