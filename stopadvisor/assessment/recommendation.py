@@ -249,7 +249,7 @@ def _fixed_budget_reason(choice: Choice) -> str | None:
     amount = f"{ours - its:.1f} points less"
     if its >= ours:
         more = "as much" if its == ours else f"{its - ours:.1f} points more"
-        amount = f"{more}, of which calibration is expected to certify less"
+        amount = f"{more} on fit questions; calibration is expected to certify less of it"
     return (
         f"{FIXED}stopping everybody at {fixed.threshold:g} thinking tokens needs no probe at all "
         f"and saves {its:.1f} %, {amount}."

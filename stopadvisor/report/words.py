@@ -244,7 +244,8 @@ def why(document: Document) -> str:
         return f"{_combined(row)}, on fit questions."
     best = rule_name(max(found, key=found.__getitem__))
     return {
-        "most": "Of the best rules of each kind it is expected to save most.",
+        "most": "Of the best rules of each kind, calibration is expected to certify the largest "
+        "saving with it.",
         "simplest": f"It is the simplest rule within about a point of the best, {best}.",
         "overall": "Chosen by what it saves over several limits of loss near the one asked for; at "
         f"that one alone, where a few questions decide, {best} is ahead.",

@@ -153,8 +153,8 @@ def test_evidence_decides(predicted: str, found: Choice, policy: str, reason: st
     ("fixed", "words"),
     [
         (18.04, "and saves 18.0 %, 2.0 points less."),
-        (20.4, "20.4 %, 0.4 points more, of which calibration is expected to certify less."),
-        (20.04, "and saves 20.0 %, as much, of which calibration is expected to certify less."),
+        (20.4, "0.4 points more on fit questions; calibration is expected to certify less of it."),
+        (20.04, "20.0 %, as much on fit questions; calibration is expected to certify less of it."),
         (17.9, None),
         (None, None),
     ],

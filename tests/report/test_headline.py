@@ -217,7 +217,12 @@ def point(family: str, saving: float, forecast: float) -> dict[str, Any]:
             9.9,
             "Combining the signals saves 11.3 points more than any one of them, on fit questions.",
         ),
-        (7.0, 7.9, "Of the best rules of each kind it is expected to save most."),
+        (
+            7.0,
+            7.9,
+            "Of the best rules of each kind, calibration is expected to certify the largest "
+            "saving with it.",
+        ),
     ],
 )
 def test_why_takes_differences_of_the_savings_in_the_table(
