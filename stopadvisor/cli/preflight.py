@@ -74,6 +74,7 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = Fals
 
     document = preflight_document(report, cues)
     emit(document, options.output, out, show, indent=None)
-    if report.status != "fail" and not (options.output.json or options.output.quiet):
+    may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
+    if may_go_on and not (options.output.json or options.output.quiet):
         print("next: the same command with `assess` in the place of `preflight`", file=err)
     return PreflightError.exit_code if report.status == "fail" else 0

@@ -548,6 +548,7 @@ def test_preflight_says_of_too_few_questions_how_many_it_takes(bench: Bench) -> 
         assert "too few questions: the fit part needs at least 20 different ones, got " in said
         assert "of 1 (--split 40/60/0): take about 70 or more; `stopadvisor plan` says" in said
         assert ("Ready to probe, with warnings" in out) == (code == 0)
+        assert "next:" not in err
         seen.add(code)
     assert seen == {0, 2}
     write_sums(bench.file, 70)
