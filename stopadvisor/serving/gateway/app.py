@@ -11,9 +11,10 @@ import json
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import aiohttp
@@ -32,25 +33,18 @@ from stopadvisor.serving.gateway.forward import Forwarder, Incoming, Message, Se
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
+from stopadvisor.serving.gateway.reading import Gone, Intake, Receive, Refusal
 from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
 __all__ = ["Gateway"]
 
-_MOST_BYTES = 64 * 2**20
-"""Of a request; pictures come within them."""
+_SMALL = 64 * 2**10
+"""Bytes that are read at once; what is larger is worked on beside the event loop."""
 _OPEN = 5.0
 """Seconds for which an upstream is waited for while it is checked."""
 
-Receive = Callable[[], Awaitable[Message]]
-
-
-class _Gone(Exception):
-    """The client has left."""
-
-
-class _TooLarge(Exception):
-    """The request has more bytes than are taken."""
+T = TypeVar("T")
 
 
 @dataclass
@@ -82,6 +76,8 @@ class Gateway:
     draining: bool = False
     _retired: list[PolicySet] = field(default_factory=list)
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Long prompts are tokenized one by one: each takes a hundred times its length in memory."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -94,6 +90,7 @@ class Gateway:
             log=self.log,
         )
         self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
+        self._intake = Intake(settings.timeouts)
         self._admission = Admission(settings.concurrency, settings.queue, self.metrics)
         self.audits = GatewayAudits(
             settings.audit, self.metrics, lambda: self._admission.is_crowded
@@ -165,6 +162,8 @@ class Gateway:
             listed = await self._forwarder.get(upstream.url + "/models")
         except aiohttp.ClientConnectorError as error:
             raise EngineError(type(error).__name__) from error
+        except TimeoutError:  # an `OSError`, too
+            raise
         except (aiohttp.ClientError, ValueError, OSError):
             return True  # some keep their list to themselves, or are too busy to give it
         return self.policies.same_at(upstream, listed)
@@ -177,12 +176,12 @@ class Gateway:
         record = RequestRecord(uuid.uuid4().hex)
         sender = _Sender(send, record, began)
         try:
-            request = await _read(scope, receive)
+            request = await self._intake.read(scope, receive)
             await _unless_gone(receive, self._serve(request, _Way(record), sender, began))
-        except _Gone:
+        except Gone:
             record.error = "client-gone"
-        except _TooLarge:
-            await sender.error(413, f"expected at most {_MOST_BYTES} bytes", "invalid_request")
+        except Refusal as no:
+            await sender.error(no.status, no.text, no.kind, *no.headers)
         except Sent as error:
             record.error = type(error.__cause__ or error).__name__
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
@@ -202,7 +201,7 @@ class Gateway:
         if request.method != "POST":
             await self._forward(request, way, sender)
             return
-        request, way = self._find_way(request, way)
+        request, way = await self._find_way(request, way)
         try:
             async with self._admission.place(record):
                 record.own_seconds = time.perf_counter() - began - record.queue_seconds
@@ -213,18 +212,20 @@ class Gateway:
             after = (b"retry-after", b"%d" % full.retry_after)
             await sender.error(429, "the queue is full", "rate_limit_exceeded", after, way.header)
 
-    def _find_way(self, request: Incoming, way: _Way) -> tuple[Incoming, _Way]:
+    async def _find_way(self, request: Incoming, way: _Way) -> tuple[Incoming, _Way]:
         """Decide whether a policy covers a request."""
         record = way.record
-        try:
-            body = json.loads(request.body)
-        except (ValueError, RecursionError):
-            body = None
+        is_chat = request.path.partition("?")[0] == "/chat/completions"
+        if len(request.body) > _SMALL + (self.policies.longest_prompt if is_chat else 0):
+            # Not read: no policy can cover it, and reading may take seconds.
+            record.reason = "room" if is_chat else record.reason
+            return request, way
+        body = await _beside(_parsed, request.body, size=len(request.body))
         if not isinstance(body, dict):
             record.reason = "body"
             return request, way
         request = replace(request, streams=body.get("stream") is True)
-        if request.path.partition("?")[0] != "/chat/completions":
+        if not is_chat:
             return request, way
         way.served = served = self.policies.of(body.get("model"))
         if served is None or served.coverage is None:
@@ -271,7 +272,9 @@ class Gateway:
                 if record.route == "shadow" and not service.shadow:
                     service = replace(service, shadow=True)
                 try:
-                    prompt_ids = service.model.open(prompt.messages)
+                    size = sum(len(message["content"]) for message in prompt.messages)
+                    async with self._tokenizing if size > _SMALL else nullcontext():
+                        prompt_ids = await _beside(service.model.open, prompt.messages, size=size)
                 except ModelError:
                     reason = "template"
                     break
@@ -342,6 +345,19 @@ class _Sender:
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
 
+def _parsed(body: bytes) -> Any:
+    """Return what a body says; None where it is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _beside(work: Callable[..., T], *given: Any, size: int) -> T:
+    """Work on something; where it is large, in a thread, so that the others are served on."""
+    return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
+
+
 def _has_room(service: PolicyService, prompt_ids: Prefix) -> bool:
     """Whether a prompt leaves room for the policy's cap on thinking."""
     try:
@@ -351,36 +367,14 @@ def _has_room(service: PolicyService, prompt_ids: Prefix) -> bool:
     return room >= service.plan.max_think
 
 
-async def _read(scope: Any, receive: Receive) -> Incoming:
-    """Take in a whole request.
-
-    Raises `_Gone` where it breaks off and `_TooLarge`.
-    """
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        body += message.get("body", b"")
-        if len(body) > _MOST_BYTES:
-            raise _TooLarge
-        more = message.get("more_body", False)
-    raw = scope.get("raw_path") or scope["path"].encode()
-    path = raw.decode("latin-1").partition("?")[0].removeprefix("/v1")
-    query = scope.get("query_string", b"").decode("latin-1")
-    path += f"?{query}" if query else ""
-    return Incoming(scope["method"], path, tuple(scope["headers"]), bytes(body))
-
-
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work as long as the client is there; raise `_Gone` where it leaves."""
+    """Do the work as long as the client is there; raise `Gone` where it leaves."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_until_gone(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise _Gone
+            raise Gone
         task.result()
     finally:
         task.cancel()

@@ -15,6 +15,8 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from stopadvisor.errors import EngineError
+from stopadvisor.serving.chat_reply import HEADER
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
 from stopadvisor.serving.gateway.settings import Timeouts
 
@@ -32,8 +34,12 @@ _HOP_BY_HOP = frozenset(
 )
 """Belong to one connection (RFC 9110, section 7.6.1)."""
 _NOT_SENT_ON = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_NOT_SENT_BACK = _HOP_BY_HOP | {HEADER.lower().encode()}
+"""The last is for the gateway alone to say."""
 _AUTOMATIC = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """What the client library would add."""
+_MOST_BYTES = 4 * 2**20
+"""Of an answer that is read here."""
 _BUSY = {502, 503, 504}
 """Statuses at which another server may do better."""
 
@@ -91,14 +97,29 @@ class Forwarder:
         await self._http.close()
 
     async def get(self, url: str) -> Any:
-        """Return the JSON of a short answer; raises `aiohttp.ClientError`, `ValueError`."""
+        """Return the JSON of a short answer.
+
+        Raises
+        ------
+        EngineError
+            It is no short one, or lies elsewhere.
+        aiohttp.ClientError, ValueError, OSError
+            There is none; `TimeoutError` where it did not come in time.
+        """
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         async with (
             asyncio.timeout(self._timeouts.connect + 3),
-            self._http.get(url, headers=headers) as answer,
+            self._http.get(url, headers=headers, allow_redirects=False) as answer,
         ):
             answer.raise_for_status()
-            return await answer.json(content_type=None)
+            if answer.status >= 300:
+                raise EngineError(f"status {answer.status} instead of an answer")
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > _MOST_BYTES:
+                    raise EngineError(f"an answer of more than {_MOST_BYTES} bytes")
+            return json.loads(body)
 
     async def forward(
         self, request: Incoming, extra: Iterable[tuple[bytes, bytes]], send: Send
@@ -131,6 +152,9 @@ class Forwarder:
                         continue
                     self._pool.failed(upstream)
                     status, message = 502, "the upstream closed the connection"
+                except _NoStatus:
+                    self._pool.failed(upstream)
+                    status, message = 502, "the upstream answered with no status of HTTP"
                 except (aiohttp.ClientError, OSError):
                     self._pool.failed(upstream)
                     status, message = 502, "the upstream broke off"
@@ -158,23 +182,26 @@ class Forwarder:
                     data=request.body or None,
                     allow_redirects=False,
                 ) as answer:
+                    if not 200 <= answer.status < 600:
+                        raise _NoStatus
                     if answer.status in _BUSY:
                         self._pool.failed(upstream)
                         if self._others(upstream, tried):
                             raise _TryAnother
                     pieces = answer.content.iter_any().__aiter__()
                     piece = await anext(pieces, b"")
-                    headers = [h for h in answer.raw_headers if h[0].lower() not in _HOP_BY_HOP]
+                    headers = [h for h in answer.raw_headers if h[0].lower() not in _NOT_SENT_BACK]
                     start = {"status": answer.status, "headers": [*headers, *extra]}
                     begun = True
                     await send({"type": "http.response.start", **start})
-                    if request.streams:
+                    streams = request.streams or answer.content_type == "text/event-stream"
+                    if streams:
                         renewed = loop.time()
                         limit.reschedule(min(renewed + limits.between, end))
                     while piece:
                         await send(_piece(piece, more=True))
                         # Not for every piece: a timer costs a tenth of what passing it on does.
-                        if request.streams and loop.time() > renewed + limits.between / 10:
+                        if streams and loop.time() > renewed + limits.between / 10:
                             renewed = loop.time()
                             limit.reschedule(min(renewed + limits.between, end))
                         piece = await anext(pieces, b"")
@@ -207,6 +234,10 @@ class Forwarder:
 
 class _TryAnother(Exception):
     """A busy server, where there is another."""
+
+
+class _NoStatus(Exception):
+    """The answer's status is none that ends a request."""
 
 
 def _text(value: bytes) -> str:

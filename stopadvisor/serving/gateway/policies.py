@@ -28,6 +28,11 @@ from stopadvisor.serving.policy_files import load_policies
 
 __all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]
 
+_TOKEN_BYTES = 16
+"""More than a token of text takes on average, in any language, as JSON writes it."""
+_MOST_PROMPT = 4 * 2**20
+"""Bytes of a prompt where a server does not tell its context."""
+
 
 @dataclass(eq=False)
 class Bound:
@@ -157,6 +162,13 @@ class PolicySet:
     def names(self) -> frozenset[str]:
         """The models, as the upstreams call them."""
         return frozenset(served.name for served in self.all)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Bytes of JSON beyond which no prompt fits any model's context; guessed high."""
+        bounds = (bound for served in self.all for bound in served.at.values())
+        contexts = [bound.service.model.context or _MOST_PROMPT for bound in bounds]
+        return min(_MOST_PROMPT, _TOKEN_BYTES * max(contexts, default=0))
 
     def same_at(self, upstream: Upstream, listed: Any) -> bool:
         """Whether an upstream lists the models as it did when they were opened."""

@@ -1,6 +1,7 @@
 """The gateway's upstreams: which are in use, which is asked next, and when one may come back.
 
-A server that fails is taken out at once or after a few failures, and comes back when a check has
+A server that cannot be reached is taken out at once; one that fails a few requests is checked, as
+the fault may be the requests', and taken out where the check fails.  It comes back when a check has
 found it to be what it was: no request of a client tries it out.  Knows no request and no policy.
 """
 
@@ -19,7 +20,7 @@ from stopadvisor.serving.metrics import Metrics
 __all__ = ["NoUpstream", "Pool", "Upstream"]
 
 _FAILURES = 3
-"""In a row, after which a server that still accepts connections is taken out."""
+"""In a row, after which a server that still accepts connections is in doubt, and checked."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 """Seconds between two checks of a server that is out; doubled from the first on."""
@@ -43,7 +44,12 @@ class Upstream:
     refused: StopAdvisorError | None = None
     """Why the last check failed."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Wakes who keeps it, when it was taken out."""
+    """Wakes who keeps it, when it was taken out or is in doubt."""
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether it is in use, and failed so often that it is to be checked."""
+        return self.is_up and self.failures >= _FAILURES
 
 
 class Pool:
@@ -54,7 +60,8 @@ class Pool:
     check : callable
         Opens one anew and holds it against the policies; raises what the matter is.
     glance : callable
-        Whether one still serves what it did when it was opened; raises where it cannot be asked.
+        Whether one still serves what it did when it was opened; raises `EngineError` where it
+        cannot be asked, and `TimeoutError`.
     """
 
     def __init__(
@@ -80,11 +87,11 @@ class Pool:
         return any(upstream.is_up for upstream in self.all)
 
     def pick(self, tried: Collection[Upstream] = ()) -> Upstream:
-        """Return the server with the fewest requests on their way."""
+        """Return the server with the fewest requests on their way; one in doubt comes last."""
         left = [u for u in self.all if u.is_up and u not in tried]
         if not left:
             raise NoUpstream
-        return min(left, key=lambda upstream: upstream.in_flight)
+        return min(left, key=lambda upstream: (upstream.is_doubted, upstream.in_flight))
 
     @contextmanager
     def at(self, upstream: Upstream) -> Iterator[None]:
@@ -105,8 +112,10 @@ class Pool:
     def failed(self, upstream: Upstream, *, gone: bool = False) -> None:
         """Take note of a failure before a first byte; with `gone` it takes no connections."""
         upstream.failures += 1
-        if upstream.is_up and (gone or upstream.failures >= _FAILURES):
-            self._take_out(upstream, "unreachable" if gone else "failing")
+        if upstream.is_up and gone:
+            self._take_out(upstream, "unreachable")
+        elif upstream.is_doubted:
+            upstream.changed.set()
 
     def check_again(self, upstream: Upstream) -> None:
         """Take a server out until it was checked again."""
@@ -124,25 +133,32 @@ class Pool:
                 message = str(upstream.refused)
                 self._log.write("upstream-check", upstream=upstream.number, message=message)
                 self._checked.set()
+                if upstream.is_up:
+                    self._take_out(upstream, "failing")
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             pause = _FIRST_PAUSE
             self._take_in(upstream)
-            while upstream.is_up:
+            while upstream.is_up and not upstream.is_doubted:
                 await self._look(upstream)
+            if upstream.is_doubted:  # requests that make it fail shall not keep it busy with checks
+                await asyncio.sleep(pause)
 
     async def _look(self, upstream: Upstream) -> None:
-        """Wait until a server was taken out, or take it out where it is not what it was."""
+        """Wait until a server is out or in doubt; take it out where it is not what it was."""
         try:
             async with asyncio.timeout(self._every):
                 await upstream.changed.wait()
+                upstream.changed.clear()
                 return
         except TimeoutError:
             pass
         try:
             if not await self._glance(upstream):
                 self._take_out(upstream, "changed")
+        except TimeoutError:
+            self.failed(upstream)  # busy, perhaps
         except EngineError:
             self.failed(upstream, gone=True)
 
