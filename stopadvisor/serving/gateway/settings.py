@@ -19,9 +19,10 @@ class Timeouts:
     first: float = 120.0
     """Until a stream's first piece."""
     between: float = 60.0
-    """Between two pieces of a stream; also, for which a client may read none."""
+    """Between two pieces of a stream, or of a request's body; also, for which a client may read
+    none."""
     total: float = 600.0
-    """Until the last byte, the queue left out."""
+    """Until the last byte, the queue left out; as long again for the request's body."""
     probe: float = 10.0
     """For a forced answer; after that the model thinks on."""
 
