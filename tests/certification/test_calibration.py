@@ -17,6 +17,7 @@ from stopadvisor.certification.calibration import (
     check_questions,
     entering_rows,
     recalibrate,
+    require_gold,
     transfer_test,
 )
 from stopadvisor.errors import CalibrationError
@@ -32,7 +33,7 @@ from stopadvisor.stats.bounds import (
     unspent,
     upper_limit,
 )
-from tests.populations import POPULATIONS, regraded, renamed
+from tests.populations import POPULATIONS, regraded, renamed, without_gold
 from tests.replay import stops
 
 MIXED = POPULATIONS[0]
@@ -467,6 +468,17 @@ def test_labels_are_counted_at_the_first_threshold_that_costs_less(
     assert needed is not None
     of_all = math.ceil(needed / choice.full_accuracy) if conditional else needed
     assert found.refusal.labels_needed == of_all
+
+
+def test_a_promise_on_what_is_right_takes_gold_and_one_on_replies_none() -> None:
+    table = draw(20, 20)
+    lost, differs = Settings(alpha=0.15), Settings(alpha=0.15, loss="differs")
+    for settings in (lost, differs):
+        require_gold(settings, table)
+    require_gold(differs, without_gold(table))
+    for settings in (lost, replace(differs, also=(Guarantee("drop", 0.1),))):
+        with pytest.raises(CalibrationError, match="takes gold for every question"):
+            require_gold(settings, without_gold(table))
 
 
 def test_what_enters_is_decided_without_outcomes(choice: Choice) -> None:
