@@ -222,6 +222,15 @@ def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
         assert positions == expected
 
 
+def test_the_edge_behind_one_marker_is_shown_on_both_sides() -> None:
+    """The second probe comes a gap of 8 behind the first at the least, and stops after 12."""
+    trigger = trigger_content(MarkerTrigger(((1,),), 8, 5))
+    golden = build_policy(family_content("agreement", 12.0) | trigger)["golden"]
+    second = [entry for entry in golden if len(entry["steps"]) == 2]
+    ends = {e["steps"][1]["think_tokens"]: e["decisions"][1]["stop"] for e in second}
+    assert (ends[19], ends[20]) == (False, True)
+
+
 def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
     content = build_policy(
         family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 1, None, 4096))
