@@ -154,7 +154,7 @@ def encode(content: Mapping[str, Any], format: Format) -> bytes:
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         data = text.encode()
         if len(data) > _MAX_WIDE_JSON and not text.isascii():
-            data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+            data = (json.dumps(content, indent=1) + "\n").encode()
         return data
     if format != "joblib":
         raise PolicyError(f"format must be 'joblib' or 'json', got {format!r}")

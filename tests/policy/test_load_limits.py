@@ -113,6 +113,18 @@ def test_json_may_hold_so_much_and_no_more(
         assert decode(b'{"a":"a longer text"}'), "neither wide nor escaped"
 
 
+def test_json_is_escaped_where_it_would_be_too_wide_to_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = file.encode({"a": "ü"}, "json")
+    monkeypatch.setattr(file, "_MAX_WIDE_JSON", len(data))
+    assert file.encode({"a": "ü"}, "json") == data
+    monkeypatch.setattr(file, "_MAX_WIDE_JSON", len(data) - 1)
+    assert file.encode({"a": "ü"}, "json").isascii()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        file.encode({"a": float("nan")}, "json")
+
+
 def test_values_may_be_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     content = {"a": [[], 2**63 - 1, -(2**63)]}
     for name, most in (("MAX_ELEMENTS", 7), ("MAX_CONTAINERS", 3), ("MAX_DEPTH", 3)):
