@@ -2,6 +2,6 @@
 
 __all__ = [
     "assess", "candidates", "chances", "choice", "diagnostics", "examples", "frontier", "grouped",
-    "label_need", "label_plan", "limits", "measured", "recommendation", "remarks", "sequences",
-    "settings", "signals", "wishes"
+    "label_need", "label_plan", "limits", "measured", "recommendation", "remarks", "requirements",
+    "sequences", "settings", "signals"
 ]  # fmt: skip

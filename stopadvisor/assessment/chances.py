@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stopadvisor.assessment.limits import FitLimits, Shares, chance, fewest, labels_for, most_of
+from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
-from stopadvisor.assessment.wishes import Settings
 from stopadvisor.stats.bounds import labels_needed, max_losses, power
 from stopadvisor.stats.group_test import GroupTest
 

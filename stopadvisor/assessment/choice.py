@@ -19,8 +19,8 @@ from stopadvisor.assessment.grouped import group_test
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, category_size
 from stopadvisor.assessment.points import FitPoint, LabelSaving
+from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.assessment.wishes import Settings
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.rules.costs import ServingCost, serving_costs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stopadvisor.assessment.wishes import Settings
+from stopadvisor.assessment.requirements import Settings
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers, group_sizes, question_rows
 from stopadvisor.probes.outcomes import FitQuestions

@@ -15,8 +15,8 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.limits import allowed, most_of
+from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.assessment.wishes import Settings
 from stopadvisor.probes.grouping import group_numbers, question_rows
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.group_test import GroupTest

@@ -15,7 +15,7 @@ import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.wishes import Settings
+from stopadvisor.assessment.requirements import Settings
 from stopadvisor.collection.gold_labels import GoldGrade
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable

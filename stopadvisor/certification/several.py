@@ -12,7 +12,7 @@ import numpy as np
 
 from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.assessment.limits import allowed, counted_rows, fewest, most_of
-from stopadvisor.assessment.wishes import Settings
+from stopadvisor.assessment.requirements import Settings
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import GradedTable

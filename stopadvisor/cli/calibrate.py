@@ -37,8 +37,8 @@ from stopadvisor.cli.report import rewritten_report
 from stopadvisor.cli.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
 from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import CalibrationError, OutputError
+from stopadvisor.policy.folder import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.frozen import load_policy, sign_policy
-from stopadvisor.policy.shelf import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.signature import SigningKey, signing_key
 from stopadvisor.report.documents.calibrate import (
     CalibrateDocument,

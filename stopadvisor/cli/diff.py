@@ -13,7 +13,7 @@ from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, 
 from stopadvisor.cli.page import Command
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.documents.diff import diff_document
-from stopadvisor.report.text.shelf import show_diff
+from stopadvisor.report.text.policies import show_diff
 
 __all__ = ["DiffOptions", "command", "run"]
 

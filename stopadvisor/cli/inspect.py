@@ -17,8 +17,8 @@ from stopadvisor.cli.options import OUTPUT, PATH, VERBOSE, OutputOptions, declar
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy, sign_policy
-from stopadvisor.policy.shelf import newest_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.policy.upgrade import upgraded
 from stopadvisor.report.documents.inspect import policy_document

@@ -14,10 +14,10 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.like import like_policy, like_remark
 from stopadvisor.cli.model import open_engine
 from stopadvisor.cli.options import PATH, emit
 from stopadvisor.cli.page import Command
+from stopadvisor.cli.probe_like import like_policy, like_remark
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.probing import probe

@@ -14,10 +14,10 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.report import rewritten_report
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.folder import promote
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.shelf import promote
 from stopadvisor.report.documents.promote import promote_document
-from stopadvisor.report.text.shelf import show_promotion
+from stopadvisor.report.text.policies import show_promotion
 from stopadvisor.runs.sources import open_source
 from stopadvisor.runs.storage import lock_directory
 

@@ -35,9 +35,9 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
-from stopadvisor.policy.shelf import newest_policy
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.report.documents.run import run_document
 from stopadvisor.report.text.run import show_summary

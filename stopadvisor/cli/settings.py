@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import click
 
+from stopadvisor.assessment.requirements import GROUP_CLAIMS, Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.assessment.wishes import GROUP_CLAIMS, Settings
 from stopadvisor.cli.options import COUNT, PATH, SHARE, Decorator, Parsed, declare, option, take
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights

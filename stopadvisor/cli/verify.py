@@ -18,8 +18,8 @@ from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, OutputOptions,
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import setting_options
+from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.shelf import newest_policy
 from stopadvisor.report.documents.verify import verification_document
 from stopadvisor.report.junit import write_junit
 from stopadvisor.report.text.verify import show_verification

@@ -17,8 +17,8 @@ import pytest
 
 from stopadvisor import __version__
 from stopadvisor.cli.main import main
+from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.shelf import calibration_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import Ledger, read_ledger
 from stopadvisor.runs.sources import open_source

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
+from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.shelf import calibration_of
 from stopadvisor.report.words import whole_percent
 from stopadvisor.runs.ledger import Ledger, read_ledger
 from tests.material import CERTIFY, Call, edit_records, make_run

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.policy.folder import calibration_of, current_policy, newest_policy, own_name
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
-from stopadvisor.policy.shelf import calibration_of, current_policy, newest_policy, own_name
 from stopadvisor.policy.values import to_plain
 from tests.material import CERTIFY, Call, caller
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, NotRequired
 
-from stopadvisor.policy.shelf import Promotion
+from stopadvisor.policy.folder import Promotion
 from stopadvisor.report.documents.fields import SCHEMA, Document
 from stopadvisor.report.promises import promise_of, says_lost
 
