@@ -138,7 +138,8 @@ class Said:
 
     def fault(self, record: Mapping[str, Any]) -> str | None:
         """Take note of a checked record; says what is wrong where it contradicts another."""
-        kind, key = record["kind"], record.get("id")
+        kind = record["kind"]
+        key: Any = record.get("id")  # a string in the records that are looked at here
         if kind == "request" and record.get("share") is not None and record["stop"] is not None:
             self._results.setdefault(key, None)
         elif kind == "result" and key not in self._results:
