@@ -84,6 +84,8 @@ class FakeEngine:
     """Kinds of requests that fail when they are sent: think, probe, answer."""
     hangs: tuple[str, ...] = ()
     """Kinds that never yield."""
+    hanging: set[str] = field(default_factory=set)
+    """Those of which a request does so by now."""
     without_logprobs: bool = False
     waits: dict[str, int] = field(default_factory=dict)
     """Tokens at which a request's next output is brought, as `wait` was told."""
@@ -116,6 +118,7 @@ class FakeEngine:
             if kind in self.fails:
                 raise RuntimeError("the engine does not like it")
             while kind in self.hangs:
+                self.hanging.add(kind)
                 await asyncio.sleep(3600)
             said = self.story.after(ids[len(words().prompt_ids(QUESTION)) :])
             said = said[: parameters.max_tokens]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,12 +31,10 @@ class Client:
     """Sends one request to a route, and reads the reply; it may leave."""
 
     route: PolicyRoute
-    leaves_after: float | None = None
-    """Seconds; None: it stays."""
+    leaves: Callable[[], bool] | None = None
+    """It leaves once this is so; None: it stays."""
     sent: list[MutableMapping[str, Any]] = field(default_factory=list)
     passed_on: int = 0
-    seconds: float = 0.0
-    """From its leaving to the end of the response."""
 
     async def ask(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
         data = json.dumps(body).encode()
@@ -48,8 +45,8 @@ class Client:
         async def receive() -> MutableMapping[str, Any]:
             if left:
                 return left.pop()
-            await asyncio.sleep(3600 if self.leaves_after is None else self.leaves_after)
-            self.began = time.perf_counter()
+            while self.leaves is None or not self.leaves():
+                await asyncio.sleep(0.001 if self.leaves else 3600)
             return {"type": "http.disconnect"}
 
         async def send(message: MutableMapping[str, Any]) -> None:
@@ -61,8 +58,6 @@ class Client:
 
         response = await self.route.answer(Request(scope, receive), pass_on)
         await response(scope, receive, send)
-        if self.leaves_after is not None:
-            self.seconds = time.perf_counter() - self.began
         return self.body
 
     @property
@@ -88,14 +83,14 @@ def client_of(
     engine: FakeEngine,
     policy: Policy | None = None,
     *,
-    leaves_after: float | None = None,
+    leaves: Callable[[], bool] | None = None,
     shadow: bool = False,
     context: int = 1024,
     **options: Any,
 ) -> Client:
     bound = bound_at(engine, policy, context=context)
     metrics = Metrics(CollectorRegistry())
-    return Client(PolicyRoute(bound, metrics, shadow=shadow, **options), leaves_after)
+    return Client(PolicyRoute(bound, metrics, shadow=shadow, **options), leaves)
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -187,9 +182,12 @@ def test_a_shadow_answers_in_full_and_counts_its_stops() -> None:
 def test_a_client_that_leaves_ends_thinking_and_probe(kind: str, stream: bool) -> None:
     engine = FakeEngine(hangs=(kind,), pace=0.001)
     policy = policy_of(on_stop="answer" if kind == "answer" else "probe")
-    client = client_of(engine, policy, leaves_after=0.2)
-    run(lambda: client.ask(asked(stream=stream)))
-    assert client.seconds < 0.1
+
+    def hangs() -> bool:
+        return kind in engine.hanging and (bool(engine.outputs) or kind == "think")
+
+    client = client_of(engine, policy, leaves=hangs)
+    run(lambda: asyncio.wait_for(client.ask(asked(stream=stream)), 60))
     assert not engine.running
     assert any(kind in name for name in engine.aborted)
     assert counted(client, "stopadvisor_requests_in_flight") == 0
