@@ -216,11 +216,12 @@ class Gateway:
         """Decide whether a policy covers a request."""
         record = way.record
         is_chat = request.path.partition("?")[0] == "/chat/completions"
-        if len(request.body) > _SMALL + (self.policies.longest_prompt if is_chat else 0):
+        size = len(request.body)
+        if size > _SMALL and (not is_chat or size > _SMALL + self.policies.longest_prompt):
             # Not read: no policy can cover it, and reading may take seconds.
             record.reason = "room" if is_chat else record.reason
             return request, way
-        body = await _beside(_parsed, request.body, size=len(request.body))
+        body = await _beside(_parsed, request.body, size=size)
         if not isinstance(body, dict):
             record.reason = "body"
             return request, way
