@@ -334,18 +334,12 @@ def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_M
 
 
 def _advised(measured: Sequence[_Measured]) -> _Measured | None:
-    """The simplest rated within a point of the best; None where none saves anything.
-
-    Before it goes a fixed budget, which needs no probe, that saves no less at the very limit asked
-    for: ratings count looser limits too, that nobody asked for.
-    """
+    """The simplest rated within a point of the best; None where none saves anything."""
     best = max(map(_rating, measured), default=0.0)
     if best <= 0:
         return None
     near = [each for each in measured if each.rating_pct >= best - SIMPLER_WITHIN]
-    found = min(near, key=lambda each: (rank_of(each.family), -each.rating_pct))
-    fixed = next((each for each in measured if each.family == FIXED_BUDGET), found)
-    return fixed if fixed.saving_pct >= found.saving_pct > 0 else found
+    return min(near, key=lambda each: (rank_of(each.family), -each.rating_pct))
 
 
 def _tested(measured: Sequence[_Measured], advised: _Measured | None) -> list[_Measured]:
