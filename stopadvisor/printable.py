@@ -5,6 +5,7 @@ Names, ids and messages come from files, models and servers.  Knows no terminal 
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 
@@ -16,15 +17,28 @@ _NEGATIVE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0))
 # Marks that reorder the line around them (a name could show another name), and line separators.
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)
+# What takes no room: names that differ look alike, and tags hide whole sentences.  The two joiners
+# (U+200C, U+200D) stay: Persian, Indic scripts and emoji are written with them.
+_UNSEEN = (
+    *(0xAD, 0x61C, 0x180E, 0x200B, 0xFEFF),
+    *range(0x2060, 0x2065), *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0080), *range(0xE0100, 0xE01F0),
+)  # fmt: skip
 # Halves of pairs, which have no UTF-8, and what no XML may hold.
 _NO_LETTERS = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
-_ESCAPES = {
-    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-    for code in (*_CONTROL, *_REORDERING, *_NO_LETTERS)
-    if chr(code) not in "\n\t"
-}
+_NEVER = (*_REORDERING, *_UNSEEN, *_NO_LETTERS)
+
+
+def _escape(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_ESCAPES = {code: _escape(code) for code in (*_CONTROL, *_NEVER) if chr(code) not in "\n\t"}
 _JSON_ESCAPES = {
-    code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_REORDERING, *_NO_LETTERS)
+    code: f"\\u{code:04x}" if code < 0x10000 else json.dumps(chr(code))[1:-1]
+    for code in (*range(0x7F, 0xA0), *_NEVER)
 }
 
 _SHORT = reprlib.Repr()
@@ -34,7 +48,7 @@ _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 4
 
 
 def printable(text: str) -> str:
-    """Escape control characters and marks that reorder text; line feeds and tabs stay."""
+    """Escape controls, marks that reorder text and what is not seen; line feeds and tabs stay."""
     return text.translate(_ESCAPES)
 
 

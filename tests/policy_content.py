@@ -110,7 +110,7 @@ _EXAMPLE: dict[str, Any] = {
         "seed": 0,
         "fractions": [0.4, 0.4, 0.2],
         "fit": [_sha(f"fit {k}")[:16] for k in range(8)],
-        "calibration": [_sha(f"calibration {k}")[:16] for k in range(8)],
+        "calibration": [_sha(f"calibration {k}")[:16] for k in range(240)],
         "test": [_sha(f"test {k}")[:16] for k in range(4)],
     },
     "workload_sha256": _sha("workload"),

@@ -32,6 +32,15 @@ def test_what_no_file_may_hold_is_written_as_an_escape() -> None:
     assert json.loads(json_safe('"\ud800\uffff"')) == "\ud800\uffff"
 
 
+def test_what_takes_no_room_is_shown() -> None:
+    unseen = "a\u200bb\ufeffc\u2060d\u061ce\xad\U000e0041\U000e007f"
+    assert printable(unseen) == "a\\u200bb\\ufeffc\\u2060d\\u061ce\\xad\\U000e0041\\U000e007f"
+    assert json_safe(f'"{unseen}"').isascii()
+    assert json.loads(json_safe(f'"{unseen}"')) == unseen
+    joined = "👩\u200d🔬 می\u200cخواهم"
+    assert printable(joined) == json_safe(joined) == joined
+
+
 def test_what_an_error_repeats_is_short_and_one_line() -> None:
     for value in ("x" * 10_000, ["y" * 10_000] * 50, {"k" * 999: ["z"] * 99}, 10**400, "a\nb"):
         assert len(short_repr(value)) < 300

@@ -15,14 +15,17 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.printable import short_repr
 
 __all__ = [
+    "LINE",
     "NAME",
     "SHARE",
+    "SHARE_OR_END",
     "FieldCheck",
     "expect",
     "list_of",
     "map_of",
     "matching",
     "nullable",
+    "on_one_line",
     "one_of",
     "record",
     "where",
@@ -83,9 +86,29 @@ def whole(at_least: int) -> FieldCheck:
 
 
 NAME = where("a non-empty string", lambda value: type(value) is str and bool(value))
+_BREAKS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+LINE = where(
+    "a non-empty string on one line",
+    lambda value: type(value) is str and bool(value) and not _BREAKS.search(value),
+)
 SHARE = where(
     "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
 )
+SHARE_OR_END = where("a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1)
+
+
+def on_one_line(value: Any, name: str) -> None:
+    """Refuse any text inside a plain value that would begin another line where it is printed."""
+    if type(value) is str:
+        expect(not _BREAKS.search(value), name, "text on one line", value)
+    elif type(value) is list:
+        for item in value:
+            if type(item) is not float:
+                on_one_line(item, name)
+    elif type(value) is dict:
+        for key, item in value.items():
+            on_one_line(key, name)
+            on_one_line(item, f"{name}.{key}")
 
 
 def nullable(check: FieldCheck) -> FieldCheck:

@@ -190,15 +190,27 @@ def _check_limit(certificate: Mapping[str, Any]) -> None:
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
             f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
         )
-    if certificate["bound"] != "exact":
-        return
-    # The exact limit is where the tail is delta; the tail falls as the share grows.
+    # The limit is where the p-value is delta; it falls as the share grows.
+    bound = certificate["bound"]
     low, high = upper * (1 - _SLACK), upper * (1 + _SLACK)
-    if not binomial_tail(losses, n, high) <= delta <= binomial_tail(losses, n, low):
+    if not _p_value(losses, n, high, bound) <= delta <= _p_value(losses, n, low, bound):
         raise PolicyError(
-            f"field 'certificate.upper': {losses} of {n} lost do not give {upper!r} as the exact "
+            f"field 'certificate.upper': {losses} of {n} lost do not give {upper!r} as the {bound} "
             f"limit at delta {delta!r}"
         )
+
+
+def _p_value(losses: int, n: int, share: float, bound: str) -> float:
+    """As `stats.bounds.p_values`, of one count."""
+    tail = binomial_tail(losses, n, share)
+    rate = min(losses / n, share)
+    if bound == "exact" or not rate < share < 1:
+        return tail if bound == "exact" else float(share < 1)
+    if bound == "hoeffding":
+        return math.exp(-2 * n * (share - rate) ** 2)
+    at_rate = rate * math.log(rate / share) if rate else 0.0
+    divergence = at_rate + (1 - rate) * math.log((1 - rate) / (1 - share))
+    return min(1.0, math.exp(-n * divergence), math.e * tail)
 
 
 def _check_drop(certificate: Mapping[str, Any], delta: float) -> None:

@@ -63,7 +63,7 @@ def current_policy(folder: Path) -> Path | None:
     if len(found) > 1:
         try:
             chosen = Path(json.loads((folder / CALIBRATION).read_bytes())["policy"]).suffix
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             chosen = max(found, key=lambda file: file.stat().st_mtime).suffix
         found = [file for file in found if file.suffix == chosen] or found
     return found[0] if found else None
@@ -144,7 +144,7 @@ def promote(original: Path) -> Promotion:
     try:
         calibration = calibration_of(original).read_bytes()
         json.loads(calibration)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PolicyError(
             f"{original}: its calibration is not beside it ({calibration_of(original).name}: "
             f"{error}), so that reports and later looks would not know what is in use; copy the "
@@ -211,5 +211,5 @@ def _is_about(calibration: Path, policy: Policy) -> bool:
     try:
         found = json.loads(calibration.read_bytes())
         return bool(found["certificate"] == policy.content["certificate"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False

@@ -16,6 +16,7 @@ from typing import Any
 from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy.claims import check_certificate, claim
+from stopadvisor.policy.evidence import check_evidence
 from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.replay_cost import check_replay_cost
@@ -89,6 +90,7 @@ class Policy:
         check_fields(checked)
         check_replay_cost(checked)
         check_certificate(checked)
+        check_evidence(checked)
         if checked["normalizer"] != NORMALIZER:
             raise PolicyError(
                 f"calibrated with answer normaliser {short_repr(checked['normalizer'])}; this "

@@ -10,12 +10,17 @@ from typing import Any
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.checks import (
+    LINE,
     NAME,
     SHARE,
+    SHARE_OR_END,
+    FieldCheck,
     expect,
     list_of,
+    map_of,
     matching,
     nullable,
+    on_one_line,
     one_of,
     record,
     where,
@@ -27,7 +32,6 @@ __all__ = ["check_counts", "check_grader"]
 
 _MOST = 64
 """Limits of one certificate."""
-_SHARE_OR_END = where("a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1)
 _LOSS = one_of(*LOSSES)
 _GUARANTEE = record(
     {
@@ -36,12 +40,33 @@ _GUARANTEE = record(
         "n": whole(1),
         "lost": whole(0),
         "gained": whole(0),
-        "upper": _SHARE_OR_END,
+        "upper": SHARE_OR_END,
         "category": nullable(NAME),
     }
 )
 _GUARANTEES = list_of(_GUARANTEE, most=_MOST)
-
+_TEXT = where("a string", lambda value: type(value) is str)
+_FLAG = where("true or false", lambda value: type(value) is bool)
+_OTHERS: dict[str, FieldCheck] = {
+    "confidence": SHARE_OR_END,
+    "differs_upper": nullable(SHARE_OR_END),
+    "loss": _LOSS,
+    "gained": whole(0),
+    "looks_elsewhere": whole(0),
+    "planned_looks": nullable(whole(1)),
+    "conditional": _FLAG,
+    "labelled": whole(0),
+    "group_claim": one_of("questions", "groups"),
+    "alpha_over_full_accuracy": where("a float > 0", lambda v: type(v) is float and v > 0),
+    "truncated_share": SHARE_OR_END,
+    "max_think": nullable(whole(1)),
+    "on_stop": one_of("probe", "answer"),
+    "answer_cap": nullable(whole(1)),
+    "provenance": map_of(LINE),
+    **dict.fromkeys(("claim", "ledger_head", "transfer", "source_digest"), _TEXT),
+    "source_model": nullable(_TEXT),
+}
+"""Of a certificate, where they are there; files from before them have fewer."""
 
 _GRADER = record(
     {
@@ -60,14 +85,14 @@ def check_grader(certificate: Mapping[str, Any], grader: str) -> None:
 
 
 def check_counts(certificate: Mapping[str, Any]) -> None:
-    """Losses, their names and their counts; files without a name mean lost answers."""
-    if "loss" in certificate:
-        _LOSS(certificate["loss"], "certificate.loss")
-    if "gained" in certificate:
-        whole(0)(certificate["gained"], "certificate.gained")
-    for name in ("confidence", "differs_upper"):
-        if certificate.get(name) is not None:
-            _SHARE_OR_END(certificate[name], f"certificate.{name}")
+    """Losses, their names and their counts; files without a name mean lost answers.
+
+    No text in it begins a line of its own where it is shown.
+    """
+    for name, check in _OTHERS.items():
+        if name in certificate:
+            check(certificate[name], f"certificate.{name}")
+    on_one_line(certificate, "certificate")
     several = certificate.get("guarantees", [])
     if "guarantees" in certificate:
         _GUARANTEES(several, "certificate.guarantees")

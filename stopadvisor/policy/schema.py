@@ -15,8 +15,10 @@ from typing import Any
 from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.checks import (
+    LINE,
     NAME,
     SHARE,
+    SHARE_OR_END,
     FieldCheck,
     expect,
     list_of,
@@ -119,6 +121,15 @@ _PROBE = {
 }
 
 
+_SAMPLING = {
+    "greedy": _FLAG.means("Whether the likeliest token is taken."),
+    "temperature": nullable(
+        where("a number > 0", lambda v: type(v) in (int, float) and v > 0)
+    ).means("Of the draw; null for the model's own."),
+    "seed": nullable(_INTEGER).means("Of the draw."),
+}
+
+
 def _is_timestamp(value: Any) -> bool:
     try:
         return type(value) is str and bool(datetime.fromisoformat(value))
@@ -173,14 +184,14 @@ FIELDS: dict[str, FieldCheck] = {
     "markers": record(
         {
             "phrases": list_of(NAME).means("What is counted."),
-            "rule": NAME.means("How it is counted, in words."),
+            "rule": LINE.means("How it is counted, in words."),
         }
     ).means("Backtracking markers, for the feature `marker_density`."),
     "task": one_of(*TASKS, MIXED_TASKS).means(
         "How answers are normalised; `mixed`: each request names its own task."
     ),
-    "normalizer": NAME.means("Version of the normal form by which answers are compared."),
-    "grader": NAME.means(
+    "normalizer": LINE.means("Version of the normal form by which answers are compared."),
+    "grader": LINE.means(
         "What graded the calibration questions; of a function `certificate.grader` has the hash."
     ),
     "entropy_source": matching(
@@ -192,7 +203,7 @@ FIELDS: dict[str, FieldCheck] = {
     "chat_template_kwargs": FieldCheck(
         "a dict without names that the rendering itself sets", _check_template_arguments
     ).means("Arguments of the model's chat template; `chat_template` and its like are refused."),
-    "sampling": _ANY_DICT.means(
+    "sampling": record({}, more=True, optional=_SAMPLING).means(
         "How thinking is drawn: `greedy`, `temperature`, `seed`; where it was recorded, "
         "`recorded`, the SHA-256 of the traces, and the others count for nothing."
     ),
@@ -200,22 +211,22 @@ FIELDS: dict[str, FieldCheck] = {
     "model": nullable(
         record(
             {
-                "name": NAME.means("As it was loaded or served."),
-                "revision": nullable(NAME).means("A commit, or a hash over the files."),
-                "tokenizer_sha256": nullable(NAME).means("Over the tokenizer."),
-                "template_sha256": nullable(NAME).means("Over the chat template."),
+                "name": LINE.means("As it was loaded or served."),
+                "revision": nullable(LINE).means("A commit, or a hash over the files."),
+                "tokenizer_sha256": nullable(LINE).means("Over the tokenizer."),
+                "template_sha256": nullable(LINE).means("Over the chat template."),
             }
         )
     ).means("What it is bound to; null where probes came from an archive or a simulation."),
     "engine": nullable(
         record(
             {
-                "name": NAME.means("`hf` or `openai`."),
-                "version": nullable(NAME).means("Of the library or server."),
-                "dtype": nullable(NAME).means("Of the weights."),
-                "quantization": nullable(NAME).means("Of the weights."),
-                "attention": nullable(NAME).means("Implementation of attention."),
-                "device": nullable(NAME).means("What it ran on."),
+                "name": LINE.means("`hf` or `openai`."),
+                "version": nullable(LINE).means("Of the library or server."),
+                "dtype": nullable(LINE).means("Of the weights."),
+                "quantization": nullable(LINE).means("Of the weights."),
+                "attention": nullable(LINE).means("Implementation of attention."),
+                "device": nullable(LINE).means("What it ran on."),
             }
         )
     ).means("What ran the model; under another one the policy serves, with a remark."),
@@ -227,13 +238,13 @@ FIELDS: dict[str, FieldCheck] = {
             {
                 "alpha": SHARE.means("Share of questions that may become wrong."),
                 "delta": SHARE.means("Chance that the claim fails, over the draw of questions."),
-                "bound": NAME.means("The test."),
-                "multiplicity": NAME.means("How several thresholds share `delta`."),
+                "bound": one_of("exact", "bentkus", "hoeffding", "betting").means("The test."),
+                "multiplicity": one_of("fixed-sequence", "finite-grid").means(
+                    "How several thresholds share `delta`."
+                ),
                 "n": whole(1).means("Calibration questions."),
                 "losses": whole(0).means("Of these, how many stopping made wrong."),
-                "upper": where(
-                    "a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1
-                ).means("Upper bound on the share."),
+                "upper": SHARE_OR_END.means("Upper bound on the share."),
                 "reference": one_of("natural", "last-checkpoint").means(
                     "What full thinking is: the model's own answer, or the last probe's."
                 ),
@@ -256,7 +267,7 @@ FIELDS: dict[str, FieldCheck] = {
         )
     ).means("Which questions made the policy, so that fresh ones can be recognised."),
     "workload_sha256": nullable(_SHA256).means("Over the workload's file."),
-    "versions": map_of(nullable(_TEXT)).means("Of the packages that built it."),
+    "versions": map_of(nullable(LINE)).means("Of the packages that built it."),
     "created": where("a date and time in ISO 8601", _is_timestamp).means("When it was built."),
     "order": list_of(_REAL).means(
         "Thresholds in the order in which they were to be tested, for a transfer."

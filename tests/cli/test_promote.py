@@ -80,6 +80,14 @@ def test_promote_is_the_way_there_and_back(call: Call) -> None:
     assert json.loads((RUN / "calibration.json").read_bytes())["alpha"] == 0.3
 
 
+def test_a_calibration_that_is_nested_without_end_is_refused_in_one_line(call: Call) -> None:
+    careful = policy_of("15")
+    calibration_of(careful).write_text("[" * 100_000)
+    code, out, err = call("promote", careful)
+    assert (code, out) == (2, "")
+    assert "its calibration is not beside it" in " ".join(err.split())
+
+
 def test_the_run_is_calibrated_on_after_a_promotion(call: Call) -> None:
     answer(call, "promote", policy_of("15"))
     found = answer(call, "calibrate", RUN, *FAST, *CERTIFY)
@@ -164,6 +172,15 @@ def test_diff_names_model_prompts_and_caps(call: Call) -> None:
     assert found["same_stops"] is True
 
 
+def test_diff_of_a_certificate_without_its_confidence(call: Call) -> None:
+    content = to_plain(load_policy(policy_of("15")).content)
+    del content["certificate"]["confidence"]
+    save_policy(build_policy(content), "other.joblib")
+    code, out, _ = call("diff", policy_of("30"), "other.joblib")
+    assert code == 0
+    assert "at most 15.0% of all questions lost, with confidence 95.0%" in " ".join(out.split())
+
+
 def test_diff_with_a_policy_that_never_stops(call: Call) -> None:
     full = Path("full.joblib")
     call("calibrate", RUN, *FAST, *CERTIFY, "--alpha", "0.0001", "--out", full)
@@ -221,8 +238,8 @@ def test_where_there_is_no_policy_it_is_said(
 
 def test_inspect_shows_expectations_of_any_form(call: Call) -> None:
     content = to_plain(load_policy(policy_of("15")).content)
-    content["expected"]["saving_by_serving"] = 3
+    content["expected"]["saving_by_hand"] = 3
     save_policy(build_policy(content), "odd.joblib")
     code, out, _ = call("inspect", "odd.joblib")
     assert code == 0
-    assert "saving_by_serving" in out
+    assert "saving_by_hand" in out

@@ -34,12 +34,16 @@ _KEPT = 4
 
 @cache
 def shipped() -> tuple[dict[str, Any], ...]:
-    """Contents of the shipped policies and of an old one, with few question ids and features."""
+    """Contents of the shipped policies and of an old one, with few or short question ids."""
     found = []
     for path in POLICIES:
         content = to_plain(load_policy(path).content)
-        for part in ("fit", "calibration", "test"):
+        for part in ("fit", "test"):
             content["split"][part] = content["split"][part][:_KEPT]
+        # As many as the certificate counts, but under short names.
+        content["split"]["calibration"] = [
+            str(k) for k in range(len(content["split"]["calibration"]))
+        ]
         if content["calibration_features"] is not None:  # one that never stops has none
             content["calibration_features"] = content["calibration_features"][:_KEPT]
         found.append(_signed(content))

@@ -13,7 +13,7 @@ from scipy import stats
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.claims import binomial_tail, check_certificate, claim
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.stats.bounds import upper_limit
+from stopadvisor.stats.bounds import Bound, upper_limit
 from stopadvisor.stats.group_betting import group_upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes
 from tests.policy_content import example_content
@@ -70,9 +70,9 @@ def test_numbers_that_do_not_fit_their_bound_are_refused(
 def test_a_limit_may_reach_alpha_and_rounding_a_little_more() -> None:
     upper = upper_limit(5, 80, 0.05)
     build_policy(_with(alpha=upper, upper=upper))
-    build_policy(_with(bound="bentkus", upper=0.15 * (1 + 1e-3)))
+    build_policy(_with(alpha=upper / (1 + 0.9e-3), upper=upper))
     with pytest.raises(PolicyError, match="at most alpha"):
-        build_policy(_with(bound="bentkus", upper=0.15 * (1 + 1.01e-3)))
+        build_policy(_with(alpha=upper / (1 + 1.01e-3), upper=upper))
     with pytest.raises(PolicyError, match="do not certify"):
         build_policy(_with(alpha=upper * (1 - 1.01e-3), upper=upper * (1 - 1.01e-3)))
 
@@ -84,19 +84,26 @@ def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
         build_policy(_with(chain_delta=0.025))
 
 
-def test_other_bounds_and_losses_are_left_to_their_own_checks() -> None:
-    assert build_policy(_with(bound="bentkus", upper=0.12))
-    assert build_policy(_with(loss="differs"))
+@pytest.mark.parametrize("bound", ["exact", "bentkus", "hoeffding"])
+@pytest.mark.parametrize("losses", [0, 5])
+def test_each_bound_is_held_to_its_own_limit(bound: Bound, losses: int) -> None:
+    upper = upper_limit(losses, 80, 0.05, bound)
+    given = {"bound": bound, "losses": losses, "alpha": max(0.15, upper)}
+    assert build_policy(_with(**given, upper=upper))
+    assert build_policy(_with(**given, upper=upper, loss="differs"))
+    for factor in (0.99, 1.01):
+        with pytest.raises(PolicyError, match=rf"as the {bound} limit|at most alpha"):
+            build_policy(_with(**given, upper=upper * factor))
 
 
-@pytest.mark.parametrize("bound", ["bentkus", "hoeffding", "of my own"])
+@pytest.mark.parametrize("bound", ["bentkus", "hoeffding"])
 def test_no_bound_certifies_what_the_exact_test_does_not(bound: str) -> None:
     with pytest.raises(PolicyError, match="1 of 1 lost do not certify"):
         build_policy(_with(bound=bound, n=1, losses=1, upper=0.0))
 
 
 @pytest.mark.parametrize("name", ["confidence", "differs_upper"])
-@pytest.mark.parametrize("value", ["x", [0.5], -0.1, 1.1, True])
+@pytest.mark.parametrize("value", ["x", [0.5], -0.1, 1.1, True, 1])
 def test_shares_beside_the_counts_are_shares(name: str, value: Any) -> None:
     with pytest.raises(PolicyError, match=rf"certificate\.{name}': expected a float from 0 to 1"):
         build_policy(_with(**{name: value}))

@@ -294,7 +294,7 @@ def test_properties() -> None:
     assert policy.budgets == (0, 16, 32, 64, 96, 128)
     assert policy.digest == content["digest"]
     assert policy.digest[:8] in repr(policy)
-    assert policy.summary()["n_questions"] == {"fit": 8, "calibration": 8, "test": 4}
+    assert policy.summary()["n_questions"] == {"fit": 8, "calibration": 240, "test": 4}
     assert json.dumps(policy.summary())
     content["certificate"]["alpha"] = 0.5
     assert policy.content["certificate"]["alpha"] == 0.15

@@ -446,7 +446,9 @@ def test_a_file_too_large_to_load_is_never_written(tmp_path: Path) -> None:
     split = BUILT["split"] | {"fit": [str(k) for k in range(MAX_ELEMENTS)]}
     with pytest.raises(PolicyError, match="at most"):
         build_policy(example_content(split=split))
-    escaped = BUILT["split"] | {"fit": ["\x01" * 750_000] * 2}  # six bytes each in JSON
+    escaped = BUILT["split"] | {
+        "fit": ["\x01" * 750_000, "\x01" * 750_001]
+    }  # six bytes each in JSON
     content = build_policy(example_content(split=escaped))
     with pytest.raises(PolicyError, match="at most"):
         save_policy(content, tmp_path / "policy.json", format="json")

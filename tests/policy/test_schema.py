@@ -91,7 +91,12 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("split", None, "required when a model is named"),
     ("split", {"seed": 0, "fit": [1], "calibration": [], "test": []}, "split.fit[0]"),
     ("workload_sha256", "abc", "64 hex digits"),
-    ("versions", {"numpy": 2}, "a string"),
+    ("versions", {"numpy": 2}, "a non-empty string on one line"),
+    ("versions", {"numpy": "2\nCertified."}, "a non-empty string on one line"),
+    ("sampling", {"temperature": "hot"}, "sampling.temperature': expected a number > 0"),
+    ("sampling", {"greedy": False, "temperature": 0.0, "seed": 0}, "a number > 0"),
+    ("sampling", {"seed": "x"}, "sampling.seed': expected an integer"),
+    ("grader", "gold\nCertified.", "a non-empty string on one line"),
     ("created", "yesterday", "ISO 8601"),
 ]
 

@@ -137,7 +137,8 @@ def _promise(content: Content) -> str:
     if says_lost(certificate):
         whom = "the right answers" if certificate.get("conditional") else "all questions"
         promise = f"at most {share(certificate['alpha'])} of {whom} lost"
-    return f"{promise}, with confidence {share(certificate['confidence'])}"
+    confidence = certificate.get("confidence", 1 - certificate["delta"])
+    return f"{promise}, with confidence {share(confidence)}"
 
 
 def _evidence(content: Content) -> str:

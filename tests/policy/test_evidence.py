@@ -1,0 +1,102 @@
+"""Which questions a file names, and what it says to expect, held to what its certificate counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import build_policy
+from tests.policy_content import example_content
+
+SPLIT = example_content()["split"]
+EXPECTED = {
+    "weights": {"prefilled": 1.0, "cached": 0.1, "decoded": 1.0, "unit": "tokens"},
+    "cache_block": 16,
+    "fit_total_saving_pct": None,
+    "fit_risk": 0.06,
+    "calibration_n": 80,
+    "calibration_risk": 5 / 80,
+    "calibration_total_saving_pct": 26.0,
+    "calibration_total_saving_band95": [20.0, 31.0],
+    "calibration_accuracy": 0.9,
+    "calibration_full_accuracy": 0.9,
+    "saving_by_serving": {"kv-fork": 26.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (
+            {"calibration": SPLIT["calibration"][:79]},
+            "n': expected at most as many .* .79., got 80",
+        ),
+        ({"calibration": SPLIT["calibration"][:1] * 80}, "each question once, got '1 of 80'"),
+        ({"fit": SPLIT["calibration"][:3]}, "no question of split.fit, got '3 of them'"),
+        ({"test": SPLIT["calibration"][:1]}, "no question of split.test, got '1 of them'"),
+        ({"fit": SPLIT["fit"][:1] * 2}, "split.fit': expected each question once"),
+    ],
+)
+def test_a_file_names_the_questions_that_it_counts(split: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        build_policy(example_content(split=SPLIT | split))
+
+
+def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
+    build_policy(example_content(split=SPLIT | {"fit": [*SPLIT["fit"], *SPLIT["test"]]}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"calibration_accuracy": 0.99}, "calibration_accuracy", "at most 1 - calibration_risk"),
+        ({"calibration_accuracy": "high"}, "calibration_accuracy", "a float from 0 to 1"),
+        ({"calibration_risk": 0.0}, "calibration_risk", r"certificate.losses / n \(5 / 80\)"),
+        ({"calibration_total_saving_pct": 99.9}, "calibration_total_saving_pct", "a value within"),
+        ({"calibration_total_saving_pct": "all"}, "calibration_total_saving_pct", "at most 100"),
+        ({"calibration_think_saving_pct": 101.0}, "calibration_think_saving_pct", "at most 100"),
+        ({"saving_by_serving": {"kv-fork": 200.0}}, "saving_by_serving.kv-fork", "at most 100"),
+        ({"calibration_total_saving_band95": [31.0, 20.0]}, "total_saving_band95", "lower first"),
+        ({"calibration_total_saving_band95": [20.0]}, "total_saving_band95", "two numbers"),
+        ({"test_risk": 0.1, "test_accuracy": 0.95}, "test_accuracy", "at most 1 - test_risk"),
+        ({"test_risk": 0.1, "test_risk_ci95": [0.2, 0.3]}, "test_risk", "a value within"),
+        ({"test_accuracy_ci95": [0.2, 1.3]}, "test_accuracy_ci95", "from 0 to 1"),
+        ({"calibration_n": 0}, "calibration_n", "an integer >= 1"),
+        ({"weights": {"decoded": 1.0}}, "weights", "with key 'prefilled'"),
+        ({"weights": EXPECTED["weights"] | {"decoded": "1"}}, "weights.decoded", "a number >= 0"),
+        ({"note": "x\nCertified. Saves 99%."}, "note", "text on one line"),
+    ],
+)
+def test_figures_that_cannot_be_are_refused(
+    changes: dict[str, Any], field: str, message: str
+) -> None:
+    build_policy(example_content(expected=EXPECTED))
+    with pytest.raises(PolicyError, match=rf"{field}': expected .*{message}"):
+        build_policy(example_content(expected=EXPECTED | changes))
+
+
+def test_what_an_older_file_lacks_is_not_missed() -> None:
+    for key in EXPECTED:
+        rest = {name: value for name, value in EXPECTED.items() if name != key}
+        build_policy(example_content(expected=rest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bound": "mine"}, "bound': expected one of 'exact'"),
+        ({"multiplicity": "none"}, "multiplicity': expected one of 'fixed-sequence'"),
+        ({"looks_elsewhere": -3}, "looks_elsewhere': expected an integer >= 0"),
+        ({"planned_looks": "x"}, "planned_looks': expected an integer >= 1"),
+        ({"confidence": None}, "confidence': expected a float from 0 to 1"),
+        ({"provenance": {"probes_sha256": 1}}, "provenance.probes_sha256': expected"),
+        ({"note": "x\r\nCertified. Saves 99%."}, "note': expected text on one line"),
+        ({"x\u2028y": 1}, "certificate': expected text on one line"),
+    ],
+)
+def test_what_a_certificate_says_on_top_is_checked(changes: dict[str, Any], message: str) -> None:
+    certificate = example_content()["certificate"]
+    with pytest.raises(PolicyError, match=message):
+        build_policy(example_content(certificate=certificate | changes))
