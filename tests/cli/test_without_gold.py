@@ -200,7 +200,9 @@ def test_without_gold_a_promise_on_lost_answers_is_confirmed_or_left_open(
     none_lost = {"losses": 0, "upper": 1 - content["certificate"]["chain_delta"] ** (1 / n)}
     certificate = {**content["certificate"], **none_lost, "alpha": float(alpha)}
     save_policy(
-        build_policy({**content, "certificate": certificate}), Path("other.json"), format="json"
+        build_policy({**content, "certificate": certificate, "expected": None}),
+        Path("other.json"),
+        format="json",
     )
     found = printed(call, "verify", "other.json", "fresh")
     assert (found["verdict"], found["loss"]) == (verdict, "differs")

@@ -11,7 +11,7 @@ from stopadvisor.policy.frozen import build_policy
 from tests.policy_content import example_content
 
 SPLIT = example_content()["split"]
-EXPECTED = {
+EXPECTED: dict[str, Any] = {
     "weights": {"prefilled": 1.0, "cached": 0.1, "decoded": 1.0, "unit": "tokens"},
     "cache_block": 16,
     "fit_total_saving_pct": None,
