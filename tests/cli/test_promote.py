@@ -238,7 +238,7 @@ def test_where_there_is_no_policy_it_is_said(
 
 def test_inspect_shows_expectations_of_any_form(call: Call) -> None:
     content = to_plain(load_policy(policy_of("15")).content)
-    content["expected"]["saving_by_hand"] = 3
+    content["expected"] = {"saving_by_hand": 3}
     save_policy(build_policy(content), "odd.joblib")
     code, out, _ = call("inspect", "odd.joblib")
     assert code == 0

@@ -153,8 +153,8 @@ EQUIVALENT: dict[str, str] = {
     "policy/claims _check_limit: binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta ->": (
         "differs at equality, by rounding"
     ),
-    "policy/claims _check_limit: binomial_tail(losses, n, high) <= delta <= binomial_tail(losses,"
-    " n, low) -> binomial_tail(losses, n, high) <": "differs at equality, by rounding",
+    "policy/claims _check_limit: _p_value(losses, n, high, bound) <= delta <= _p_value(losses, n,"
+    " low, bound) -> _p_value(losses, n, high, bound) <": "differs at equality, by rounding",
     "policy/claims _check_bets: most_shown < -math.log(delta) -> most_shown <=": (
         "differs at equality, by rounding"
     ),
