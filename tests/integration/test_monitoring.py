@@ -81,15 +81,20 @@ def metric(server: VllmServer, name: str) -> float:
 
 
 def settled(words: list[str], requests: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What the log says once so many requests stand in it and every audit of them has ended."""
-    until = time.monotonic() + 120
+    """What the log says once every audit has ended: of so many requests, or those till the alarm.
+
+    In its shadow a policy is not audited, and its requests do not count.
+    """
+    until, before = time.monotonic() + 120, None
     while True:
         capsys.readouterr()
         main([*words, "--json"])
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        if found["requests"] >= requests and found["unresolved"] == found["shed"]:
+        whole = found["requests"] >= requests or found["alarm"] is not None
+        if whole and found["unresolved"] == found["shed"] and found == before:
             return found
         assert time.monotonic() < until, found
+        before = found
         time.sleep(0.5)
 
 
