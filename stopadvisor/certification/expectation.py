@@ -91,4 +91,4 @@ def saving_band(
         deviation = np.abs(resampled - saving) / error
     largest = np.nan_to_num(deviation, posinf=0.0).max(axis=1)  # a constant saving cannot deviate
     reach = float(np.quantile(largest, level)) * error
-    return np.stack([saving - reach, saving + reach])
+    return np.stack([saving - reach, np.minimum(saving + reach, 100.0)])  # no more can be saved

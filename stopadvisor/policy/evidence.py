@@ -14,6 +14,7 @@ from typing import Any
 from stopadvisor.policy.checks import (
     LINE,
     SHARE_OR_END,
+    FieldCheck,
     expect,
     map_of,
     nullable,
@@ -38,24 +39,24 @@ def _is_number(value: Any) -> bool:
 _SAVING = where("a number of at most 100", lambda v: _is_number(v) and v <= 100 + _SLACK)
 _RISK = where("a number from -1 to 1", lambda v: _is_number(v) and -1 <= v <= 1)
 _WEIGHT = where("a number >= 0", lambda v: _is_number(v) and v >= 0)
-_SAVINGS = nullable(
-    where(
-        "two numbers of at most 100, the lower first",
+
+
+def _ends(what: str, low: float, high: float) -> FieldCheck:
+    """FieldCheck for the two ends of an interval, the lower first."""
+    return where(
+        f"two numbers{what}, the lower first",
         lambda v: (
-            type(v) is list and len(v) == 2 and all(map(_is_number, v)) and v[0] <= v[1] <= 100
+            type(v) is list
+            and len(v) == 2
+            and all(map(_is_number, v))
+            and low <= v[0] <= v[1] <= high
         ),
     )
-)
-_SHARES = where(
-    "two numbers from 0 to 1, the lower first",
-    lambda v: (
-        type(v) is list and len(v) == 2 and all(map(_is_number, v)) and 0 <= v[0] <= v[1] <= 1
-    ),
-)
-_ANY_TWO = where(
-    "two numbers, the lower first",
-    lambda v: type(v) is list and len(v) == 2 and all(map(_is_number, v)) and v[0] <= v[1],
-)
+
+
+_SAVINGS = nullable(_ends(" of at most 100", -math.inf, 100))
+_SHARES = _ends(" from 0 to 1", 0, 1)
+_ANY_TWO = _ends("", -math.inf, math.inf)
 _EXPECTED = record(
     {},
     more=True,

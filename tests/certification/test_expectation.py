@@ -153,3 +153,10 @@ def test_a_higher_level_is_wider() -> None:
         widths.append(float((high - low).sum()))
     assert widths == sorted(widths)
     assert widths[0] < widths[-1]
+
+
+def test_no_band_says_that_more_than_everything_is_saved() -> None:
+    rng = np.random.default_rng(5)
+    costs = np.where(rng.random((60, 1)) < 0.05, 40.0, 0.0)  # nearly all of it is saved
+    low, high = saving_band(costs, np.full(60, 100.0), rng=rng)
+    assert low[0] < 100 == high[0]
