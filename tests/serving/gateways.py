@@ -226,6 +226,17 @@ def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
 
 
 @contextmanager
+def odd_server() -> Iterator[OddServer]:
+    """Serve reasoning in a field of its own until the block is left."""
+    server = OddServer(chat="reasoning_content")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
 def running(
     policies: Path, *servers: FakeServer | str, token: str | None = None, **changes: Any
 ) -> Iterator[RunningGateway]:

@@ -34,6 +34,7 @@ from tests.serving.gateways import (
     OddServer,
     RunningGateway,
     chat_body,
+    odd_server,
     running,
     save_policy_of,
     until,
@@ -45,10 +46,8 @@ SECRET = "sk-canary-7f3a9c51e2"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OddServer]:
-    server = OddServer(chat="reasoning_content")
-    server.start()
-    yield server
-    server.stop()
+    with odd_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tests.serving.gateways import (
     OddServer,
     RunningGateway,
     chat_body,
+    odd_server,
     running,
     save_policy_of,
     until,
@@ -26,10 +27,8 @@ from tests.serving.gateways import (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[OddServer]:
-    server = OddServer(chat="reasoning_content")
-    server.start()
-    yield server
-    server.stop()
+    with odd_server() as server:
+        yield server
 
 
 @pytest.fixture

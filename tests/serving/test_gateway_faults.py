@@ -25,6 +25,7 @@ from tests.serving.gateways import (
     OddServer,
     RunningGateway,
     chat_body,
+    odd_server,
     running,
     save_policy_of,
     until,
@@ -36,10 +37,8 @@ AT_ONCE = 0.1
 
 @pytest.fixture
 def server() -> Iterator[OddServer]:
-    server = OddServer(chat="reasoning_content")
-    server.start()
-    yield server
-    server.stop()
+    with odd_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tests.serving.gateways import (
     OddServer,
     RunningGateway,
     chat_body,
+    odd_server,
     running,
     save_policy_of,
     until,
@@ -30,19 +31,15 @@ LONG = 70_000
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("policies") / "stops.json"
-    server = OddServer(chat="reasoning_content")
-    server.start()
-    save_policy_of(server, path)
-    server.stop()
+    with odd_server() as server:
+        save_policy_of(server, path)
     return path
 
 
 @pytest.fixture
 def server() -> Iterator[OddServer]:
-    server = OddServer(chat="reasoning_content")
-    server.start()
-    yield server
-    server.stop()
+    with odd_server() as server:
+        yield server
 
 
 @pytest.fixture
