@@ -246,6 +246,8 @@ _JSON = json.JSONEncoder(
 ).encode
 _BATCH = 256
 _SHORT_TEXT = 2048
+_AT_ONCE = 1 << 17
+"""Values and letters that are encoded in one piece, three megabytes of JSON at most."""
 
 
 def canonical_digest(content: Mapping[str, Any]) -> str:
@@ -263,37 +265,56 @@ def canonical_digest(content: Mapping[str, Any]) -> str:
 
 def _canonical(value: Any) -> Iterator[str]:
     """Canonical JSON in pieces; the content is no deeper than `check_plain` lets pass."""
-    kind = type(value)
-    if kind is str and len(value) > _SHORT_TEXT:
-        yield '"'
-        for start in range(0, len(value), _SHORT_TEXT):
-            yield _JSON(value[start : start + _SHORT_TEXT])[1:-1]
-        yield '"'
+    if _is_small(value):
+        yield _JSON(value)
     elif isinstance(value, dict):
         yield "{"
-        for number, key in enumerate(sorted(value)):
-            yield "," if number else ""
-            yield from _canonical(key)
-            yield ":"
-            yield from _canonical(value[key])
+        keys = sorted(value)
+        for start in range(0, len(keys), _BATCH):
+            some = {key: value[key] for key in keys[start : start + _BATCH]}
+            yield "," if start else ""
+            if _is_small(some):
+                yield _JSON(some)[1:-1]
+                continue
+            for number, (key, item) in enumerate(some.items()):
+                yield "," if number else ""
+                yield from _canonical(key)
+                yield ":"
+                yield from _canonical(item)
         yield "}"
     elif isinstance(value, (list, tuple)):
         yield "["
         for start in range(0, len(value), _BATCH):
             batch = value[start : start + _BATCH]
             yield "," if start else ""
-            if all(_is_light(item) for item in batch):
+            if _is_small(batch):
                 yield _JSON(batch)[1:-1]
                 continue
             for number, item in enumerate(batch):
                 yield "," if number else ""
                 yield from _canonical(item)
         yield "]"
-    else:
-        yield _JSON(value)
+    else:  # a long text
+        yield '"'
+        for start in range(0, len(value), _SHORT_TEXT):
+            yield _JSON(value[start : start + _SHORT_TEXT])[1:-1]
+        yield '"'
 
 
-def _is_light(value: Any) -> bool:
-    if type(value) is str:
-        return len(value) <= _SHORT_TEXT
-    return not isinstance(value, (dict, list, tuple))
+def _is_small(value: Any) -> bool:
+    """Whether a value, with all that is in it, may be encoded in one piece."""
+    left = _AT_ONCE
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            left -= len(item)
+        elif isinstance(item, (dict, list, tuple)):
+            left -= len(item)
+            if left >= 0:  # before its parts are listed
+                waiting += item
+                if isinstance(item, dict):
+                    waiting += item.values()
+        if left < 0:
+            return False
+    return True

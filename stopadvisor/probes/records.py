@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ class ProbeRecord:
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
-        data = asdict(self)
+        data = vars(self) | {"checkpoints": [dict(vars(each)) for each in self.checkpoints]}
         for row in data["checkpoints"]:
             if row["visible_tokens"] is None:
                 for name in _VISIBLE:
@@ -104,8 +104,7 @@ class ProbeRecord:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> ProbeRecord:
         """Read a record back; `where` names file and line for the error message."""
-        names = {f.name for f in fields(cls)} - {"marker_positions", "cannot_tell"}
-        missing = sorted(names - set(data))
+        missing = sorted(_REQUIRED - data.keys())
         if missing:
             raise ProbeError(f"{where}: field {missing[0]!r} is missing")
         try:
@@ -114,11 +113,13 @@ class ProbeRecord:
             raise ProbeError(f"{where}: field 'checkpoints': {error}") from error
         found = data.get("marker_positions")
         return cls(
-            **{name: data[name] for name in names - {"checkpoints"}},
-            checkpoints=checkpoints,
+            **{name: data[name] for name in _REQUIRED} | {"checkpoints": checkpoints},
             marker_positions=None if found is None else tuple(found),
             cannot_tell=data.get("cannot_tell", 0),
         )
+
+
+_REQUIRED = {f.name for f in fields(ProbeRecord)} - {"marker_positions", "cannot_tell"}
 
 
 def graded_table(

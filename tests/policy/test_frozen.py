@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import os
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy import file as policy_file
-from stopadvisor.policy import frozen
+from stopadvisor.policy import frozen, values
 from stopadvisor.policy.frozen import (
     FAMILIES,
     Policy,
@@ -109,6 +110,24 @@ def test_building_is_deterministic_and_repeatable() -> None:
     assert build_policy(example_content()) == content
     assert build_policy(content) == content  # schema, golden and digest are made anew
     assert content["digest"] == canonical_digest(content)
+
+
+@pytest.mark.parametrize("at_once", [0, 40, 1000, values._AT_ONCE])
+def test_the_digest_is_that_of_the_json_however_it_is_cut(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = values._BATCH + 1
+    content = {
+        "list": [[0.1] * many, {}, [], "text", None, True],
+        "dict": {str(k): [k, {"ü": -0.0}] for k in range(many)},
+        "text": 'x\n"ü🙂' * many,
+        "one": ["long", "x" * 3 * values._SHORT_TEXT],
+        "digest": "not part of it",
+    }
+    monkeypatch.setattr(values, "_AT_ONCE", at_once)
+    parts = {key: value for key, value in content.items() if key != "digest"}
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    assert canonical_digest(content) == hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 @pytest.mark.parametrize("content", [example_content(), full_budget_content()])
