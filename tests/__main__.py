@@ -45,6 +45,8 @@ class Check:
     """What follows the interpreter's name."""
     beside: bool = False
     """Whether it runs while the others do, and ends the last of them where it fails."""
+    parallel: bool = False
+    """Whether it is pytest with its workers, to which other arguments go."""
 
 
 LINT = (
@@ -59,8 +61,13 @@ LINT = (
 )
 
 
+COLLECT = Check("pytest --collect-only", ("-m", "pytest", "--collect-only", "-qq", "-n", "0"))
+"""While the linters run: test modules, and what they import, are compiled once.  In a new clone
+every worker would do so, each in 16 seconds of a processor."""
+
+
 def _pytest(*words: str) -> Check:
-    return Check(" ".join(("pytest", *words)), ("-m", "pytest", *WORKERS, *words))
+    return Check(" ".join(("pytest", *words)), ("-m", "pytest", *WORKERS, *words), parallel=True)
 
 
 TIERS: dict[str, tuple[Check, ...]] = {
@@ -97,14 +104,18 @@ def main(arguments: Sequence[str]) -> int:
     beside = next((check for check in TIERS[tier] if check.beside), None)
     *first, last = (check for check in TIERS[tier] if not check.beside)
     with TemporaryFile() as said:  # shown when it ends, apart from what the others say
-        other = beside and _start(beside, output=said)
+        other = _start(beside, output=said) if beside else None
+        collecting = _start(COLLECT, output=subprocess.DEVNULL) if first and last.parallel else None
         for check in first:
             code = _start(check).wait()
             if code:
-                if other:
-                    other.terminate()
-                    other.wait()
+                for process in (other, collecting):
+                    if process:
+                        process.terminate()
+                        process.wait()
                 return _failed(check, code)
+        if collecting:
+            collecting.wait()  # what it finds wrong the tests say themselves
         running = _start(last, rest)
         if beside and other:
             code = other.wait()
@@ -119,16 +130,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _start(
-    check: Check, rest: Sequence[str] = (), *, output: IO[bytes] | None = None
+    check: Check, rest: Sequence[str] = (), *, output: IO[bytes] | int | None = None
 ) -> subprocess.Popen[bytes]:
-    extra = rest if check.shown.startswith("pytest") else ()
+    extra = rest if check.parallel else ()
     print(f"$ {' '.join((check.shown, *extra))}", flush=True)
     return subprocess.Popen(
         [sys.executable, *check.words, *extra],
         cwd=ROOT,
         env=ENVIRONMENT,
         stdout=output,
-        stderr=output and subprocess.STDOUT,
+        stderr=None if output is None else subprocess.STDOUT,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import __main__ as checks
 from tests.__main__ import TIERS, Check, main
 
 WAITS = """
@@ -68,6 +69,19 @@ def test_what_fails_beside_comes_before_the_tests(
     assert out.startswith("$ types\n$ style\nstyle ran\n$ tests\n")
     assert "types ran" in out
     assert err.endswith(f"tests: {blamed!r} failed with exit code {code}\n" if blamed else "")
+
+
+def test_workers_begin_when_everything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compiled = tmp_path / "compiled"
+    collects = f"import pathlib, time; time.sleep(1); pathlib.Path({str(compiled)!r}).touch()"
+    looks = f"import pathlib, sys; sys.exit(not pathlib.Path({str(compiled)!r}).exists())"
+    monkeypatch.setattr(checks, "COLLECT", says("collected", collects))
+    tests = Check("tests", ("-c", looks), parallel=True)
+    monkeypatch.setitem(TIERS, "full", (says("style"), tests))
+    assert main([]) == 0
+    assert capfd.readouterr().out == "$ collected\n$ style\nstyle ran\n$ tests\n"
 
 
 def test_after_a_check_that_fails_nothing_runs(
