@@ -31,11 +31,11 @@ from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_graded_by, regrade_run
 from stopadvisor.collection.probing import probe
-from stopadvisor.collection.progress import Progress
 from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
+from stopadvisor.progress import Progress
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
 from stopadvisor.runs.directory import RunDirectory

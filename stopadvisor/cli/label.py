@@ -18,9 +18,9 @@ from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare,
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import ALLOW_TRUNCATED, overrides, setting_options
-from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import CalibrationError, WorkloadError
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.progress import Progress
 from stopadvisor.report.documents.fields import fill
 from stopadvisor.report.documents.label import LabelDocument
 from stopadvisor.report.text.label import show_labels

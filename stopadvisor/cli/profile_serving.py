@@ -38,10 +38,10 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.collection.progress import Progress
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.progress import Progress
 from stopadvisor.report.documents.profile_serving import serving_profile_document
 from stopadvisor.report.text.written import show_profile
 from stopadvisor.rules.serving_profile import ServingProfile, Slo

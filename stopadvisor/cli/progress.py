@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from stopadvisor.printable import printable
 
 if TYPE_CHECKING:
-    from stopadvisor.collection.progress import Progress
+    from stopadvisor.progress import Progress
 
 __all__ = ["LineProgress", "progress_on", "remark_first", "time_left"]
 
@@ -29,7 +29,7 @@ the first that is finished says nothing of the others."""
 def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     """What a command reports its progress to, while it runs."""
     if quiet:
-        from stopadvisor.collection.progress import NullProgress
+        from stopadvisor.progress import NullProgress
 
         yield NullProgress()
     elif err.isatty():

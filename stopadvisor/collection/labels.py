@@ -14,10 +14,10 @@ from pathlib import Path
 
 from stopadvisor.answers.function_grader import BY_GOLD, Grades, described, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
+from stopadvisor.progress import Progress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import Question, Workload, read_workload

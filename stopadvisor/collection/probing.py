@@ -25,7 +25,6 @@ from stopadvisor.collection.labels import check_grader, regrade
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.pilot import CAP_STEP, cue_ids, thinking_cap
 from stopadvisor.collection.preflight import PreflightReport, run_preflight
-from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle
 from stopadvisor.collection.settings import (
@@ -39,6 +38,7 @@ from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
 from stopadvisor.probes.plan import Check, Engine, ProbePlan
+from stopadvisor.progress import Progress, report_remarks
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
@@ -201,7 +201,7 @@ def try_engine(
             known = settings.cue in CUES.values()
             named = dict(CUES) if known else {**CUES, "yours": settings.cue}
             cues = compare_cues(engine, asked, plan, named, **how)
-        report_remarks(engine, progress, set())
+        report_remarks(engine.remarks, progress, set())
     return report, cues
 
 
@@ -270,7 +270,7 @@ class _Probing:
 
     def go(self, path: Path, manifest: dict[str, Any]) -> ProbeSummary:
         fit = fit_questions(self.workload, self.settings)
-        report_remarks(self.engine, self.progress, self.reported)
+        report_remarks(self.engine.remarks, self.progress, self.reported)
         found = RunDirectory.resume(path, manifest)
         plan = found.plan if found else self.settings.plan()
         plan = _settle_cap(
@@ -286,7 +286,7 @@ class _Probing:
             changed = regrade(run, self.graders.right, self.workload)
             self.progress.remark(f"graded again: {changed} questions changed")
         self._preflight(run, fit, batch_size)
-        report_remarks(self.engine, self.progress, self.reported)
+        report_remarks(self.engine.remarks, self.progress, self.reported)
         try:
             collected = collect(
                 self.engine,
@@ -309,7 +309,7 @@ class _Probing:
                 "the same command goes on from there"
             )
             raise
-        report_remarks(self.engine, self.progress, self.reported)
+        report_remarks(self.engine.remarks, self.progress, self.reported)
         self._measure_serving(run, new=collected.n_new > 0)
         for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:
             self.progress.remark(remark)

@@ -14,11 +14,11 @@ import numpy as np
 
 from stopadvisor.collection.markers import CANDIDATES, LEAST_RATE, MarkerFindings, count_words
 from stopadvisor.collection.pilot import auto_budgets, auto_stride, draw_pilot
-from stopadvisor.collection.progress import Progress
 from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace
 from stopadvisor.probes.positions import trace_positions
+from stopadvisor.progress import Progress
 from stopadvisor.workload.questions import Question
 
 __all__ = ["NO_MARKERS", "ProbeCost", "SettledSchedule", "check_markers", "expected_cost", "settle"]

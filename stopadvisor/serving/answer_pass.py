@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_natural
-from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, ThinkingMode, make_requests
 from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.progress import Progress, report_remarks
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
 from stopadvisor.serving.engine import AnsweringEngine
 from stopadvisor.workload.questions import Question
@@ -56,7 +56,7 @@ class AnswerPass:
         left = [question for question in questions if question.id not in done]
         if left:
             self.batch_size = self.asked_size or self.engine.questions_at_once(self.plan)
-        report_remarks(self.engine, self.progress, self.reported)
+        report_remarks(self.engine.remarks, self.progress, self.reported)
         self.progress.begin("answering", len(questions), len(questions) - len(left))
         size = GROUP_BATCHES * self.batch_size if self.compare_full else max(1, len(left))
         for turn, start in enumerate(range(0, len(left), size)):
@@ -66,7 +66,7 @@ class AnswerPass:
             else:
                 for question, reply in self._serve(group, stopping=True):
                     self._keep(question, reply, None)
-        report_remarks(self.engine, self.progress, self.reported)
+        report_remarks(self.engine.remarks, self.progress, self.reported)
 
     def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
         """Ask a group twice; each question is written once it has both answers."""

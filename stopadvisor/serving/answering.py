@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.answers.function_grader import Grades, described, open_graders
-from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import EngineError
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
 from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.progress import Progress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord

@@ -17,11 +17,11 @@ import numpy as np
 
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.collection.pilot import PILOT_QUANTILE, thinking_cap
-from stopadvisor.collection.progress import Progress
 from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
 from stopadvisor.policy.requests import Request
 from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.progress import Progress
 from stopadvisor.rules.cost_fit import fit_costs
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.workload.questions import Question, content_key, read_workload

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.requests import make_requests
+from stopadvisor.progress import Progress
 from stopadvisor.rules.cost_fit import CostFit
 from stopadvisor.rules.serving_profile import Arm, Goodput, Slo
 from stopadvisor.serving.coverage import TASK_HEADER

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import ModelError
+from stopadvisor.progress import Progress
 from stopadvisor.rules.cost_fit import Measurement, fit_costs
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.serving.goodput import ReplaySettings

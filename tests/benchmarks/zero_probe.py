@@ -35,12 +35,12 @@ from stopadvisor.assessment.sequences import FULL_FEATURES, SHORT_FEATURES, Feat
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.labels import grade_traces
 from stopadvisor.collection.markers import sentence_ids
-from stopadvisor.collection.progress import NullProgress
 from stopadvisor.constants import CUES, N_FOLDS
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import graded_table
+from stopadvisor.progress import NullProgress
 from stopadvisor.rules.costs import PAPER_WEIGHTS, Asking, Serving, full_counts, stopped_counts
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.losses import lost_correct

@@ -22,10 +22,10 @@ from stopadvisor.cli.model import DEFAULT_MODEL, ModelOptions, open_engine
 from stopadvisor.cli.probing import ProbeOptions
 from stopadvisor.cli.progress import LineProgress, progress_on, time_left
 from stopadvisor.collection.probing import probe
-from stopadvisor.collection.progress import NullProgress
 from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.constants import CUES
 from stopadvisor.errors import WorkloadError
+from stopadvisor.progress import NullProgress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.scripted import ScriptedEngine, write_sums

@@ -15,11 +15,11 @@ from torch import Tensor
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
-from stopadvisor.collection.progress import NullProgress
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.progress import NullProgress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import read_workload

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from stopadvisor.collection.progress import NullProgress
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import chunks, early_exit
 from stopadvisor.engines.hf.engine import HfEngine
@@ -24,6 +23,7 @@ from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.errors import EngineError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
+from stopadvisor.progress import NullProgress
 from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from stopadvisor.workload.questions import Question, read_workload

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.collection.progress import NullProgress
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.errors import EngineError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.progress import NullProgress
 from stopadvisor.report.documents.run import run_document
 from stopadvisor.serving.answering import AnsweredWorkload, AnswerSettings, answer_workload
 from tests.engines.fake_server import FakeServer, fake_server

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.collection.progress import NullProgress
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.progress import NullProgress
 from stopadvisor.report.headline import gains, goodput_headline
 from stopadvisor.rules.serving_profile import ServingProfile, Slo
 from stopadvisor.serving.goodput import ReplaySettings

@@ -5,9 +5,8 @@ Knows no terminal; `cli.progress` shows what is reported here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
-
-from stopadvisor.probes.plan import Engine
 
 __all__ = ["NullProgress", "Progress", "report_remarks"]
 
@@ -48,9 +47,9 @@ class NullProgress:
         """Pass over a remark."""
 
 
-def report_remarks(engine: Engine, progress: Progress, reported: set[str]) -> None:
+def report_remarks(remarks: Sequence[str], progress: Progress, reported: set[str]) -> None:
     """Pass on what an engine wants known, unless it was reported already."""
-    for remark in engine.remarks:
+    for remark in remarks:
         if remark not in reported:
             reported.add(remark)
             progress.remark(remark)
