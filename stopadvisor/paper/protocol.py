@@ -27,11 +27,11 @@ from stopadvisor.constants import (
     PROBE_CAP,
 )
 from stopadvisor.errors import CalibrationError
+from stopadvisor.paper.costs import PaperCosts, paper_costs
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.losses import lost_correct
-from stopadvisor.rules.paper_costs import PaperCosts, paper_costs
 from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
 from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
 

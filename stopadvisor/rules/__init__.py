@@ -2,5 +2,5 @@
 
 __all__ = [
     "boosting", "cost_fit", "costs", "drift", "families", "features", "leaf_bits", "losses",
-    "outcomes", "paper_costs", "schedules", "scorer", "scores", "serving_profile"
+    "outcomes", "schedules", "scorer", "scores", "serving_profile"
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.rules.paper_costs import paper_costs
+from stopadvisor.paper.costs import paper_costs
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import (

@@ -23,7 +23,6 @@ from stopadvisor.rules.costs import (
     serving_costs,
     stopped_counts,
 )
-from stopadvisor.rules.paper_costs import paper_costs
 from tests.populations import make_table, with_own_positions
 
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
@@ -391,14 +390,3 @@ def test_impossible_requests_are_refused() -> None:
             Weights(*values, unit="x")
     with pytest.raises(CalibrationError, match="round trip -1"):
         Weights(0.0, 0.0, 1.0, "x", round_trip=-1.0)
-
-
-def test_the_papers_accounting_by_hand() -> None:
-    # Recipe: min(T, B_j) + 48 (j + 1); prefix-cache adds 0.1 B_j (j + 1), black-box the sum of
-    # the prefixes probed so far; full is T + 48.
-    found = paper_costs(one_question(trace_tokens=np.array([60])))
-    assert found.thinking.tolist() == [[0, 50, 60]]
-    assert found.total.tolist() == [[48, 146, 204]]
-    assert found.prefix_cache.tolist() == [[48, 146 + 0.1 * 50 * 2, 204 + 0.1 * 80 * 3]]
-    assert found.black_box.tolist() == [[48, 146 + 50, 204 + 130]]
-    assert found.full_total.tolist() == [108]

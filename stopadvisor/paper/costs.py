@@ -1,4 +1,4 @@
-"""Capped tokens as the paper counts them, beside which `costs` counts every request.
+"""Capped tokens as the paper counts them, beside which `rules.costs` counts every request.
 
 Knows no weights but the paper's own, no scores and no thresholds.
 """
