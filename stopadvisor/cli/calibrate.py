@@ -42,7 +42,7 @@ from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.signature import SigningKey, signing_key
 from stopadvisor.report.documents.calibrate import (
     CalibrateDocument,
-    Written,
+    PolicyFiles,
     calibration_document,
     transfer_calibration_document,
 )
@@ -221,14 +221,14 @@ def _calibrate(
     if alpha is None:
         raise CalibrationError(_which_alpha(source, file))
 
-    def places(content: Mapping[str, Any]) -> Written:
+    def places(content: Mapping[str, Any]) -> PolicyFiles:
         if options.out is not None:
-            return Written(free_file(options.out, content, alpha), None)
+            return PolicyFiles(free_file(options.out, content, alpha), None)
         name = own_name(alpha, content["digest"])
         target = source.folder / f"{name}.{options.format}"
         stands = stops_already(source.folder, format=options.format)
         use = content["kind"] == "stop" or not stands
-        return Written(target, source.folder / f"policy.{options.format}" if use else None)
+        return PolicyFiles(target, source.folder / f"policy.{options.format}" if use else None)
 
     server = None if source.is_archive else read_regime(source.folder)
     measured = None if server is None else server.regime
@@ -237,25 +237,25 @@ def _calibrate(
         own = certify(source, request)
         if not request.fresh:
             assessment = own.assessment
-        content, written = own.content, places(own.content)
-        document = calibration_document(own, written, measured)
+        content, files = own.content, places(own.content)
+        document = calibration_document(own, files, measured)
     else:
         policy = load_policy(file)
         found = certify_transfer(policy, str(file), source, request, comparing=options.compare)
-        content, written = found.content, places(found.content)
+        content, files = found.content, places(found.content)
         document = transfer_calibration_document(
-            source.folder, found, policy.content, file, written, measured
+            source.folder, found, policy.content, file, files, measured
         )
-    if options.out not in (None, written.policy):
+    if options.out not in (None, files.policy):
         document["remarks"].append(
             f"{options.out} holds another certified policy and stays as it is: the new one is "
-            f"{written.policy}"
+            f"{files.policy}"
         )
-    put(content, written.policy, document, format=options.format)
+    put(content, files.policy, document, format=options.format)
     if key is not None:
-        sign_policy(written.policy, key, digest=content["digest"])
-    if written.promoted is not None:
-        promote(written.policy)
+        sign_policy(files.policy, key, digest=content["digest"])
+    if files.promoted is not None:
+        promote(files.policy)
     return document, assessment
 
 

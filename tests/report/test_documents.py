@@ -18,7 +18,7 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.documents.calibrate import Written, calibration_document
+from stopadvisor.report.documents.calibrate import PolicyFiles, calibration_document
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.runs.ledger import LookRequest, take_looks
 from stopadvisor.runs.sources import Source, open_source
@@ -115,7 +115,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     )
     document = calibration_document(
         Certification(assessment, calibration, look, content, ()),
-        Written(tmp_path / "policy.joblib", None),
+        PolicyFiles(tmp_path / "policy.joblib", None),
     )
     assert_plain("calibrate", document)
     assert document["certified"] == (document["certificate"] is not None)

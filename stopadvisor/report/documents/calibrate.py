@@ -29,7 +29,12 @@ from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.stats.bounds import Certified, NotCertified
 
-__all__ = ["CalibrateDocument", "Written", "calibration_document", "transfer_calibration_document"]
+__all__ = [
+    "CalibrateDocument",
+    "PolicyFiles",
+    "calibration_document",
+    "transfer_calibration_document",
+]
 
 
 class _LookFields(TypedDict):
@@ -143,7 +148,7 @@ class CalibrateDocument(_AdvisedFields, _CertificationFields, _OptionalFields):
 
 
 @dataclass(frozen=True)
-class Written:
+class PolicyFiles:
     """The files of a policy."""
 
     policy: Path
@@ -152,13 +157,13 @@ class Written:
 
 
 def calibration_document(
-    found: Certification, written: Written, measured: str | None = None
+    found: Certification, files: PolicyFiles, measured: str | None = None
 ) -> CalibrateDocument:
     """Build the document of a rule that was chosen on this run."""
     assessment = found.assessment
     choice, advice = assessment.choice, assessment.recommendation
     point = choice.advised_point
-    common = _certification(found, choice.settings, assessment.source.folder, written)
+    common = _certification(found, choice.settings, assessment.source.folder, files)
     return {
         **common,
         "advised_family": advice.family,
@@ -180,11 +185,11 @@ def transfer_calibration_document(
     found: TransferCertification,
     source: Mapping[str, Any],
     source_path: Path,
-    written: Written,
+    files: PolicyFiles,
     measured: str | None = None,
 ) -> CalibrateDocument:
     """Build the document of a rule that came from another policy."""
-    common = _certification(found, found.settings, folder, written)
+    common = _certification(found, found.settings, folder, files)
     return {
         **common,
         # Nothing is chosen on fit questions here, so nothing was advised.
@@ -201,7 +206,10 @@ def transfer_calibration_document(
 
 
 def _certification(
-    found: Certification | TransferCertification, settings: Settings, folder: Path, written: Written
+    found: Certification | TransferCertification,
+    settings: Settings,
+    folder: Path,
+    files: PolicyFiles,
 ) -> _CertificationFields:
     """Certificate or refusal, and the policy written."""
     content, calibration, look = found.content, found.calibration, found.look
@@ -217,8 +225,8 @@ def _certification(
         confidence=None if look is None else look.confidence,
         look=look,
         certified=calibration.rule is not None,
-        policy=written.policy,
-        promoted=written.promoted,
+        policy=files.policy,
+        promoted=files.promoted,
         schedule=_positions(content),
         where=where_of(content),
         expected=shown_expectation(content["expected"]),
