@@ -28,7 +28,14 @@ from stopadvisor.serving.monitoring import Alarm, drift_reference, watch_setting
 if TYPE_CHECKING:  # needs an extra, and the command line reads the settings below
     from stopadvisor.serving.metrics import Metrics
 
-__all__ = ["ALARM_ACTIONS", "AlarmAction", "AuditSettings", "Auditor", "FullThinking", "Served"]
+__all__ = [
+    "ALARM_ACTIONS",
+    "AlarmAction",
+    "AuditSettings",
+    "AuditedReply",
+    "Auditor",
+    "FullThinking",
+]
 
 AlarmAction = Literal["log", "shadow", "exit"]
 ALARM_ACTIONS: tuple[AlarmAction, ...] = ("log", "shadow", "exit")
@@ -79,7 +86,7 @@ class AuditSettings:
 
 
 @dataclass(frozen=True)
-class Served:
+class AuditedReply:
     """One covered request that was answered."""
 
     id: str
@@ -144,7 +151,9 @@ class Auditor:
         self._show()
         self._look()
 
-    def served(self, found: Served, finish: Callable[[], Awaitable[FullThinking]] | None) -> None:
+    def served(
+        self, found: AuditedReply, finish: Callable[[], Awaitable[FullThinking]] | None
+    ) -> None:
         """Take note of a request whose reply was sent; begins its audit where it is picked.
 
         Returns at once.  Within an event loop.  `finish` is None where there is no room for an
@@ -198,7 +207,9 @@ class Auditor:
         digest = hmac.digest(self.key, request_id.encode(), hashlib.sha256)
         return int.from_bytes(digest[:8], "big") < self.settings.share * 2**64
 
-    async def _audit(self, found: Served, finish: Callable[[], Awaitable[FullThinking]]) -> None:
+    async def _audit(
+        self, found: AuditedReply, finish: Callable[[], Awaitable[FullThinking]]
+    ) -> None:
         try:
             finished = await finish()
         except asyncio.CancelledError:
@@ -270,7 +281,7 @@ def _send(address: str, body: bytes) -> None:
         _log.error("the webhook was not reached: %s", type(error).__name__)
 
 
-def _differs(found: Served, finished: FullThinking) -> bool:
+def _differs(found: AuditedReply, finished: FullThinking) -> bool:
     """Whether the reply is not what full thinking said: the loss `differs` of one question.
 
     An empty answer equals nothing, and a trace that was cut said nothing.

@@ -16,7 +16,13 @@ from prometheus_client import CollectorRegistry
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.serving.audit_log import find_series, replay
-from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, FullThinking, Served
+from stopadvisor.serving.audits import (
+    AlarmAction,
+    AuditedReply,
+    Auditor,
+    AuditSettings,
+    FullThinking,
+)
 from stopadvisor.serving.metrics import Metrics
 from tests.policy_content import example_content
 
@@ -36,8 +42,8 @@ def auditor(folder: Path, acted: list[AlarmAction] | None = None, **fields: Any)
     return Auditor(policy(), settings, Metrics(registry), taken.append)
 
 
-def served(key: str, answer: str | None = "42", stop: int | None = 43) -> Served:
-    return Served(key, stop, answer, "numeric", 60, 20)
+def served(key: str, answer: str | None = "42", stop: int | None = 43) -> AuditedReply:
+    return AuditedReply(key, stop, answer, "numeric", 60, 20)
 
 
 def finished(text: str | None = "The answer is 42.", tokens: int = 30) -> Finish:
@@ -47,7 +53,7 @@ def finished(text: str | None = "The answer is 42.", tokens: int = 30) -> Finish
     return finish
 
 
-def run(found: Auditor, *requests: tuple[Served, Finish]) -> None:
+def run(found: Auditor, *requests: tuple[AuditedReply, Finish]) -> None:
     async def go() -> None:
         for request, finish in requests:
             found.served(request, finish)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.serving.audit_log import find_series, replay, reset
-from stopadvisor.serving.audits import AuditSettings, FullThinking, Served
+from stopadvisor.serving.audits import AuditedReply, AuditSettings, FullThinking
 from stopadvisor.serving.gateway.auditing import ALARMED
 from tests.engines.fake_server import FakeServer
 from tests.serving.gateways import (
@@ -86,7 +86,7 @@ def test_audits_make_room_for_requests(tmp_path: Path) -> None:
                     await asyncio.sleep(3_600)
                     raise AssertionError
 
-                auditor.served(Served("held", 4, "5", "numeric", 10, 10), never)
+                auditor.served(AuditedReply("held", 4, "5", "numeric", 10, 10), never)
                 assert auditor._running
 
             asyncio.run_coroutine_threadsafe(begin(), gateway.loop).result(5)

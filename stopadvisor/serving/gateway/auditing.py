@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request
-from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, FullThinking, Served
+from stopadvisor.serving.audits import (
+    AlarmAction,
+    AuditedReply,
+    Auditor,
+    AuditSettings,
+    FullThinking,
+)
 from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.metrics import Metrics
 
@@ -73,7 +79,7 @@ class GatewayAudits:
             return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
 
         auditor.served(
-            Served(
+            AuditedReply(
                 id=request_id,
                 stop=reply.budget,
                 answer=reply.answer,

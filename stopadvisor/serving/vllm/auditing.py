@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
-from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, FullThinking, Served
+from stopadvisor.serving.audits import (
+    AlarmAction,
+    AuditedReply,
+    Auditor,
+    AuditSettings,
+    FullThinking,
+)
 from stopadvisor.serving.chat_answer import Answered
 from stopadvisor.serving.coverage import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
@@ -66,7 +72,7 @@ class EngineAudits:
             return FullThinking(model.stops.visible_text(trace.visible) if closed else None, tokens)
 
         self.auditor.served(
-            Served(
+            AuditedReply(
                 id=name,
                 stop=None if stop is None else stop.position,
                 answer=take_out(task, text),
