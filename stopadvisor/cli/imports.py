@@ -31,7 +31,7 @@ from stopadvisor.cli.progress import progress_on, remark_first
 from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.report.text.written import show_import, show_import_log
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
-from stopadvisor.workload.imports.logged import Asked
+from stopadvisor.workload.imports.logged import LogOptions
 from stopadvisor.workload.imports.registry import FORMATS
 from stopadvisor.workload.imports.tables import COLUMNS
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
@@ -220,7 +220,7 @@ def run_log(options: ImportLogOptions, out: TextIO, err: TextIO) -> int:
     from stopadvisor.workload.questions import read_workload
 
     markers = KNOWN_MARKERS if options.markers is None else (options.markers,)
-    log = FORMATS[options.kind].read(options.sources, Asked(options.columns, markers))
+    log = FORMATS[options.kind].read(options.sources, LogOptions(options.columns, markers))
     found = gather(log, task=options.task, traces_only=options.traces_only)
     lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in found.lines)
     replace_file(options.out, encode(lines))

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from stopadvisor.errors import WorkloadError
 from stopadvisor.workload.imports import inspect_log, logged
 from stopadvisor.workload.imports.gather import Gathered, gather
-from stopadvisor.workload.imports.logged import Asked
+from stopadvisor.workload.imports.logged import LogOptions
 from stopadvisor.workload.imports.registry import FORMATS
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
@@ -27,7 +27,7 @@ SUMS = [json.loads(line) for line in (LOGS / "sums.jsonl").read_text().splitline
 
 
 def read(kind: str, *paths: Path, all_of: str | None = None, **columns: str) -> Gathered:
-    return gather(FORMATS[kind].read(paths, Asked(columns)), task=all_of)
+    return gather(FORMATS[kind].read(paths, LogOptions(columns)), task=all_of)
 
 
 def user(text: str) -> list[dict[str, str]]:
@@ -76,7 +76,7 @@ def test_inspects_log_may_be_json_and_hold_choices() -> None:
 
 
 def test_only_what_has_its_thinking_may_be_wanted() -> None:
-    log = FORMATS["inspect"].read([LOGS / "inspect" / "sums.eval"], Asked())
+    log = FORMATS["inspect"].read([LOGS / "inspect" / "sums.eval"], LogOptions())
     found = gather(log, traces_only=True)
     assert [line["id"] for line in found.lines] == ["sum-3", "sum-1", "sum-6"]
     assert (found.n_untraced, found.without_thinking) == (0, ())
@@ -322,7 +322,7 @@ def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Pa
     (tmp_path / "t.csv").write_text("ask,right\nWhy?,Paris\n")
     with pytest.raises(WorkloadError, match=r"t.csv:2: field 'gold': expected an option letter"):
         read("csv", tmp_path / "t.csv", all_of="choice", question="ask", gold="right")
-    log = FORMATS["csv"].read([tmp_path / "t.csv"], Asked({"question": "ask"}))
+    log = FORMATS["csv"].read([tmp_path / "t.csv"], LogOptions({"question": "ask"}))
     broken = replace(log, entries=(replace(log.entries[0], thinking="\ud800"),))
     with pytest.raises(WorkloadError, match=r"t.csv:2: .*half a surrogate pair"):
         gather(broken)

@@ -20,9 +20,9 @@ from typing import Any
 from stopadvisor.errors import WorkloadError
 from stopadvisor.workload.imports.logged import (
     MOST_BYTES,
-    Asked,
     LogContent,
     Logged,
+    LogOptions,
     chat_messages,
     gold_text,
     load_json,
@@ -42,13 +42,13 @@ _ATTACHMENT = "attachment://"
 """Stands in for a long text, which the sample's ``attachments`` hold once."""
 
 
-def read_inspect(paths: Sequence[Path], asked: Asked) -> LogContent:
+def read_inspect(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read inspect_ai's logs."""
     entries: list[Logged] = []
     left_out: list[str] = []
     for path in paths:
         for where, sample in _samples(path):
-            entries.append(_logged(where, sample, asked, left_out))
+            entries.append(_logged(where, sample, log_options, left_out))
     return LogContent(tuple(entries), tuple(left_out))
 
 
@@ -114,7 +114,9 @@ def _zipfile() -> ModuleType:
 # --- Samples --------------------------------------------------------------------------------------
 
 
-def _logged(where: str, sample: dict[str, Any], asked: Asked, left_out: list[str]) -> Logged:
+def _logged(
+    where: str, sample: dict[str, Any], log_options: LogOptions, left_out: list[str]
+) -> Logged:
     attachments = sample.get("attachments")
     known = attachments if isinstance(attachments, dict) else {}
     messages = sample.get("messages")
@@ -122,7 +124,7 @@ def _logged(where: str, sample: dict[str, Any], asked: Asked, left_out: list[str
     answered = bool(messages) and is_reply(messages[-1])
     thinking = reply = None
     if answered:
-        thinking, reply = _reply(messages.pop(), where, asked)
+        thinking, reply = _reply(messages.pop(), where, log_options)
         if thinking is None and reply is None:
             left_out.append(f"{where}: reply: expected text, got none")
     else:
@@ -163,7 +165,9 @@ def _asked_messages(
     return ({"role": "user", "content": found},)
 
 
-def _reply(message: dict[str, Any], where: str, asked: Asked) -> tuple[str | None, str | None]:
+def _reply(
+    message: dict[str, Any], where: str, log_options: LogOptions
+) -> tuple[str | None, str | None]:
     """Thinking and reply of the assistant's message; both None where it says nothing."""
     content = message.get("content")
     if isinstance(content, str):
@@ -173,7 +177,7 @@ def _reply(message: dict[str, Any], where: str, asked: Asked) -> tuple[str | Non
     reasoning = [part for part in content if part.get("type") == "reasoning"]
     text = "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
     if not reasoning:
-        return split_thinking(text, asked.markers) if text else (None, None)
+        return split_thinking(text, log_options.markers) if text else (None, None)
     if any(part.get("redacted") for part in reasoning):
         return None, text or None
     return "\n".join(str(part.get("reasoning", "")) for part in reasoning), text or None

@@ -13,9 +13,9 @@ from typing import Any
 
 from stopadvisor.workload.imports.logged import (
     LETTERS,
-    Asked,
     LogContent,
     Logged,
+    LogOptions,
     chat_messages,
     gold_text,
     option_lines,
@@ -28,17 +28,19 @@ from stopadvisor.workload.traces import split_thinking
 __all__ = ["read_lighteval"]
 
 
-def read_lighteval(paths: Sequence[Path], asked: Asked) -> LogContent:
+def read_lighteval(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read lighteval's details."""
     entries: list[Logged] = []
     left_out: list[str] = []
     for path in paths:
         for where, row in read_parquet(path, ("doc", "model_response")):
-            entries += _logged(where, row, asked, left_out)
+            entries += _logged(where, row, log_options, left_out)
     return LogContent(tuple(entries), tuple(left_out))
 
 
-def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str]) -> list[Logged]:
+def _logged(
+    where: str, row: Mapping[str, Any], log_options: LogOptions, left_out: list[str]
+) -> list[Logged]:
     doc, response = row["doc"], row["model_response"]
     for name, value in (("doc", doc), ("model_response", response)):
         if not isinstance(value, dict):
@@ -57,7 +59,9 @@ def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str
         refuse(where, "model_response.reasonings", f"{len(texts)} texts", reasonings)
     found = []
     for text, reasoning in zip(texts, reasonings, strict=True):
-        thinking, reply = (reasoning, text) if reasoning else split_thinking(text, asked.markers)
+        thinking, reply = (
+            (reasoning, text) if reasoning else split_thinking(text, log_options.markers)
+        )
         found.append(Logged(**{**vars(entry), "thinking": thinking, "reply": reply}))
     return found or [entry]
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from stopadvisor.workload.imports.logged import (
     LETTERS,
-    Asked,
     LogContent,
     Logged,
+    LogOptions,
     chat_messages,
     gold_text,
     named_fields,
@@ -39,7 +39,7 @@ _SOLUTION_END = "####"
 """What GSM8K's solutions have before the answer."""
 
 
-def read_lm_eval(paths: Sequence[Path], asked: Asked) -> LogContent:
+def read_lm_eval(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read the samples of lm-evaluation-harness."""
     entries: list[Logged] = []
     left_out: list[str] = []
@@ -50,23 +50,25 @@ def read_lm_eval(paths: Sequence[Path], asked: Asked) -> LogContent:
             if isinstance(number, list | dict):
                 refuse(where, "doc_id", "a number or text", number)
             if first.setdefault(number, row.get("filter")) == row.get("filter"):
-                entries += _logged(where, row, asked, left_out)
+                entries += _logged(where, row, log_options, left_out)
     return LogContent(tuple(entries), tuple(left_out))
 
 
-def _logged(where: str, row: dict[str, Any], asked: Asked, left_out: list[str]) -> list[Logged]:
+def _logged(
+    where: str, row: dict[str, Any], log_options: LogOptions, left_out: list[str]
+) -> list[Logged]:
     requests = row.get("arguments")
     if not isinstance(requests, dict) or not requests:
         refuse(where, "arguments", "the requests of a sample of lm-eval", requests)
     doc = row.get("doc")
     doc = doc if isinstance(doc, dict) else {}
     options = _options(requests)
-    gold = _gold(where, row, doc, options, asked, left_out)
+    gold = _gold(where, row, doc, options, log_options, left_out)
     entry = Logged(
         where,
-        _messages(where, requests, doc, options, asked),
+        _messages(where, requests, doc, options, log_options),
         gold=gold,
-        **named_fields(where, asked, lambda kind: _field(doc, asked, kind, where)),
+        **named_fields(where, log_options, lambda kind: _field(doc, log_options, kind, where)),
     )
     replies = row.get("resps")
     if options or not isinstance(replies, list) or not replies:
@@ -76,7 +78,7 @@ def _logged(where: str, row: dict[str, Any], asked: Asked, left_out: list[str]) 
     for text in texts:
         if not isinstance(text, str):
             refuse(where, "resps", "texts", text)
-        thinking, reply = split_thinking(text, asked.markers)
+        thinking, reply = split_thinking(text, log_options.markers)
         found.append(Logged(**{**vars(entry), "thinking": thinking, "reply": reply}))
     return found
 
@@ -92,11 +94,11 @@ def _gold(
     row: Mapping[str, Any],
     doc: Mapping[str, Any],
     options: Sequence[str],
-    asked: Asked,
+    log_options: LogOptions,
     left_out: list[str],
 ) -> str | None:
-    if "gold" in asked.columns:
-        return gold_text(_field(doc, asked, "gold", where), where, "gold", left_out)
+    if "gold" in log_options.columns:
+        return gold_text(_field(doc, log_options, "gold", where), where, "gold", left_out)
     gold = gold_text(row.get("target"), where, "target", left_out)
     if gold is not None and options:
         if not gold.isdecimal() or int(gold) >= len(options):
@@ -115,13 +117,13 @@ def _messages(
     requests: Mapping[str, Any],
     doc: Mapping[str, Any],
     options: Sequence[str],
-    asked: Asked,
+    log_options: LogOptions,
 ) -> tuple[Mapping[str, str], ...]:
     """The prompt as it was sent, or the field that was named."""
-    if "question" in asked.columns:
-        text = plain_text(_field(doc, asked, "question", where), where, "question")
+    if "question" in log_options.columns:
+        text = plain_text(_field(doc, log_options, "question", where), where, "question")
         if text is None:
-            refuse(where, f"doc.{asked.columns['question']}", "text that is not empty", text)
+            refuse(where, f"doc.{log_options.columns['question']}", "text that is not empty", text)
         return _user(text, options)
     request = next(iter(requests.values()))
     sent = request.get("arg_0") if isinstance(request, dict) else None
@@ -150,9 +152,9 @@ def _user(text: str, options: Sequence[str]) -> tuple[Mapping[str, str], ...]:
     return ({"role": "user", "content": option_lines(text, options) if options else text},)
 
 
-def _field(doc: Mapping[str, Any], asked: Asked, kind: str, where: str) -> Any:
+def _field(doc: Mapping[str, Any], log_options: LogOptions, kind: str, where: str) -> Any:
     """A field of the question's document that the user named; None where none is named."""
-    name = asked.columns.get(kind)
+    name = log_options.columns.get(kind)
     if name is None:
         return None
     if name not in doc:

@@ -19,8 +19,8 @@ from stopadvisor.workload.lines import refuse
 __all__ = [
     "LETTERS",
     "MOST_BYTES",
-    "Asked",
     "LogContent",
+    "LogOptions",
     "Logged",
     "chat_messages",
     "check_columns",
@@ -40,7 +40,7 @@ MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True)
-class Asked:
+class LogOptions:
     """How a log is to be read, as far as the user says."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,9 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
     return str(value)
 
 
-def named_fields(where: str, asked: Asked, value: Callable[[str], Any]) -> dict[str, Any]:
+def named_fields(
+    where: str, log_options: LogOptions, value: Callable[[str], Any]
+) -> dict[str, Any]:
     """What the user's columns say of a question beside its text, gold and reply.
 
     Parameters
@@ -108,11 +110,11 @@ def named_fields(where: str, asked: Asked, value: Callable[[str], Any]) -> dict[
     """
     kinds = {"name": "id", "category": "category", "group": "group", "task": "task"}
     found = {
-        name: plain_text(value(kind), where, asked.columns.get(kind, kind))
+        name: plain_text(value(kind), where, log_options.columns.get(kind, kind))
         for name, kind in kinds.items()
     }
     if found["task"] not in (None, *TASKS):
-        refuse(where, asked.columns["task"], f"one of {', '.join(TASKS)}", found["task"])
+        refuse(where, log_options.columns["task"], f"one of {', '.join(TASKS)}", found["task"])
     return found
 
 

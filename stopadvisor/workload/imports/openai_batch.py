@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import WorkloadError
-from stopadvisor.workload.imports.logged import Asked, LogContent, Logged, chat_messages
+from stopadvisor.workload.imports.logged import LogContent, Logged, LogOptions, chat_messages
 from stopadvisor.workload.lines import read_rows, refuse, text_field
 from stopadvisor.workload.traces import message_reply
 
 __all__ = ["read_openai_batch"]
 
 
-def read_openai_batch(paths: Sequence[Path], asked: Asked) -> LogContent:
+def read_openai_batch(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read a batch's files, output and input in any order."""
     questions: dict[str, tuple[str, Mapping[str, Any]]] = {}
     replies: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -36,13 +36,13 @@ def read_openai_batch(paths: Sequence[Path], asked: Asked) -> LogContent:
             if name in known:
                 refuse(where, "custom_id", f"one not yet in {known[name][0]}", name)
             known[name] = (where, row)
-    return _joined(questions, replies, asked, paths)
+    return _joined(questions, replies, log_options, paths)
 
 
 def _joined(
     questions: Mapping[str, tuple[str, Mapping[str, Any]]],
     replies: Mapping[str, tuple[str, Mapping[str, Any]]],
-    asked: Asked,
+    log_options: LogOptions,
     paths: Sequence[Path],
 ) -> LogContent:
     if not questions:
@@ -67,7 +67,7 @@ def _joined(
             continue
         where, row = replies[name]
         for choice in _choices(where, row, left_out) or [{}]:
-            thinking, reply = message_reply(choice.get("message", {}), where, asked.markers)
+            thinking, reply = message_reply(choice.get("message", {}), where, log_options.markers)
             ended = choice.get("finish_reason") == "stop"
             entries.append(Logged(where, messages, None, name, None, thinking, reply, ended))
     return LogContent(tuple(entries), tuple(left_out))

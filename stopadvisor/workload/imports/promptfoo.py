@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.workload.imports.logged import (
-    Asked,
     LogContent,
     Logged,
+    LogOptions,
     chat_messages,
     gold_text,
     named_fields,
@@ -36,7 +36,7 @@ _THINKING, _BLANK = "Thinking: ", "\n\n"
 """How promptfoo's own providers write reasoning, and what stands behind it."""
 
 
-def read_promptfoo(paths: Sequence[Path], asked: Asked) -> LogContent:
+def read_promptfoo(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read promptfoo's results."""
     entries: list[Logged] = []
     left_out: list[str] = []
@@ -49,42 +49,46 @@ def read_promptfoo(paths: Sequence[Path], asked: Asked) -> LogContent:
             where = f"{path}: results[{number}]"
             if not isinstance(row, dict):
                 refuse(where, "results", "an object", row)
-            entries.append(_logged(where, row, asked, left_out))
+            entries.append(_logged(where, row, log_options, left_out))
     return LogContent(tuple(entries), tuple(left_out))
 
 
-def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str]) -> Logged:
+def _logged(
+    where: str, row: Mapping[str, Any], log_options: LogOptions, left_out: list[str]
+) -> Logged:
     thinking = reply = None
     response = row.get("response")
     output = response.get("output") if isinstance(response, dict) else None
     if isinstance(output, str) and output:
-        thinking, reply = _told_apart(output, asked)
+        thinking, reply = _told_apart(output, log_options)
     else:
         why = row.get("error") or (response or {}).get("error") or "none"
         left_out.append(f"{where}: reply: expected text, got {str(why)[:100]!r}")
     return Logged(
         where,
-        _messages(where, row, asked),
-        gold=_gold(where, row, asked, left_out),
+        _messages(where, row, log_options),
+        gold=_gold(where, row, log_options, left_out),
         thinking=thinking,
         reply=reply,
         ended=isinstance(response, dict) and response.get("finishReason") == "stop",
-        **named_fields(where, asked, lambda kind: _variable(where, row, asked, kind)),
+        **named_fields(where, log_options, lambda kind: _variable(where, row, log_options, kind)),
     )
 
 
-def _told_apart(output: str, asked: Asked) -> tuple[str | None, str | None]:
+def _told_apart(output: str, log_options: LogOptions) -> tuple[str | None, str | None]:
     """Thinking and reply in an output."""
     thinking, blank, reply = output.removeprefix(_THINKING).partition(_BLANK)
     if output.startswith(_THINKING) and blank and _BLANK not in reply:
         return thinking, reply
-    return split_thinking(output, asked.markers)
+    return split_thinking(output, log_options.markers)
 
 
-def _messages(where: str, row: Mapping[str, Any], asked: Asked) -> tuple[Mapping[str, str], ...]:
+def _messages(
+    where: str, row: Mapping[str, Any], log_options: LogOptions
+) -> tuple[Mapping[str, str], ...]:
     """The prompt as it was sent: a text, or chat messages written as JSON."""
-    if "question" in asked.columns:
-        sent = _variable(where, row, asked, "question")
+    if "question" in log_options.columns:
+        sent = _variable(where, row, log_options, "question")
     else:
         prompt = row.get("prompt")
         sent = prompt.get("raw") if isinstance(prompt, dict) else prompt
@@ -99,9 +103,11 @@ def _messages(where: str, row: Mapping[str, Any], asked: Asked) -> tuple[Mapping
     return ({"role": "user", "content": sent},)
 
 
-def _gold(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str]) -> str | None:
-    if "gold" in asked.columns:
-        return gold_text(_variable(where, row, asked, "gold"), where, "gold", left_out)
+def _gold(
+    where: str, row: Mapping[str, Any], log_options: LogOptions, left_out: list[str]
+) -> str | None:
+    if "gold" in log_options.columns:
+        return gold_text(_variable(where, row, log_options, "gold"), where, "gold", left_out)
     case = row.get("testCase")
     checks = case.get("assert") if isinstance(case, dict) else None
     equal = [
@@ -114,9 +120,9 @@ def _gold(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str])
     return gold_text(fixed, where, "testCase.assert", left_out)
 
 
-def _variable(where: str, row: Mapping[str, Any], asked: Asked, kind: str) -> Any:
+def _variable(where: str, row: Mapping[str, Any], log_options: LogOptions, kind: str) -> Any:
     """A variable of the test case that the user named; None where none is named."""
-    name = asked.columns.get(kind)
+    name = log_options.columns.get(kind)
     if name is None:
         return None
     found = row.get("vars")

@@ -10,7 +10,7 @@ from typing import Literal
 from stopadvisor.workload.imports.inspect_log import read_inspect
 from stopadvisor.workload.imports.lighteval import read_lighteval
 from stopadvisor.workload.imports.lm_eval import read_lm_eval
-from stopadvisor.workload.imports.logged import Asked, LogContent
+from stopadvisor.workload.imports.logged import LogContent, LogOptions
 from stopadvisor.workload.imports.openai_batch import read_openai_batch
 from stopadvisor.workload.imports.promptfoo import read_promptfoo
 from stopadvisor.workload.imports.tables import read_csv, read_parquet_table
@@ -22,7 +22,7 @@ __all__ = ["FORMATS", "LogFormat"]
 class LogFormat:
     """One format."""
 
-    read: Callable[[Sequence[Path], Asked], LogContent]
+    read: Callable[[Sequence[Path], LogOptions], LogContent]
     files: str
     """What its files are."""
     columns: Literal["none", "some", "question"] = "none"

@@ -14,9 +14,9 @@ from typing import Any
 from stopadvisor.errors import WorkloadError
 from stopadvisor.workload.imports.logged import (
     MOST_BYTES,
-    Asked,
     LogContent,
     Logged,
+    LogOptions,
     chat_messages,
     check_columns,
     gold_text,
@@ -36,28 +36,30 @@ COLUMNS = ("question", "gold", "thinking", "answer", "id", "category", "group", 
 _Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
 
-def read_csv(paths: Sequence[Path], asked: Asked) -> LogContent:
+def read_csv(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read CSV files with a header."""
-    return _read(paths, asked, _csv_rows)
+    return _read(paths, log_options, _csv_rows)
 
 
-def read_parquet_table(paths: Sequence[Path], asked: Asked) -> LogContent:
+def read_parquet_table(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read Parquet files; raises as `read_csv`."""
-    return _read(paths, asked, read_parquet)
+    return _read(paths, log_options, read_parquet)
 
 
-def _read(paths: Sequence[Path], asked: Asked, rows: Any) -> LogContent:
-    wanted = sorted(set(asked.columns.values()))
+def _read(paths: Sequence[Path], log_options: LogOptions, rows: Any) -> LogContent:
+    wanted = sorted(set(log_options.columns.values()))
     entries: list[Logged] = []
     left_out: list[str] = []
     for path in paths:
         for where, row in rows(path, wanted):
-            entries.append(_logged(where, row, asked, left_out))
+            entries.append(_logged(where, row, log_options, left_out))
     return LogContent(tuple(entries), tuple(left_out))
 
 
-def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str]) -> Logged:
-    names = asked.columns
+def _logged(
+    where: str, row: Mapping[str, Any], log_options: LogOptions, left_out: list[str]
+) -> Logged:
+    names = log_options.columns
 
     def value(kind: str) -> Any:
         return row[names[kind]] if kind in names else None
@@ -78,14 +80,14 @@ def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str
             refuse(where, names["question"], "text that is not empty", question)
         messages = ({"role": "user", "content": shown},)
     if thinking is None and reply is not None:
-        thinking, reply = split_thinking(reply, asked.markers)
+        thinking, reply = split_thinking(reply, log_options.markers)
     return Logged(
         where,
         messages,
         gold=gold_text(value("gold"), where, names.get("gold", "gold"), left_out),
         thinking=thinking,
         reply=reply,
-        **named_fields(where, asked, value),
+        **named_fields(where, log_options, value),
     )
 
 
