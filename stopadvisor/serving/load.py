@@ -243,18 +243,20 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
         yield line
 
 
-Ask = Callable[[int], Awaitable[Timed]]
+SendRequest = Callable[[int], Awaitable[Timed]]
 """Sends the request of a number."""
 
 
-async def closed_loop(ask: Ask, requests: int, at_once: int) -> tuple[list[Timed], float]:
+async def closed_loop(
+    send_request: SendRequest, requests: int, at_once: int
+) -> tuple[list[Timed], float]:
     """Send so many requests, so many at once; what was answered, and the seconds of all."""
     left = iter(range(requests))
     answers: dict[int, Timed] = {}
 
     async def work() -> None:
         for number in left:
-            answers[number] = await ask(number)
+            answers[number] = await send_request(number)
 
     now = asyncio.get_running_loop().time
     began = now()
@@ -268,7 +270,7 @@ async def closed_loop(ask: Ask, requests: int, at_once: int) -> tuple[list[Timed
 
 
 async def open_loop(
-    ask: Ask, arrivals: Sequence[float], hopeless: Callable[[int, Timed], bool]
+    send_request: SendRequest, arrivals: Sequence[float], hopeless: Callable[[int, Timed], bool]
 ) -> list[Timed | None]:
     """Send a request at each time of arrival, in seconds from now, and wait for the answers.
 
@@ -280,7 +282,7 @@ async def open_loop(
     over = asyncio.Event()
 
     async def send(number: int) -> None:
-        answers[number] = found = await ask(number)
+        answers[number] = found = await send_request(number)
         if hopeless(number, found):
             over.set()
 
