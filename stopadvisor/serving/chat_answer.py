@@ -29,7 +29,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop
 from stopadvisor.serving.chat_reply import ChatCounts, Finish, TextStream, forced_content
 
-__all__ = ["Answered", "ChatModel", "Reader", "answer_chat"]
+__all__ = ["ChatAnswer", "ChatModel", "Reader", "answer_chat"]
 
 
 _ABANDON_SECONDS = 0.05
@@ -99,7 +99,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class Answered:
+class ChatAnswer:
     """One request that is over."""
 
     trace: Trace
@@ -128,7 +128,7 @@ async def answer_chat(
     task: str,
     shadow: bool = False,
     reader: Reader | None = None,
-) -> Answered:
+) -> ChatAnswer:
     """Think, probe and answer; cancel it to give all of that up.
 
     Parameters
@@ -240,7 +240,7 @@ class _Request:
             streams=self.reader is not None,
         )
 
-    async def answer(self) -> Answered:
+    async def answer(self) -> ChatAnswer:
         seldom = self.reader is None and not self.session.needs_ids
         thinking = _Thinking(self.model, self.trace, seldom)
         try:
@@ -317,7 +317,7 @@ class _Request:
         if self.reader is not None and (text := self._visible_text.take(shown, last=last)):
             await self.reader.content(text)
 
-    async def _stopped(self, stop: Stop, forced: ForcedAnswer | None) -> Answered:
+    async def _stopped(self, stop: Stop, forced: ForcedAnswer | None) -> ChatAnswer:
         """Answer behind the stop: with the forced answer, or with a visible one that is written."""
         model, trace = self.model, self.trace
         await self._show([], last=True)
@@ -337,7 +337,7 @@ class _Request:
             finish = "stop" if written[-1:] and written[-1] in model.stop_ids else "length"
         return self._answered(stop.position, visible, content, finish, stop)
 
-    async def _ended(self, thinking: _Thinking) -> Answered:
+    async def _ended(self, thinking: _Thinking) -> ChatAnswer:
         """Let the model write the answer that it began by itself, if it was not cut."""
         trace, stop_ids = self.trace, self.model.stop_ids
         if self.early is not None:  # the thinking ended just there
@@ -369,10 +369,10 @@ class _Request:
 
     def _answered(
         self, shown: int, visible: int, content: str | None, finish: Finish, stop: Stop | None
-    ) -> Answered:
+    ) -> ChatAnswer:
         trace = self.trace
         own = visible if stop is None else 0  # of the visible answer, drawn with the trace itself
-        return Answered(
+        return ChatAnswer(
             trace=trace,
             stop=stop,
             shadow=self.shadow,

@@ -14,7 +14,7 @@ from stopadvisor.errors import EngineError
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.plan import Prompt
 from stopadvisor.probes.trigger import GridTrigger
-from stopadvisor.serving.chat_answer import Answered, answer_chat
+from stopadvisor.serving.chat_answer import ChatAnswer, answer_chat
 from tests.engines.fake_server import Story, ids_of, words
 from tests.policy_content import family_content, full_budget_content, open_cue_content
 from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, bound_at, policy_of
@@ -50,10 +50,10 @@ def answered(
     within: float | None = None,
     max_logprobs: int = 20,
     **changes: Any,
-) -> Answered:
+) -> ChatAnswer:
     policy = policy_of(changes.pop("content", None), **changes)
 
-    async def ask() -> Answered:
+    async def ask() -> ChatAnswer:
         model = bound_at(engine, policy, max_logprobs=max_logprobs).model
         model = model.for_request("chatcmpl-1", None)
         trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from stopadvisor.engines.openai.trace import Trace
 from stopadvisor.errors import ModelError
-from stopadvisor.serving.chat_answer import Answered, answer_chat
+from stopadvisor.serving.chat_answer import ChatAnswer, answer_chat
 from stopadvisor.serving.chat_reply import (
     HEADER,
     KEEP_ALIVE,
@@ -39,7 +39,7 @@ __all__ = ["AfterReply", "PolicyRoute"]
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-AfterReply = Callable[[CoveredRequest, Answered, EngineModel, str], None]
+AfterReply = Callable[[CoveredRequest, ChatAnswer, EngineModel, str], None]
 """Is called when a reply was sent under the policy, with the request's model and the reply's id; it
 must return at once, and may begin work of its own."""
 
@@ -205,7 +205,7 @@ class _PolicyResponse(Response):
         self.record.ttft_seconds = time.perf_counter() - self.began
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    def _record(self, answered: Answered) -> None:
+    def _record(self, answered: ChatAnswer) -> None:
         """Take down the counts."""
         record, counts = self.record, answered.counts
         stop = answered.stop or answered.shadow

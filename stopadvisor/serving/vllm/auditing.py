@@ -18,7 +18,7 @@ from stopadvisor.serving.audits import (
     AuditSettings,
     FullThinking,
 )
-from stopadvisor.serving.chat_answer import Answered
+from stopadvisor.serving.chat_answer import ChatAnswer
 from stopadvisor.serving.coverage import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.vllm.engine import EngineModel
@@ -58,7 +58,7 @@ class EngineAudits:
         return self._in_shadow
 
     def __call__(
-        self, covered: CoveredRequest, answered: Answered, model: EngineModel, name: str
+        self, covered: CoveredRequest, answered: ChatAnswer, model: EngineModel, name: str
     ) -> None:
         """Take note of a request that was answered under the policy."""
         trace, task, stop = answered.trace, covered.request.task, answered.stop
