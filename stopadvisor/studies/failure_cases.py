@@ -119,7 +119,7 @@ class _Comparison:
 
 
 @dataclass(frozen=True)
-class _Words:
+class _SourceTexts:
     """What is known in words of a source's questions."""
 
     answers: Mapping[tuple[str, int], Sequence[str]]
@@ -136,7 +136,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     shown = _shown(options)
     views = paper_views(sources)
     protocols, reasons = deploy_protocols(sources, study_settings(options))
-    words = {view.label: _words(source) for source, view in zip(sources, views, strict=True)}
+    texts_of = {view.label: _source_texts(source) for source, view in zip(sources, views, strict=True)}
     compared = [_compare_paper(view, options) for view in views]
     found: list[Row | str] = list(reasons)
     for deploy in protocols:
@@ -147,7 +147,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             compared.append(comparison)
     texts: dict[_Text, None] = {}  # a question may be shown under both protocols
     for each in compared:
-        for row in _rows(each, words[each.label], shown):
+        for row in _rows(each, texts_of[each.label], shown):
             if isinstance(row, _Text):
                 texts[row] = None
             else:
@@ -252,7 +252,7 @@ def _columns(deploy: DeployProtocol, sequence: ThresholdSequence) -> IntArray:
 # --- Rows -----------------------------------------------------------------------------------------
 
 
-def _rows(pair: _Comparison, words: _Words, shown: int) -> Iterator[Row]:
+def _rows(pair: _Comparison, texts: _SourceTexts, shown: int) -> Iterator[Row]:
     listed: dict[int, None] = {}
     for case in find_cases(pair.rules):
         size = case.rows.size
@@ -269,10 +269,10 @@ def _rows(pair: _Comparison, words: _Words, shown: int) -> Iterator[Row]:
             listed[row] = None
     for row in listed:
         question = pair.table.ids[row]
-        answers = words.answers.get((question, int(pair.table.samples[row])))
+        answers = texts.answers.get((question, int(pair.table.samples[row])))
         yield from _trajectory(pair, row, answers)
-        if question in words.questions:
-            yield _Text(pair.label, question, *words.questions[question])
+        if question in texts.questions:
+            yield _Text(pair.label, question, *texts.questions[question])
 
 
 def _case(pair: _Comparison, name: str, row: int) -> _Case:
@@ -312,19 +312,19 @@ def _trajectory(
         )
 
 
-def _words(source: Source) -> _Words:
+def _source_texts(source: Source) -> _SourceTexts:
     """Answers and texts of a source."""
     if source.manifest is None:
         path = json.loads((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
         rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
-        return _Words({(name, 0): answers for name, answers in rows}, {})
+        return _SourceTexts({(name, 0): answers for name, answers in rows}, {})
     records = RunDirectory.load(source.folder).records()
     try:
         workload = read_workload(Path(source.manifest["workload"]["path"]))
         asked = {q.key: q.messages[-1]["content"] for q in workload.questions}
     except WorkloadError:
         asked = {}  # the file is gone or has changed: answers stand without their questions
-    return _Words(
+    return _SourceTexts(
         {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records},
         {
             r.id: (asked.get(r.key), r.gold, r.natural_answer and r.natural_answer.strip())
