@@ -31,7 +31,7 @@ _DRAWS = 8
 """Calibration sets of each size; the full one is drawn once."""
 
 
-class _Drawn(
+class _CertifiedBySize(
     RunRow,
     table="drawn",
     title="Certified by the paper's bound, alpha = {alpha:g}",
@@ -64,16 +64,16 @@ class _Planned(
 
 
 OUTLINE = Outline(
-    "calibration-size", 'Section "A Three-Regime Map" (n_cal <= 80)', (_Drawn, _Planned)
+    "calibration-size", 'Section "A Three-Regime Map" (n_cal <= 80)', (_CertifiedBySize, _Planned)
 )
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Certified savings along the number of calibration questions."""
-    return study_both(OUTLINE, sources, options, _drawn_rows, _planned_rows)
+    return study_both(OUTLINE, sources, options, _certified_rows, _planned_rows)
 
 
-def _drawn_rows(view: View, options: StudyOptions) -> Iterator[_Drawn]:
+def _certified_rows(view: View, options: StudyOptions) -> Iterator[_CertifiedBySize]:
     setting = paper_setting(view)
     calibration, test = paper_split(view.table.n_questions)
     rng = np.random.default_rng(options.seed)
@@ -89,15 +89,15 @@ def _drawn_rows(view: View, options: StudyOptions) -> Iterator[_Drawn]:
             for _ in range(1 if size == calibration.size else _DRAWS)
         ]
         for name, points in zip(("learned", "scalar"), zip(*pairs, strict=True), strict=True):
-            yield _drawn_row(view.label, name, points, size, options.delta)
+            yield _certified_row(view.label, name, points, size, options.delta)
 
 
-def _drawn_row(
+def _certified_row(
     label: str, name: str, points: Sequence[OperatingPoint], size: int, delta: float
-) -> _Drawn:
+) -> _CertifiedBySize:
     savings = [p.total_saving_pct for p in points]
     slacks = [math.sqrt(math.log(p.candidates / delta) / (2 * size)) for p in points]
-    return _Drawn(
+    return _CertifiedBySize(
         run=label,
         side=name,
         questions=size,
@@ -123,11 +123,13 @@ def _planned_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Pl
         planned = replace(deploy, most_losses=most)
         found = planned.cheapest(sequences)
         first = None if found is None else first_useful_risk(fit, found[0])
-        chance = 0.0 if first is None else power(size, settings.alpha, delta, first, settings.bound)
+        probability = (
+            0.0 if first is None else power(size, settings.alpha, delta, first, settings.bound)
+        )
         yield _Planned(
             run=deploy.label,
             questions=size,
             allowed_losses=allowed if allowed >= 0 else None,
-            chance=chance,
+            chance=probability,
             expected=planned.expected(sequences),
         )

@@ -136,7 +136,9 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     shown = _shown(options)
     views = paper_views(sources)
     protocols, reasons = deploy_protocols(sources, study_settings(options))
-    texts_of = {view.label: _source_texts(source) for source, view in zip(sources, views, strict=True)}
+    texts_of = {
+        view.label: _source_texts(source) for source, view in zip(sources, views, strict=True)
+    }
     compared = [_compare_paper(view, options) for view in views]
     found: list[Row | str] = list(reasons)
     for deploy in protocols:
