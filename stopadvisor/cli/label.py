@@ -131,21 +131,21 @@ def run(
     if options.request.overrides.alpha is None:
         raise CalibrationError(_WHICH_ALPHA)
     with progress_on(err, quiet=options.output.quiet) as progress:
-        opened = _open(options, progress)
+        run = _open(options, progress)
     with Grader() as grader:
         if options.sheet is not None:
-            opened.file.add(read_sheet(options.sheet, opened.directory, options.labeller)[0])
+            run.file.add(read_sheet(options.sheet, run.directory, options.labeller)[0])
         elif options.export is None:
-            where = (opened.labelling, opened.records, opened.file, opened.texts)
+            where = (run.labelling, run.records, run.file, run.texts)
             LabelLoop(*where, options.labeller, grader, key, line).ask(err)
-        labels = opened.file.read()
-        known = known_labels(opened.labelling.questions, opened.records, labels, grader)
-    emit(_document(options, opened, known), options.output, out, show_labels)
+        labels = run.file.read()
+        known = known_labels(run.labelling.questions, run.records, labels, grader)
+    emit(_document(options, run, known), options.output, out, show_labels)
     return 0
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _LabelRun:
     """A run for which the look was taken."""
 
     labelling: Labelling
@@ -156,7 +156,7 @@ class _Opened:
     """What was asked, by key of the question."""
 
 
-def _open(options: LabelOptions, progress: Progress) -> _Opened:
+def _open(options: LabelOptions, progress: Progress) -> _LabelRun:
     source = open_source(options.path)
     if source.is_archive:
         raise CalibrationError(f"{options.path}: an archive holds its gold: nothing to label")
@@ -168,18 +168,18 @@ def _open(options: LabelOptions, progress: Progress) -> _Opened:
     for remark in (file.torn(), missing):
         if remark is not None:
             progress.remark(f"note: {remark}")
-    return _Opened(labelling, directory, records, file, texts)
+    return _LabelRun(labelling, directory, records, file, texts)
 
 
-def _document(options: LabelOptions, opened: _Opened, known: KnownLabels) -> LabelDocument:
+def _document(options: LabelOptions, run: _LabelRun, known: KnownLabels) -> LabelDocument:
     """How far the labels carry; writes the sheet that was asked for."""
-    labelling, choice = opened.labelling, opened.labelling.choice
+    labelling, choice = run.labelling, run.labelling.choice
     state = labelling.state(known.grades)
     sheets = None
     if options.export is not None:
         rows = state.forecast.likely[: options.most].tolist()
-        sheets = [_sheet(opened, row) for row in rows]
-        write_sheet(options.export, sheets, opened.directory)
+        sheets = [_sheet(run, row) for row in rows]
+        write_sheet(options.export, sheets, run.directory)
     return fill(
         LabelDocument,
         run=options.path,
@@ -191,16 +191,16 @@ def _document(options: LabelOptions, opened: _Opened, known: KnownLabels) -> Lab
         certified_saving_pct=state.saving_pct,
         labellers=known.settled.by_labeller,
         disagreements=sorted(known.settled.disagreeing),
-        file=opened.file.path,
+        file=run.file.path,
         exported=options.export,
         n_exported=None if sheets is None else len(sheets),
     )
 
 
-def _sheet(opened: _Opened, row: int) -> LabelSheet:
-    record = opened.records[opened.labelling.questions.ids[row]]
-    answers = opened.labelling.answers(row, record)
-    return LabelSheet(record.id, opened.texts.get(record.key, ""), tuple(answers))
+def _sheet(run: _LabelRun, row: int) -> LabelSheet:
+    record = run.records[run.labelling.questions.ids[row]]
+    answers = run.labelling.answers(row, record)
+    return LabelSheet(record.id, run.texts.get(record.key, ""), tuple(answers))
 
 
 def _questions(run: RunDirectory) -> tuple[dict[str, str], str | None]:
