@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -222,6 +223,7 @@ def upper_limit(losses: int, n: int, delta: float, bound: Bound = "exact") -> fl
     return float(scipy.optimize.brentq(excess, low, high)) if excess(high) < 0 else 1.0
 
 
+@lru_cache(maxsize=4096)  # choosing and planning ask for a few of them thousands of times
 def max_losses(n: int, alpha: float, delta: float, bound: Bound = "exact") -> int:
     """Most losses among `n` that still exclude a risk above alpha; -1 if not even none does."""
     _check_level("alpha", alpha)

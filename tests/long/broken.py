@@ -204,14 +204,14 @@ VARIANTS: Iterable[Variant] = (
     Variant(
         "empirical risk ≤ α, no bound",
         without_a_bound,
-        (2, 40, 20_000),
+        (1, 40, 10_000),
         (20, 50, 200_000),
         ".39–.56",
     ),
     Variant(
         "cheapest of 25 sequences, each at δ, n_cal 36",
         _cheapest_of_25(TINY, 0.15),
-        (6, 50, 10_000),
+        (2, 50, 5_000),
         (20, 100, 100_000),
         ".14–.15",
     ),
@@ -228,11 +228,11 @@ VARIANTS: Iterable[Variant] = (
     Variant(
         "boosted trees refitted on calibration",
         boosted_on_calibration,
-        (1, 40, 10_000),
+        (1, 30, 5_000),
         (1, 200, 100_000),
         ".44–.83",
     ),
     Variant(
-        "best of ten split seeds", best_of_ten_splits, (1, 150, 5_000), (1, 1000, 50_000), ".14–.21"
+        "best of ten split seeds", best_of_ten_splits, (1, 100, 5_000), (1, 1000, 50_000), ".14–.21"
     ),
 )

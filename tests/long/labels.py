@@ -8,7 +8,9 @@ or so many as were planned for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -222,19 +224,27 @@ def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Fo
     """Calibrations whose rule, certified by a broken way of asking, has a risk above alpha."""
     way, population = BROKEN[name], POPULATIONS[0]
     alpha, n, violations = _BROKEN_AT, population.n_calibration, 0
-    known = population.draw(truth, seeded(population, alpha, 73), alpha=alpha)
     for fit_set in range(fit_sets):
-        rng = seeded(population, alpha, 74, fit_set)
-        fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
-        settings = settings_of(population, alpha)
-        choice = _choose(_unlabelled(fit).as_fit(), n, settings)
-        sequence = choice.sequences[0]
-        risk = Truth.of(sequence.scorer, sequence.thresholds, known).risk
+        choice, risk, drawn = _chosen(fit_set, truth)
+        rng = deepcopy(drawn)
         everyone = AskingPlan.of(choice, np.arange(n))
         for _ in range(calibrations):
             index = way(_tests(choice, population.draw(n, rng, alpha=alpha), everyone)[0])
             violations += bool(index >= 0 and risk[index] > alpha)
     return Found(fit_sets * calibrations, violations)
+
+
+@cache  # the same for every broken way
+def _chosen(fit_set: int, truth: int) -> tuple[Choice, FloatArray, np.random.Generator]:
+    """A choice, the true risk at each of its thresholds, and where calibrations come from."""
+    population, alpha = POPULATIONS[0], _BROKEN_AT
+    rng = seeded(population, alpha, 74, fit_set)
+    fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
+    settings = settings_of(population, alpha)
+    choice = _choose(_unlabelled(fit).as_fit(), population.n_calibration, settings)
+    known = population.draw(truth, seeded(population, alpha, 73), alpha=alpha)
+    sequence = choice.sequences[0]
+    return choice, Truth.of(sequence.scorer, sequence.thresholds, known).risk, rng
 
 
 # --- What is run ----------------------------------------------------------------------------------

@@ -112,13 +112,13 @@ def paper_populations() -> Iterator[KnownPopulation]:
 def tasks(*, short: bool) -> list[Task]:
     """Every simulation of the report."""
     size = SHORT if short else FULL
-    against = Size(1, 15, 10_000, 0) if short else Size(10, 30, 100_000, 0)
+    against = Size(1, 8, 5_000, 0) if short else Size(10, 30, 100_000, 0)
     out = [
         Task("black box", black_box, (MIXED, alpha, 10_000 if short else 200_000))
         for alpha in (0.05, 0.15)
     ]
     for population, alpha in ((SMALL, 0.10), (TINY, 0.15)):
-        runs, truth = (8, 5_000) if short else (300, 50_000)
+        runs, truth = (4, 5_000) if short else (300, 50_000)
         out.append(Task("few", few_labels, (population, alpha, runs, truth)))
     for population, n_fit, n_calibration in LIMITED:
         resized = replace(population, n_fit=n_fit, n_calibration=n_calibration)
@@ -127,7 +127,7 @@ def tasks(*, short: bool) -> list[Task]:
             if not short:
                 out.append(Task("lower limit", lower_limit, (resized, 300, 50_000, alpha)))
             elif population is MIXED and alpha == ALPHAS[-1]:
-                out.append(Task("lower limit", lower_limit, (resized, 8, 5_000, alpha)))
+                out.append(Task("lower limit", lower_limit, (resized, 4, 5_000, alpha)))
     for labels, alpha in ((400, 0.05), (900, 0.10)):
         n_fit = labels * 2 // 5
         for population in POPULATIONS[:4]:
@@ -141,7 +141,7 @@ def tasks(*, short: bool) -> list[Task]:
         for k, variant in enumerate(VARIANTS)
         if not short or variant.short is not None
     ]
-    out.append(Task("sequence", sequence_over_five, (1, 2000 if short else 20_000, 0)))
+    out.append(Task("sequence", sequence_over_five, (1, 500 if short else 20_000, 0)))
     out += [
         Task("coverage", run_cell, (population, alpha, size))
         for population, alpha in coverage_cells()
@@ -157,7 +157,7 @@ def tasks(*, short: bool) -> list[Task]:
     for population, alpha, n in interval_cases():
         if not short:
             out.append(Task("intervals", covered, (population, alpha, n, 500, 100_000)))
-        elif n == 40 and population in (MIXED, EARLY):
+        elif n == 40 and alpha == 0.10 and population in (MIXED, EARLY):
             out.append(Task("intervals", covered, (population, alpha, n, 100, 10_000)))
     streams = 60 if short else 2_000
     for name in watched_cases():
@@ -179,7 +179,7 @@ def tasks(*, short: bool) -> list[Task]:
             repeats = 200 if case.every_schedule else 500
             out.append(Task("comparison", told_apart, (case, repeats)))
         elif case.population is MIXED and case.alpha == 0.10 and not case.every_schedule:
-            out.append(Task("comparison", told_apart, (case, 50 if case.n_fit == 400 else 200)))
+            out.append(Task("comparison", told_apart, (case, 40 if case.n_fit == 400 else 100)))
     out.append(Task("gateway", soak, (200 if short else 10_000,)))
     return out
 
