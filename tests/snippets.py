@@ -39,7 +39,7 @@ COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz", "openssl"}
 
 MODEL = "samples/tiny-reasoner"
 WORKLOAD = "samples/arithmetic.jsonl"
-N_BUNDLED = 240
+N_BUNDLED = 100
 """Questions of it in a scratch folder, in place of all 900."""
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
