@@ -88,7 +88,7 @@ def walking() -> Iterator[Walk]:
         yield walk
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 def test_a_probe_table_goes_through_few_wings(tmp_path: Path) -> None:

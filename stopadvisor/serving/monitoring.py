@@ -22,6 +22,7 @@ from stopadvisor.stats.sequential import (
     AuditTest,
     betting_upper_limit,
     mixture_upper_limit,
+    requests_to_alarm,
 )
 
 __all__ = [
@@ -75,6 +76,17 @@ class WatchSettings:
             gains = self.loss == "drop"
             found[self.loss] = AuditTest(self.alpha, self.delta, self.share, self.change, gains)
         return found
+
+    def delay(self, times: int) -> float | None:
+        """Median requests until differing replies raise an alarm; None: it may never come.
+
+        Their risk being `times` the limit from the first request on.
+        """
+        test = self.tests()["differs"]
+        if times * test.alpha >= 1:
+            return None
+        found = requests_to_alarm(test, times * test.alpha, self.share)
+        return found if math.isfinite(found) else None
 
 
 def watch_settings(
@@ -326,6 +338,18 @@ class Course:
             self._points, self._stride = self._points[1::2], 2 * self._stride
 
     # --- What it comes to -------------------------------------------------------------------------
+
+    @property
+    def unresolved(self) -> int:
+        """Audits of stopped requests without a result, shed ones included."""
+        return self.counts["audited_stops"] - self.counts["resolved"]
+
+    @property
+    def saved_tokens(self) -> float | None:
+        """What stopping saved, by what full thinking took where it was audited; None before."""
+        if not self.counts["resolved"]:
+            return None
+        return self.counts["stopped"] * self.counts["audit_tokens"] / self.counts["resolved"]
 
     def upper_limit(self) -> float | None:
         """Upper limit of the share of differing replies, for a risk that does not change.

@@ -9,7 +9,6 @@ from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.serving.monitoring import Course
-from stopadvisor.stats.sequential import requests_to_alarm
 
 __all__ = ["MonitorDocument", "monitor_document"]
 
@@ -90,9 +89,6 @@ def monitor_document(
     """Build the document of a course."""
     settings, counts = course.settings, course.counts
     tests = settings.tests()
-    saved = None
-    if counts["resolved"]:
-        saved = counts["stopped"] * counts["audit_tokens"] / counts["resolved"]
     return fill(
         MonitorDocument,
         {name: counts[name] for name in _COUNTED},
@@ -111,21 +107,11 @@ def monitor_document(
             )
             for name, process in course.processes.items()
         ],
-        unresolved=counts["audited_stops"] - counts["resolved"],
         upper=course.upper_limit(),
-        delay=[_delay(course, times) for times in (2, 3)],
+        delay=[{"times": times, "requests": settings.delay(times)} for times in (2, 3)],
         decoded_tokens=counts["tokens"],
-        saved_tokens=saved,
         drift={name: test.capital for name, test in course.drift.items()},
         drift_delta=drift_delta,
         course=course.points(),
         remarks=list(remarks),
     )
-
-
-def _delay(course: Course, times: int) -> _Delay:
-    settings = course.settings
-    test = settings.tests()["differs"]
-    risk = times * test.alpha
-    found = requests_to_alarm(test, risk, settings.share) if risk < 1 else None
-    return {"times": times, "requests": found if found not in (None, float("inf")) else None}
