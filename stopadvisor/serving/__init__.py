@@ -2,5 +2,6 @@
 
 __all__ = [
     "answering", "audit_log", "audits", "engine", "gateway", "goodput", "load", "measured",
-    "monitoring", "policy_files", "profiling", "server_profile", "totals", "vllm"
+    "monitoring", "policy_files", "profiling", "server_profile", "totals", "vllm",
+    "watched"
 ]  # fmt: skip

@@ -23,7 +23,8 @@ from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
-from stopadvisor.serving.monitoring import Alarm, drift_reference, watch_settings
+from stopadvisor.serving.monitoring import Alarm
+from stopadvisor.serving.watched import drift_reference, watch_settings
 
 if TYPE_CHECKING:  # needs an extra, and the command line reads the settings below
     from stopadvisor.serving.metrics import Metrics
