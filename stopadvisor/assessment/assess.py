@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
+from stopadvisor.assessment.label_need import LabelNeed, label_needs
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError, NothingToChoose
@@ -31,6 +33,7 @@ __all__ = [
     "SIMULATED_PROBES",
     "Assessment",
     "FitAssessment",
+    "LabelRow",
     "Repeats",
     "advice_profile",
     "assess",
@@ -88,12 +91,43 @@ class Repeats:
 
 
 @dataclass(frozen=True)
+class LabelRow:
+    """So many labels, and what they are expected to buy."""
+
+    calibration: int
+    labels: int
+    """Questions in all, split as these are."""
+    saving_pct: float
+    is_here: bool
+    """Whether so many calibration questions there are."""
+
+
+@dataclass(frozen=True)
 class FitAssessment(Assessment):
     """What `assess` found on fit questions."""
 
     choice: Choice
     repeats: Repeats | None = None
     """How often full thinking differed from itself; None where no question thought twice."""
+
+    @property
+    def label_savings(self) -> tuple[LabelRow, ...]:
+        """What the advised rule is expected to save by the number of labels; empty without one."""
+        share = self.split["calibration"] / self.n_questions
+        return tuple(
+            LabelRow(
+                row.calibration,
+                round(row.calibration / share),
+                row.saving_pct,
+                row.calibration == self.choice.n_calibration,
+            )
+            for row in self.choice.label_savings
+        )
+
+    @cached_property
+    def label_needs(self) -> tuple[LabelNeed, ...]:
+        """Gold labels that a promise about lost answers would take; simulated when first read."""
+        return label_needs(self.choice)
 
     @property
     def graded_by(self) -> GradedBy:

@@ -23,17 +23,22 @@ from stopadvisor.assessment.frontier import (
     served_budget_frontier,
 )
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.assessment.signals import Signal, signals_of
 from stopadvisor.rules.families import display_threshold
+from stopadvisor.rules.schedules import grid_view
 from stopadvisor.stats.reliability import Reliability, reliability
 
 __all__ = [
     "AlphaSavings",
     "Curve",
+    "FitRisk",
     "accuracy_at_cost",
     "curve_of",
     "displayed",
     "fit_curves",
     "fit_reliability",
+    "fit_risk",
+    "fit_signals",
     "fixed_curve",
     "savings_by_alpha",
     "stops_of",
@@ -65,6 +70,19 @@ class AlphaSavings:
     """Family to percent; None where no threshold keeps the risk."""
     probabilities: tuple[float, ...]
     """Probability that a saving is certified, with the calibration questions there are."""
+
+
+@dataclass(frozen=True)
+class FitRisk:
+    """Risk of the first rule to be tested along its thresholds, careful ones first."""
+
+    family: str
+    thresholds: FloatArray  # (n_thresholds,)
+    """As people know them."""
+    risk: FloatArray  # (n_thresholds,)
+    """On fit questions, out of fold."""
+    limit: float | None
+    """Most that calibration can still certify; None where that is nothing, or several limits."""
 
 
 def stops_of(sequence: ThresholdSequence, index: int) -> Stops:
@@ -158,6 +176,27 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
             probabilities[k] = max(probabilities[k], probability)
         savings[sequence.scorer.family] = tuple(row)
     return AlphaSavings(tuple(alphas), savings, tuple(probabilities.tolist()))
+
+
+def fit_risk(choice: Choice) -> FitRisk:
+    """Risk on fit questions of the rule that calibration will test first."""
+    sequence, n_fit = choice.sequences[0], choice.n_fit
+    limit = fit_limit(
+        n_fit, choice.n_calibration, choice.settings, choice.full_accuracy, choice.groups
+    )
+    family = sequence.scorer.family
+    return FitRisk(
+        family,
+        displayed(family, sequence.thresholds),
+        sequence.losses / n_fit,
+        limit / n_fit if isinstance(limit, float) and limit >= 0 else None,
+    )
+
+
+def fit_signals(learned: ThresholdSequence | None, fit: FitData) -> tuple[Signal, ...]:
+    """What can be seen at each checkpoint, the score of the learned rule as a probability."""
+    seen = None if learned is None else (learned.view, expit(learned.rule.scores))
+    return signals_of(grid_view(fit.table), seen)
 
 
 def fit_reliability(learned: ThresholdSequence | None, fit: FitData) -> dict[str, Reliability]:

@@ -1,10 +1,11 @@
-"""What resampled fit questions say of candidates: which side saves more, and how much for sure.
+"""What chance explains: which of two sides saves more, how much for sure, and what is gained.
 
-In each resample thresholds, schedules and families are chosen anew.
+Candidates are resampled: each time thresholds, schedules and families are chosen anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
 
-__all__ = ["compare", "saving_lower"]
+__all__ = ["compare", "overthinks", "saving_lower"]
 
 _RESAMPLES = 1000
 
@@ -91,3 +92,11 @@ def _resamples(
     drawn = counts @ fit.block_sizes.astype(np.float32)  # questions in each resample
     limits = limit / fit.table.n_questions * drawn if limit >= 0 else np.full(_RESAMPLES, -1.0)
     return counts, limits, full
+
+
+def overthinks(gained: float, lost: float) -> bool:
+    """Whether more questions turn right than chance explains where as many turn wrong.
+
+    Two standard deviations of a fair coin over all questions that change sides.
+    """
+    return gained - lost > 2 * math.sqrt(gained + lost)

@@ -13,6 +13,7 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import bound_rows
 from stopadvisor.certification.labelling import first_asked, graded_by_labels
 from stopadvisor.certification.looks import questions_of
@@ -84,6 +85,20 @@ class CalibratedRisk:
             return self.groups.limit(self.alpha, self.delta)
         assert self.bound != "betting"
         return max_losses(self.n, self.alpha, self.delta, self.bound) / self.n
+
+    def sequence_in(self, choice: Choice) -> ThresholdSequence | None:
+        """The rule on fit questions that was calibrated; None where it was fitted elsewhere."""
+        for sequence in choice.compared:
+            same = sequence.scorer.family == self.scorer.family
+            if same and np.array_equal(sequence.thresholds, self.order):
+                return sequence
+        return None
+
+    def risk_on_fit(self, choice: Choice) -> FloatArray | None:
+        """What a fit question counts, out of fold; None where the rule was fitted elsewhere."""
+        same = self.sequence_in(choice)
+        counted = choice.n_fit * (choice.full_accuracy if self.conditional else 1)
+        return None if same is None else same.losses / counted
 
     def upper_limits(self) -> FloatArray | None:
         """Upper limit of each risk by itself, shape (n_thresholds,); None for a drop."""

@@ -7,11 +7,11 @@ documents and policies as mappings; knows neither a terminal nor HTML.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stopadvisor.assessment.evidence import overthinks
 from stopadvisor.report.words import (
     COMMON_STACK,
     advised_point,
@@ -108,6 +108,13 @@ class Effect:
         return max(0.0, self.accuracy - self.full_accuracy + self.risk)
 
     @property
+    def overthinks(self) -> bool:
+        """Whether stopping makes more answers right than chance explains."""
+        if self.gained is None or self.risk is None:
+            return False
+        return overthinks(self.gained * self.n, self.risk * self.n)
+
+    @property
     def from_to(self) -> str:
         """Accuracy of full thinking and with stopping."""
         return f"{share(self.full_accuracy).removesuffix('%')} to {share(self.accuracy)}"
@@ -142,7 +149,7 @@ def sentence(effect: Effect, measured: str | None = None) -> str:
         fewer = "fewer" if saving >= 0 else "more"
         does = f"decodes {whole_percent(abs(saving))} {fewer} tokens{on}"
     other = _elsewhere(effect, first)
-    if _overthinks(effect):
+    if effect.overthinks:
         raises = f"Stopping raises accuracy from {effect.from_to}: this model overthinks."
         return f"{raises} It {does}{other}."
     price = _price(effect, " for" if saving >= 0 else ", and takes")
@@ -199,17 +206,6 @@ def _verb(saving: float) -> str:
 
 def _amount(saving: float) -> str:
     return whole_percent(abs(saving)) + ("" if saving >= 0 else f" more{_THAN}")
-
-
-def _overthinks(effect: Effect) -> bool:
-    """Whether more questions turn right than chance explains where as many turn wrong.
-
-    Two standard deviations of a fair coin over all questions that change sides.
-    """
-    if effect.gained is None or effect.risk is None:
-        return False
-    gained, lost = effect.gained * effect.n, effect.risk * effect.n
-    return gained - lost > 2 * math.sqrt(gained + lost)
 
 
 # --- Its parts, for facts and cards ---------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.label_need import label_needs
 from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult
@@ -31,8 +30,6 @@ __all__ = [
     "LabelNeedFields",
     "LabelSavingFields",
     "assessment_document",
-    "label_need_fields",
-    "label_savings",
     "matched_points",
 ]
 
@@ -352,8 +349,8 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
         _ProtocolFields,
         fit_full_accuracy=choice.full_accuracy,
         fit_saving_lower_pct=choice.saving_lower,
-        label_savings=label_savings(assessment),
-        label_needs=label_need_fields(choice),
+        label_savings=assessment.label_savings,
+        label_needs=assessment.label_needs or None,
         repeats=assessment.repeats,
         chance_to_certify=choice.probability,
         settings=fill(
@@ -378,27 +375,6 @@ def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRisk:
         if spread is None
         else {"median": spread.median, "ci95": [spread.low, spread.high]},
     )
-
-
-def label_savings(assessment: FitAssessment) -> list[LabelSavingFields]:
-    """What the advised rule is expected to save by the number of labels; empty without one."""
-    split = assessment.split
-    share = split["calibration"] / assessment.n_questions
-    return [
-        {
-            "calibration": row.calibration,
-            "labels": round(row.calibration / share),
-            "saving_pct": row.saving_pct,
-            "is_here": row.calibration == assessment.choice.n_calibration,
-        }
-        for row in assessment.choice.label_savings
-    ]
-
-
-def label_need_fields(choice: Choice) -> list[LabelNeedFields] | None:
-    """The gold labels that a promise about lost answers would take; None where none is missing."""
-    found = label_needs(choice)
-    return [fill(LabelNeedFields, need) for need in found] if found else None
 
 
 def _fit_serving(choice: Choice) -> _Serving:

@@ -6,12 +6,7 @@ from typing import Annotated, Literal, NotRequired
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.label_plan import CertificateWish, LabelPlan
-from stopadvisor.report.documents.assess import (
-    LabelNeedFields,
-    LabelSavingFields,
-    label_need_fields,
-    label_savings,
-)
+from stopadvisor.report.documents.assess import LabelNeedFields, LabelSavingFields
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.rules.losses import DROP, LOST
 
@@ -73,6 +68,6 @@ def plan_document(
         of_loss,
         wish,
         plan,
-        label_savings=label_savings(assessment),
-        label_needs=label_need_fields(assessment.choice),
+        label_savings=assessment.label_savings,
+        label_needs=assessment.label_needs or None,
     )

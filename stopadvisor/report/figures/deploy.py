@@ -6,22 +6,20 @@ come in as a `CalibratedRisk` or not at all.
 
 from __future__ import annotations
 
-import numpy as np
-from scipy.special import expit
-
-from stopadvisor.assessment.chances import fit_limit
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.diagnostics import (
     accuracy_at_cost,
     displayed,
     fit_curves,
     fit_reliability,
+    fit_risk,
+    fit_signals,
     fixed_curve,
     savings_by_alpha,
     stops_of,
 )
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
+from stopadvisor.assessment.signals import checkpoint_accuracy
 from stopadvisor.certification.calibrated_risk import CalibratedRisk
 from stopadvisor.errors import ProbeError
 from stopadvisor.report.figures.data import (
@@ -64,7 +62,7 @@ def deploy_figures(
         ),
         ReliabilityFigure(scores, basis) if scores else None,
         CheckpointFigure(checkpoint_accuracy(table), f"{fit.table.n_questions} fit questions"),
-        signals_of(table, None if learned is None else (learned.view, expit(learned.rule.scores))),
+        fit_signals(learned, fit),
         basis,
         examples(table if rule is None else rule.view, stops, texts),
         f"fit questions, scored out of fold{stopped}",
@@ -76,19 +74,10 @@ def _shown(
 ) -> tuple[ThresholdSequence | None, int]:
     """The rule and threshold to point at: the exported ones, or before a look the advised ones."""
     if calibrated is not None and calibrated.exported is not None:
-        same = _same_sequence(choice, calibrated)
+        same = calibrated.sequence_in(choice)
         if same is not None:
             return same, calibrated.exported
     return choice.advised, choice.advised_index
-
-
-def _same_sequence(choice: Choice, calibrated: CalibratedRisk) -> ThresholdSequence | None:
-    """The rule on fit questions that was calibrated; None where it was fitted elsewhere."""
-    for sequence in choice.compared:
-        same = sequence.scorer.family == calibrated.scorer.family
-        if same and np.array_equal(sequence.thresholds, calibrated.order):
-            return sequence
-    return None
 
 
 def _frontier(
@@ -119,35 +108,26 @@ def _frontier(
 
 
 def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> RiskFigure:
-    n_fit = choice.n_fit
     if calibrated is None:
-        sequence = choice.sequences[0]
-        settings = choice.settings
-        limit = fit_limit(
-            n_fit, choice.n_calibration, settings, choice.full_accuracy, choice.groups
-        )
-        family = sequence.scorer.family
+        found = fit_risk(choice)
         return RiskFigure(
-            family,
-            displayed(family, sequence.thresholds),
-            sequence.losses / n_fit,
+            found.family,
+            found.thresholds,
+            found.risk,
             None,
             None,
-            settings.alpha,
-            limit / n_fit if isinstance(limit, float) and limit >= 0 else None,
+            choice.settings.alpha,
+            found.limit,
             f"most that {choice.n_calibration} calibration questions can still certify",
             choice.advised_index if choice.advised is not None else None,
             "advised",
-            n_fit,
+            choice.n_fit,
             basis,
-            settings.loss,
-            family != FIXED_BUDGET,
+            choice.settings.loss,
+            found.family != FIXED_BUDGET,
         )
     family = calibrated.scorer.family
     whom = " that full thinking gets right" if calibrated.conditional else ""
-    same = _same_sequence(choice, calibrated)
-    counted = n_fit * (choice.full_accuracy if calibrated.conditional else 1)
-    expected = None if same is None else same.losses / counted
     limit, n = calibrated.limit, calibrated.n
     most = f"most that passes the test ({round(limit * n)} of {n})"
     if calibrated.groups is not None:
@@ -155,7 +135,7 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
     return RiskFigure(
         family,
         displayed(family, calibrated.order),
-        expected,
+        calibrated.risk_on_fit(choice),
         calibrated.risk,
         calibrated.upper_limits(),
         calibrated.alpha,
