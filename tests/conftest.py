@@ -104,7 +104,7 @@ _REAL_MODEL = {"tiny_reasoner"}
 """Fixtures that ask the bundled model: a test with one of them is an integration test."""
 
 _SERVED = "tests/integration/"
-"""Tests of vLLM servers, each of which takes half a minute to start and most of a core."""
+"""Tests of vLLM servers, each of which takes seconds to start and then most of a core."""
 _OTHER_SERVERS = (f"{_SERVED}test_chat.py", f"{_SERVED}test_monitoring.py")
 """Ask servers that no other file asks, so that another worker can take them."""
 _FIRST = (_SERVED, "tests/test_snippets.py")
