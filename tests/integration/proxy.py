@@ -27,9 +27,9 @@ _REFUSALS = {
 }
 
 
-def every(n: int, fault: Fault) -> Callable[[int], Fault | None]:
-    """Break the first of every `n` requests."""
-    return lambda number: fault if number % n == 0 else None
+def every(n: int, *faults: Fault) -> Callable[[int], Fault | None]:
+    """Break the first of every `n` requests, each time by the next of these faults."""
+    return lambda number: None if number % n else faults[number // n % len(faults)]
 
 
 class FaultProxy:

@@ -45,7 +45,7 @@ def gateway(chatting: VllmServer) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def by_chat(gateway: FaultProxy) -> Iterator[OpenAiEngine]:
-    engine = openai.load_engine(NAME, [gateway.base_url], concurrency=8)
+    engine = openai.load_engine(NAME, [gateway.base_url], concurrency=N_QUESTIONS)
     yield engine
     engine.close()
 
@@ -92,7 +92,7 @@ def test_what_works_is_found(by_chat: OpenAiEngine) -> None:
 def test_the_same_traces_and_answers_as_on_ids(
     recorded: list[RawTrace], chatting: VllmServer
 ) -> None:
-    on_ids = openai.load_engine(NAME, [chatting.base_url], concurrency=8)
+    on_ids = openai.load_engine(NAME, [chatting.base_url], concurrency=N_QUESTIONS)
     try:
         expected = on_ids.probe(make_prompts(questions(), None), SILENT)
     finally:
@@ -105,7 +105,7 @@ def test_the_same_traces_and_answers_as_on_ids(
 
 
 def test_it_stops_as_on_ids(by_chat: OpenAiEngine, chatting: VllmServer) -> None:
-    on_ids = openai.load_engine(NAME, [chatting.base_url], concurrency=8)
+    on_ids = openai.load_engine(NAME, [chatting.base_url], concurrency=N_QUESTIONS)
     found = []
     for engine in (by_chat, on_ids):
         policy = policy_at(engine)
@@ -131,7 +131,7 @@ def test_broken_streams_cost_time_alone(
     asked = make_requests(questions(), policy)
     calm = dict(by_chat.serve(asked, by_chat.policy_plan(policy), policy, serving="overlap"))
     with FaultProxy(chatting.port, every(5, "cut-body"), unknown=knows_chat_only) as proxy:
-        engine = openai.load_engine(NAME, [proxy.base_url], concurrency=4)
+        engine = openai.load_engine(NAME, [proxy.base_url], concurrency=10)
         try:
             assert engine.probe(make_prompts(questions(), None), SILENT) == recorded
             found = dict(engine.serve(asked, engine.policy_plan(policy), policy, serving="overlap"))
@@ -148,7 +148,7 @@ def test_assess_costs_with_overlap(
     lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
     few = tmp_path / "few.jsonl"
     few.write_text("\n".join(lines[:60]) + "\n", encoding="utf-8")
-    at = ("--engine", "openai", "--base-url", gateway.base_url, "--concurrency", "8")
+    at = ("--engine", "openai", "--base-url", gateway.base_url, "--concurrency", "32")
     out = tmp_path / "run"
     words = ("--out", str(out), "--model", NAME, "--split", "50/50/0", "--budgets", "0,15,40,60")
     code = main(["assess", str(few), *words, *at, "--greedy", "--no-report", "--json"])

@@ -14,7 +14,7 @@ from stopadvisor.policy.requests import Reply, Request, ThinkingMode, make_reque
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
-from tests.integration.conftest import SIZES
+from tests.integration.conftest import AT_ONCE, SIZES
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.serving.gateways import RunningGateway, running, until
 
@@ -74,7 +74,7 @@ async def streamed(client: Any, request: Request, **fields: Any) -> tuple[str, s
 async def ask_all(port: int, asked: list[Request], how: Any, **fields: Any) -> list[Any]:
     from openai import AsyncOpenAI
 
-    slots = asyncio.Semaphore(16)
+    slots = asyncio.Semaphore(AT_ONCE)
     url = f"http://127.0.0.1:{port}/v1"
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
 

@@ -109,9 +109,12 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     quiet = settled(words, len(easy), capsys)
     assert (quiet["requests"], quiet["verdict"]) == (len(easy), "no-alarm")
     assert quiet["resolved"] > 10
-    assert metric(server, 'audit_e_value{digest="[0-9a-f]{8}",watch="differs"}') == pytest.approx(
-        quiet["watched"][0]["e_value"], rel=1e-12
-    )
+    # What a request changes that nobody audits is shown with the next that somebody does.
+    shown = 'audit_e_value{digest="[0-9a-f]{8}",watch="differs"}'
+    while metric(server, shown) != pytest.approx(quiet["watched"][0]["e_value"], rel=1e-12):
+        assert len(easy) < 110, "half of all are audited, and none was shown as the log has it"
+        easy += ask_all(server, asked(policy, "3 operands", 1), stream=False)
+        quiet = settled(words, len(easy), capsys)
 
     hard = asked(policy, "7 operands", 100)
     ways = [reply.header.partition(";")[0] for reply in ask_all(server, hard, stream=True)]

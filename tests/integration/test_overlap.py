@@ -24,7 +24,7 @@ from stopadvisor.policy.requests import (
 )
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
-from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
+from tests.integration.proxy import FAULTS, FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -118,20 +118,19 @@ def test_sampled_traces_are_those_that_probing_records(
         assert thinking.startswith(reply.thinking)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "hang"])
-def test_a_broken_stream_costs_time_alone(
-    local: HfEngine, remote: OpenAiEngine, vllm: VllmServer, fault: Fault
+def test_broken_streams_cost_time_alone(
+    local: HfEngine, remote: OpenAiEngine, vllm: VllmServer
 ) -> None:
     policy = policy_of(local, "run-stability", 2.0)
-    calm = resumed(local, remote, "run-stability", 2.0)[:24]
-    with FaultProxy(vllm.port, every(5, fault)) as proxy:
-        engine = load_engine(NAME, [proxy.base_url], concurrency=4)
+    calm = resumed(local, remote, "run-stability", 2.0)
+    faults = [fault for fault in FAULTS if fault != "hang"]
+    with FaultProxy(vllm.port, every(3, *faults)) as proxy:
+        engine = load_engine(NAME, [proxy.base_url], concurrency=16)
         try:
-            before = proxy.seen[fault]
-            found = served(engine, policy, "overlap", number=24)
+            found = served(engine, policy, "overlap")
         finally:
             engine.close()
-    assert proxy.seen[fault] - before >= 10
+    assert all(proxy.seen[fault] >= 8 for fault in faults), proxy.seen
     assert same(found) == same(calm)
 
 

@@ -17,7 +17,7 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import collect, make_prompts
 from stopadvisor.collection.pilot import cue_ids
 from stopadvisor.constants import CUES
-from stopadvisor.engines import hf, openai
+from stopadvisor.engines import openai
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.source import policy_source
@@ -27,7 +27,8 @@ from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import RecordedTrace, Workload, read_workload
-from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
+from tests.integration.conftest import AT_ONCE
+from tests.integration.server import NAME, ROOT, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -50,14 +51,9 @@ def workload() -> Workload:
 
 @pytest.fixture
 def served(vllm: VllmServer) -> Iterator[OpenAiEngine]:
-    engine = openai.load_engine(NAME, [vllm.base_url], concurrency=8)
+    engine = openai.load_engine(NAME, [vllm.base_url], concurrency=AT_ONCE)
     yield engine
     engine.close()
-
-
-@pytest.fixture(scope="module")
-def local() -> HfEngine:
-    return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
 
 
 def probed(engine: Engine, workload: Workload, path: Path, plan: ProbePlan = PLAN) -> RunDirectory:

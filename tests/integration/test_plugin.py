@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, load_policy
@@ -22,13 +22,12 @@ from stopadvisor.policy.requests import Reply, Request, make_requests, policy_pl
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
-from tests.integration.conftest import SIZES
+from tests.integration.conftest import AT_ONCE, SIZES
 from tests.integration.server import NAME, ROOT, VllmServer, with_plugin
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 POLICY = ROOT / "policies" / "arithmetic.joblib"
-AT_ONCE = 16
 
 
 @pytest.fixture(scope="module")
@@ -237,12 +236,7 @@ def gauges(server: VllmServer) -> dict[str, float]:
 
 def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[Request]) -> None:
     before = metrics(plugin)
-    with OpenAI(base_url=plugin.base_url, api_key="none") as client:
-        for request in requests[:20]:
-            client.chat.completions.create(
-                model=NAME,
-                messages=list(request.prompt.messages),  # type: ignore[arg-type]
-            )
+    ask_all(plugin, requests[:20], stream=False)
     after = metrics(plugin)
     new = {name: after[name] - before.get(name, 0.0) for name in after}
     assert new["stopadvisor_requests_total"] == 20

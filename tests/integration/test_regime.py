@@ -43,7 +43,7 @@ def assessed(server: VllmServer, folder: Path, capsys: pytest.CaptureFixture[str
     code = main(
         [
             *("assess", str(folder / "few.jsonl"), "--out", str(folder / "run"), *words),
-            *("--concurrency", "4", "--split", "50/50/0", "--budgets", "0,16,43,86"),
+            *("--concurrency", "32", "--split", "50/50/0", "--budgets", "0,16,43,86"),
             *("--no-preflight", "--no-report", "--json", "--quiet"),
         ]
     )

@@ -60,7 +60,7 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
 
 
 def _at(server: VllmServer, *words: str) -> tuple[str, ...]:
-    return ("--engine", "openai", "--base-url", server.base_url, "--concurrency", "4", *words)
+    return ("--engine", "openai", "--base-url", server.base_url, "--concurrency", "24", *words)
 
 
 def test_lines_are_those_of_the_local_engine(bench: Bench, vllm: VllmServer) -> None:
