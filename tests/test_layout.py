@@ -156,6 +156,26 @@ def _users() -> dict[str, set[str]]:
     return users
 
 
+SHOWN = {
+    *("assessment.diagnostics", "assessment.evidence", "assessment.examples"),
+    *("assessment.recommendation", "assessment.signals", "certification.calibrated_risk"),
+    "paper.diagnostics",
+}
+"""What a report asks of the wings that compute; of other modules there it knows types alone."""
+
+
+def test_a_report_computes_nothing() -> None:
+    asked = set()
+    for name, users in _users().items():
+        wing, _, rest = name.removeprefix("stopadvisor.").partition(".")
+        module, _, member = rest.rpartition(".")
+        computes = wing in {"assessment", "certification", "paper", "stats"}
+        by_report = any(user.startswith("stopadvisor.report.") for user in users)
+        if computes and by_report and not member[:1].isupper():
+            asked.add(f"{wing}.{module}")
+    assert asked == SHOWN
+
+
 def test_a_folders_init_holds_no_logic() -> None:
     # Names that load on first use need these two functions.
     permitted = {"__getattr__", "__dir__"}
