@@ -6,9 +6,8 @@ model that is loaded here, or of a server, there with the goodput of a policy to
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, get_args
@@ -38,41 +37,17 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.engines.errors import require_packages
-from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import load_policy
-from stopadvisor.progress import Progress
 from stopadvisor.report.documents.profile_serving import serving_profile_document
 from stopadvisor.report.text.written import show_profile
-from stopadvisor.rules.serving_profile import ServingProfile, Slo
+from stopadvisor.rules.serving_profile import Slo
 from stopadvisor.runs.storage import check_writable, write_json_atomically
-from stopadvisor.serving.goodput import Arrivals, ReplaySettings
-from stopadvisor.serving.profiling import ProfileSettings, find_questions, profile
+from stopadvisor.serving.goodput import Arrivals
+from stopadvisor.serving.profiling import ProfileSettings, profile
+from stopadvisor.serving.server_measurement import ServerOptions, measure_server
 
-__all__ = ["ProfileOptions", "ServerOptions", "command", "run"]
+__all__ = ["ProfileOptions", "command", "run"]
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Which server to measure, and the limits at which a policy is compared there."""
-
-    engine: str = "hf"
-    base_url: str | None = None
-    api_key_env: str | None = None
-    request_timeout: float = ModelOptions.request_timeout
-    slo: Slo | None = None
-    policy: Path | None = None
-    arrivals: Arrivals = "poisson"
-    minutes: float = 10.0
-    block: int = 200
-    seed: int = 0
-
-    @property
-    def at_server(self) -> bool:
-        """Whether a server is measured, and not a model that is loaded here."""
-        return self.engine != "hf"
 
 
 @dataclass(frozen=True)
@@ -240,68 +215,16 @@ def _check(server: ServerOptions, workload: Path | None) -> None:
         raise click.UsageError("--slo needs --workload, whose questions the policy is for")
 
 
-def _measure_server(options: ProfileOptions, progress: Progress) -> ServingProfile:
-    require_packages("serve", "aiohttp", "httpx2", what="measuring a server")
-    from stopadvisor.serving.load import LoadServer
-    from stopadvisor.serving.measured import MeasuredFile
-    from stopadvisor.serving.server_profile import profile_server
-
-    own, model = options.server, options.model.model
-    assert own.base_url is not None
-    assert model is not None
-    replay = None
-    if own.slo is not None and own.policy is not None:
-        policy = load_policy(own.policy)
-        if policy.kind != "stop":
-            raise PolicyError(f"{own.policy}: a full-budget policy never stops: nothing to compare")
-        named = ("slo", "arrivals", "minutes", "block", "seed")
-        replay = ReplaySettings(policy=policy, **{name: getattr(own, name) for name in named})
-    questions = find_questions(options.settings)
-    header = {
-        "base_url": own.base_url,
-        "model": model,
-        "engine": own.engine,
-        "batches": list(options.settings.batches),
-        "questions": [question.key[:12] for question in questions],
-        "slo": None if own.slo is None else asdict(own.slo),
-        "policy": None if replay is None else replay.policy.digest,
-        **{name: getattr(own, name) for name in ("arrivals", "block", "seed")},
-    }
-    server = LoadServer(
-        own.base_url.rstrip("/"),
-        model,
-        own.api_key_env,
-        own.request_timeout,
-        metrics=own.engine == "vllm",
-    )
-    kept = MeasuredFile(options.out.with_suffix(".measured.jsonl"), header)
-
-    async def measure() -> ServingProfile:
-        async with server:
-            return await profile_server(
-                server,
-                questions,
-                options.settings.batches,
-                replay,
-                kept,
-                progress,
-                engine=own.engine,
-                device=str(own.base_url),
-            )
-
-    measured = asyncio.run(measure())
-    if replay is None:
-        kept.delete()
-    return measured
-
-
 def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     """Measure, write and show."""
     check_writable(options.out.parent)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.server.at_server:
-            measured = _measure_server(options, progress)
+            kept = options.out.with_suffix(".measured.jsonl")
+            measured = measure_server(
+                options.server, options.settings, str(options.model.model), kept, progress
+            )
         else:
             measured = profile(options.settings, partial(open_local, options.model), progress)
     document = serving_profile_document(measured)

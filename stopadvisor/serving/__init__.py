@@ -1,7 +1,6 @@
 """Answering with a policy: a workload at once, or the requests of a chat server."""
 
 __all__ = [
-    "answering", "audit_log", "audits", "engine", "gateway", "goodput", "load", "measured",
-    "monitoring", "policy_files", "profiling", "server_profile", "totals", "vllm",
-    "watched"
+    "answering", "audit_log", "audits", "engine", "gateway", "goodput", "monitoring",
+    "policy_files", "profiling", "server_measurement", "totals", "vllm", "watched"
 ]  # fmt: skip

@@ -195,7 +195,7 @@ def test_a_server_is_measured(
         return servers[-1]
 
     monkeypatch.setattr("stopadvisor.serving.load.LoadServer", open_server)
-    monkeypatch.setattr("stopadvisor.cli.profile_serving.asyncio.run", run_virtually)
+    monkeypatch.setattr("stopadvisor.serving.server_measurement.asyncio.run", run_virtually)
     out = tmp_path / "new" / "profile.json"
     words = [*AT_SERVER, "--model", "tiny-reasoner", "--workload", str(WORKLOAD), "--out", str(out)]
     assert main([*words, "--quiet", "--json"]) == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import ModelError
+from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.progress import NullProgress
 from stopadvisor.report.headline import gains, goodput_headline
@@ -18,6 +18,7 @@ from stopadvisor.rules.serving_profile import ServingProfile, Slo
 from stopadvisor.serving.goodput import ReplaySettings
 from stopadvisor.serving.measured import MeasuredFile
 from stopadvisor.serving.profiling import ProfileSettings, find_questions
+from stopadvisor.serving.server_measurement import ServerOptions, measure_server
 from stopadvisor.serving.server_profile import profile_server
 from tests.serving.virtual_server import Costs, VirtualServer, run_virtually
 
@@ -44,6 +45,20 @@ def profiled(
             )
 
     return run_virtually(work())
+
+
+def test_a_server_is_measured_without_a_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.serving.load.LoadServer", lambda *_, metrics: VirtualServer())
+    monkeypatch.setattr("stopadvisor.serving.server_measurement.asyncio.run", run_virtually)
+    options = ServerOptions("vllm", "http://gpu:8000/v1/", slo=Slo(e2e=1.0))
+    kept = tmp_path / "kept.jsonl"
+    found = measure_server(options, ProfileSettings(BATCHES), "tiny", kept, NullProgress())
+    assert (found.engine, found.device, found.goodput) == ("vllm", "http://gpu:8000/v1/", None)
+    assert not kept.exists(), "without a policy there is nothing to go on with"
+    with pytest.raises(PolicyError, match="no such policy file"):
+        replace(options, policy=tmp_path / "none.joblib").replay()
 
 
 @pytest.fixture
