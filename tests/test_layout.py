@@ -160,6 +160,7 @@ SHOWN = {
     *("assessment.diagnostics", "assessment.evidence", "assessment.examples"),
     *("assessment.recommendation", "assessment.signals", "certification.calibrated_risk"),
     "paper.diagnostics",
+    *("assessment.assess", "paper.assess"),  # to write a page once more
 }
 """What a report asks of the wings that compute; of other modules there it knows types alone."""
 

@@ -33,7 +33,6 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.report import rewritten_report
 from stopadvisor.cli.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
 from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import CalibrationError, OutputError
@@ -46,6 +45,7 @@ from stopadvisor.report.documents.calibrate import (
     calibration_document,
     transfer_calibration_document,
 )
+from stopadvisor.report.rewrite import refresh_report
 from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.report.text.transfer import show_transfer
 from stopadvisor.report.words import advised_point, percent, share
@@ -195,7 +195,7 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.
         if document["promoted"] is not None:
-            for remark in rewritten_report(source.folder, open_source, assessment):
+            for remark in refresh_report(source.folder, assessment):
                 progress.remark(f"note: {remark}")
     emit(document, options.output, out, partial(_show, verbose=options.output.verbose))
     return 0 if document["certified"] else NOT_CERTIFIED

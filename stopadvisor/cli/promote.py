@@ -12,13 +12,12 @@ import click
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.report import rewritten_report
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.folder import promote
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.documents.promote import promote_document
+from stopadvisor.report.rewrite import refresh_report
 from stopadvisor.report.text.policies import show_promotion
-from stopadvisor.runs.sources import open_source
 from stopadvisor.runs.storage import lock_directory
 
 __all__ = ["PromoteOptions", "command", "run"]
@@ -60,7 +59,7 @@ def run(options: PromoteOptions, out: TextIO, err: TextIO) -> int:
     with progress_on(err, quiet=options.output.quiet) as progress:
         with lock_directory(original.parent):
             found = promote(original)
-        remarks = rewritten_report(original.parent, open_source)
+        remarks = refresh_report(original.parent)
         for remark in remarks:
             progress.remark(f"note: {remark}")
     document = promote_document(found, original, remarks)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.report.html import page
-from stopadvisor.runs.sources import ASSESSMENT
+from stopadvisor.report.rewrite import agrees, refresh_report, rewrite_report
+from stopadvisor.runs.sources import ASSESSMENT, open_source
 from tests.material import CERTIFY, Call, caller, forget_looks, write_archive
 
 
@@ -54,6 +55,24 @@ def test_json_names_the_file_and_its_state(run: Path, tmp_path: Path, call: Call
         "remarks": [],
     }
     assert not (run / "report.html").exists()
+
+
+def test_a_page_is_written_again_without_a_command_line(run: Path) -> None:
+    assert refresh_report(run) == [], "a run without a page gets none"
+    written = rewrite_report(open_source(run))
+    assert (written.path, written.path.stat().st_size) == (run / "report.html", written.size)
+    (run / ASSESSMENT).unlink()
+    (said,) = refresh_report(run)
+    assert said.startswith(f"{run / 'report.html'} is from before, and could not be written again")
+
+
+def test_documents_agree_up_to_rounding() -> None:
+    stored = {"a": [1, 2.0], "b": {"c": 0.1}, "more": 1}
+    assert agrees(stored, {"a": [1, 2.0 + 1e-9], "b": {"c": 0.1}})
+    assert not agrees(stored, {"a": [1, 2.1]})
+    assert not agrees(stored, {"a": [1]})
+    assert not agrees(stored, {"z": 1})
+    assert not agrees({"a": None}, {"a": 1.0})
 
 
 @pytest.mark.integration

@@ -18,7 +18,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.figures.load import ReportData, agrees, load
+from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import matched_risk_table, risk_caption
 from stopadvisor.report.html.page import render
@@ -586,15 +586,6 @@ def test_a_damaged_calibration_is_an_error(spoilt: Path, content: bytes) -> None
     (spoilt / "calibration.json").write_bytes(content)
     with pytest.raises(ProbeError, match=r"calibration\.json.*calibrate again"):
         report_data(spoilt)
-
-
-def test_documents_agree_up_to_rounding() -> None:
-    stored = {"a": [1, 2.0], "b": {"c": 0.1}, "more": 1}
-    assert agrees(stored, {"a": [1, 2.0 + 1e-9], "b": {"c": 0.1}})
-    assert not agrees(stored, {"a": [1, 2.1]})
-    assert not agrees(stored, {"a": [1]})
-    assert not agrees(stored, {"z": 1})
-    assert not agrees({"a": None}, {"a": 1.0})
 
 
 def test_cells_are_words() -> None:

@@ -7,7 +7,6 @@ Reads the run's files and never the model.  Calibration outcomes are taken up on
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from stopadvisor.runs.ledger import CALIBRATION
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["ReportData", "agrees", "load"]
+__all__ = ["ReportData", "load"]
 
 Document = Mapping[str, Any]
 
@@ -80,26 +79,6 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
     elif not texts.questions:
         remarks.append("The workload file is gone, so that examples show no question.")
     return ReportData(document, calibration, figures, tuple(remarks))
-
-
-def agrees(stored: Any, fresh: Any) -> bool:
-    """Whether a stored document says what a fresh one says, up to another machine's rounding.
-
-    Fields that only the stored one has are not looked at.
-    """
-    if isinstance(fresh, Mapping):
-        return isinstance(stored, Mapping) and all(
-            key in stored and agrees(stored[key], value) for key, value in fresh.items()
-        )
-    if isinstance(fresh, list):
-        return (
-            isinstance(stored, list)
-            and len(stored) == len(fresh)
-            and all(map(agrees, stored, fresh))
-        )
-    if isinstance(fresh, float) and isinstance(stored, int | float):
-        return math.isclose(stored, fresh, rel_tol=1e-6, abs_tol=1e-9)
-    return bool(stored == fresh)
 
 
 # --- What calibrate left --------------------------------------------------------------------------
