@@ -356,9 +356,9 @@ class Stepper:
         stop_at = self._rule.stop_at
         if least <= think_tokens <= (_ANYWHERE if stop_at is None else stop_at):
             return
-        upto = "" if stop_at is None else f", and at most {stop_at}, where everybody stops"
+        at_most = "" if stop_at is None else f", and at most {stop_at}, where everybody stops"
         raise PolicyError(
-            f"think_tokens at checkpoint {self._next} must be at least {least}{upto}, "
+            f"think_tokens at checkpoint {self._next} must be at least {least}{at_most}, "
             f"got {think_tokens}"
         )
 
