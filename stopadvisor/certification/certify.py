@@ -47,7 +47,7 @@ from stopadvisor.certification.several import check_categories
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.outcomes import CalibrationQuestions
-from stopadvisor.runs.access import opened_rows
+from stopadvisor.runs.access import unsealed_rows
 from stopadvisor.runs.ledger import Look, record_refusal, record_result
 from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.stats.bounds import NotCertified
@@ -237,7 +237,7 @@ def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
 def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
     """A calibration that opened no question."""
     source, choice = plan.assessment.source, plan.assessment.choice
-    nothing = opened_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
+    nothing = unsealed_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
     advised = choice.advised.scorer.family if choice.advised else None
     n = int(bound_rows(plan.look.questions, choice.settings).size)
     return Calibration(None, refusal, (), nothing, advised, n)

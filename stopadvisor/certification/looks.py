@@ -22,7 +22,7 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
 from stopadvisor.rules.losses import LOSSES, LOST
-from stopadvisor.runs.access import closed_questions, opened_rows, unshown_questions
+from stopadvisor.runs.access import closed_questions, unsealed_rows, unshown_questions
 from stopadvisor.runs.ledger import (
     Ledger,
     Look,
@@ -368,7 +368,7 @@ def open_rows(
             (look,) = take_looks(source.folder, [ask])
         if look not in earlier:
             n_looked = len(set(keys))
-    return opened_rows(source, rows), n_looked
+    return unsealed_rows(source, rows), n_looked
 
 
 def open_calibration(

@@ -20,7 +20,7 @@ from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.html.page import WrittenPage, write_report
 from stopadvisor.report.words import shell_quote
-from stopadvisor.runs.access import is_opened
+from stopadvisor.runs.access import is_unsealed
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source, read_assessment
 
 __all__ = ["agrees", "refresh_report", "rewrite_report"]
@@ -100,7 +100,7 @@ def _assess_again(source: Source, document: Mapping[str, Any]) -> FitAssessment 
     settings = SettingsOverrides().settings(document)
     if document["protocol"] == "deploy":
         return assess(source, settings)
-    if not is_opened(source):
+    if not is_unsealed(source):
         raise ProbeError(
             f"{source.folder}: the paper's protocol shows outcomes of calibration questions that "
             "nobody has seen; run "

@@ -23,13 +23,13 @@ __all__ = [
     "View",
     "basis_remarks",
     "closed_questions",
-    "is_opened",
+    "is_unsealed",
     "labels",
     "open_all",
     "open_test",
-    "opened_calibration",
-    "opened_rows",
     "paper_view",
+    "unsealed_calibration",
+    "unsealed_rows",
     "unshown_questions",
     "view",
 ]
@@ -49,7 +49,7 @@ class View:
     """All questions, or the fit part alone because calibration has not been opened."""
 
 
-def is_opened(source: Source) -> bool:
+def is_unsealed(source: Source) -> bool:
     """Whether outcomes of all calibration questions have been looked at already.
 
     Archives are published with their outcomes.
@@ -58,7 +58,7 @@ def is_opened(source: Source) -> bool:
 
 
 def closed_questions(source: Source) -> set[str]:
-    """Keys of the calibration questions of which nobody has seen an outcome; see `is_opened`.
+    """Keys of the calibration questions of which nobody has seen an outcome; see `is_unsealed`.
 
     A look that failed, and showed nothing but that, opens none.
     """
@@ -72,7 +72,7 @@ def unshown_questions(source: Source) -> set[str]:
     return set(source.part("calibration").keys) - shown - ledger.shown
 
 
-def opened_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
+def unsealed_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
     """Some questions with their outcomes, after a look at every calibration question among them.
 
     Raises
@@ -90,13 +90,13 @@ def opened_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
 
 
 def open_all(source: Source) -> OpenQuestions:
-    """All questions with their outcomes; raises as `opened_rows`."""
-    return opened_rows(source, np.arange(source.table.n_questions))
+    """All questions with their outcomes; raises as `unsealed_rows`."""
+    return unsealed_rows(source, np.arange(source.table.n_questions))
 
 
-def opened_calibration(source: Source) -> CalibrationQuestions:
-    """Calibration questions that are open already; raises as `opened_rows`."""
-    return opened_rows(source, source.parts == _CALIBRATION).as_calibration()
+def unsealed_calibration(source: Source) -> CalibrationQuestions:
+    """Calibration questions that are open already; raises as `unsealed_rows`."""
+    return unsealed_rows(source, source.parts == _CALIBRATION).as_calibration()
 
 
 def open_test(source: Source) -> GradedTable:
@@ -111,12 +111,12 @@ def view(source: Source, label: str | None = None, *, all_samples: bool = False)
     `label` is the folder's name where none is given.  With `all_samples` every trace, instead of
     the first of each question: those are not independent.
     """
-    opened = is_opened(source)
-    rows = np.ones(source.table.n_questions, bool) if opened else source.parts == _FIT
+    unsealed = is_unsealed(source)
+    rows = np.ones(source.table.n_questions, bool) if unsealed else source.parts == _FIT
     if not all_samples:
         rows = rows & (source.table.samples == 0)
     table = source.table.take(rows).unseal()
-    return View(label or source.folder.name, table, "all" if opened else "fit")
+    return View(label or source.folder.name, table, "all" if unsealed else "fit")
 
 
 def paper_view(source: Source, label: str | None = None) -> View:

@@ -20,7 +20,7 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.constants import PAPER_SPLIT_SEEDS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import OperatingPoint, operating_points, paper_split
-from stopadvisor.runs.access import View, basis_remarks, is_opened, open_all
+from stopadvisor.runs.access import View, basis_remarks, is_unsealed, open_all
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import (
     measure_on_test,
@@ -94,7 +94,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     found: list[Row | str] = []
     for source, view in zip(sources, views, strict=True):
         found += _paper_rows(view, options)
-        if is_opened(source):
+        if is_unsealed(source):
             found += _certified_rows(view.label, source, settings)
         else:
             found.append(f"{view.label}: no certificates while its calibration is closed")

@@ -20,7 +20,7 @@ from stopadvisor.certification.transfer import calibrate_transfer, compare, targ
 from stopadvisor.errors import CalibrationError, PolicyError, StudyError
 from stopadvisor.paper.transfer_gains import Learner, transfer_gains
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.runs.access import View, basis_remarks, open_all, opened_calibration
+from stopadvisor.runs.access import View, basis_remarks, open_all, unsealed_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
 from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
@@ -159,6 +159,6 @@ def _savings(
 
 
 def _trained(target: Source, settings: Settings) -> tuple[Choice, Calibration]:
-    calibration = opened_calibration(target)
+    calibration = unsealed_calibration(target)
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
     return choice, calibrate(choice, calibration)

@@ -18,7 +18,7 @@ from stopadvisor.paper.gain_bootstrap import resample_gains
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, peak
 from stopadvisor.paper.protocol import first_stops, paper_split
 from stopadvisor.rules.families import display_threshold
-from stopadvisor.runs.access import View, is_opened, labels, open_test
+from stopadvisor.runs.access import View, is_unsealed, labels, open_test
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.protocols import DeployProtocol, measure_on_test, paper_setting, study_both
@@ -72,7 +72,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 
     def deployed(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Deployed | str]:
         source = by_name[deploy.label]
-        if is_opened(source) and source.counts()["test"]:
+        if is_unsealed(source) and source.counts()["test"]:
             yield from _deployed_rows(deploy, source, options)
         else:
             yield f"{deploy.label}: no test questions to show"

@@ -28,7 +28,7 @@ from stopadvisor.certification.looks import (
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.losses import Guarantee
-from stopadvisor.runs.access import closed_questions, open_all, opened_rows
+from stopadvisor.runs.access import closed_questions, open_all, unsealed_rows
 from stopadvisor.runs.ledger import Ledger, read_ledger, record_result
 from stopadvisor.runs.neighbours import probe_digests
 from stopadvisor.runs.sources import Source, open_source
@@ -173,7 +173,7 @@ def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None
     rows = source.parts != PARTS.index("test")
     n = source.part("calibration").n_questions
     with pytest.raises(CalibrationError, match="nobody has seen"):
-        opened_rows(source, rows)
+        unsealed_rows(source, rows)
     opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
     assert (opened.n_questions, n_looked) == (rows.sum(), n)
     (look,) = read_ledger(source.folder)

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.certification.looks import open_calibration
 from stopadvisor.constants import CUES
-from stopadvisor.runs.access import is_opened
+from stopadvisor.runs.access import is_unsealed
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.study import Study, StudyOptions
 from tests.material import edit_records, flip_calibration
@@ -76,7 +76,7 @@ def test_after_a_look_the_papers_side_takes_all_questions(
 ) -> None:
     before = study(name)([sums(300)], OPTIONS)
     source = open_source(opened)
-    assert is_opened(source)
+    assert is_unsealed(source)
     after = study(name)([source], OPTIONS)
     assert not any("fit questions alone" in remark for remark in after.remarks)
     assert rows_of(before, papers) != rows_of(after, papers)
