@@ -13,12 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
-from stopadvisor.assessment.chances import certification_probability, counted_labels, fit_limit
 from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.grouped import group_test
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, category_size
 from stopadvisor.assessment.points import FitPoint, LabelSaving
+from stopadvisor.assessment.probabilities import (
+    certification_probability,
+    counted_labels,
+    fit_limit,
+)
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError, NothingToChoose

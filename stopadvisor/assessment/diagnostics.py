@@ -13,7 +13,6 @@ import numpy as np
 from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.chances import certification_probability, fit_limit
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.examples import Stops
 from stopadvisor.assessment.frontier import (
@@ -22,6 +21,7 @@ from stopadvisor.assessment.frontier import (
     sequence_frontier,
     served_budget_frontier,
 )
+from stopadvisor.assessment.probabilities import certification_probability, fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.signals import Signal, signals_of
 from stopadvisor.rules.families import display_threshold

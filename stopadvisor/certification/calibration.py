@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.assessment.chances import counted_labels, first_useful_risk, useful_shares
 from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, rank_of
 from stopadvisor.assessment.grouped import require_whole_groups
 from stopadvisor.assessment.limits import Shares
+from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, useful_shares
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.assessment.chances import counted_labels, first_useful_risk
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import counted_rows
+from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.certification.calibration import Calibration, bound_rows, transfer_test
 from stopadvisor.certification.several import Counts, certify_all

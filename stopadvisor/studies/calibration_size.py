@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.assessment.chances import first_useful_risk, fit_limit
+from stopadvisor.assessment.probabilities import first_useful_risk, fit_limit
 from stopadvisor.paper.protocol import OperatingPoint, operating_points, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source

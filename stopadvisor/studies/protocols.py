@@ -15,9 +15,9 @@ from scipy.special import expit
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.candidates import candidates
-from stopadvisor.assessment.chances import fit_limit
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.limits import FitLimits
+from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split

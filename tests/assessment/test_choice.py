@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
-from stopadvisor.assessment.chances import certification_probability, first_useful_risk
 from stopadvisor.assessment.choice import (
     SIMPLER_WITHIN,
     Choice,
@@ -23,6 +22,7 @@ from stopadvisor.assessment.choice import (
     rank_of,
 )
 from stopadvisor.assessment.imitation import ExpectedSaving, Imitation
+from stopadvisor.assessment.probabilities import certification_probability, first_useful_risk
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.chances import fit_limit
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.diagnostics import (
     Curve,
@@ -19,6 +18,7 @@ from stopadvisor.assessment.diagnostics import (
     savings_by_alpha,
     stops_of,
 )
+from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.rules.families import FIXED_BUDGET
 from tests.populations import POPULATIONS
 

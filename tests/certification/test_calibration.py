@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stopadvisor.assessment.chances import counted_labels
 from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, choose, rank_of
+from stopadvisor.assessment.probabilities import counted_labels
 from stopadvisor.certification.calibration import (
     calibrate,
     check_questions,

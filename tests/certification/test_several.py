@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.chances import fit_limit
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, block_counts
+from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.certification.calibration import calibrate, check_questions
 from stopadvisor.certification.refusals import refused_beforehand

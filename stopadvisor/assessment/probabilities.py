@@ -1,4 +1,4 @@
-"""What calibration can be expected to show: limits in fit questions, chances, and labels.
+"""What calibration can be expected to show: limits in fit questions, probabilities, and labels.
 
 Knows fit questions and how many calibration questions there are; chooses nothing.
 """
