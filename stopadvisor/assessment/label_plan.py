@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stopadvisor.assessment.limits import Shares, chance, labels_for
+from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.losses import DROP, LOST, Guarantee, LossName
 from stopadvisor.stats.bounds import Bound, labels_needed, power
@@ -94,7 +94,7 @@ def plan_labels(wish: CertificateWish) -> LabelPlan:
 def _reached(wish: CertificateWish, n: int) -> float:
     if wish.guarantee.counted.is_binary:
         return power(n, wish.alpha, wish.chain_delta, wish.expected_risk, wish.bound)
-    return chance(wish.guarantee, n, wish.chain_delta, wish.shares)
+    return pass_probability(wish.guarantee, n, wish.chain_delta, wish.shares)
 
 
 def _needed(wish: CertificateWish, delta: float) -> int | None:

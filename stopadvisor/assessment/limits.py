@@ -25,11 +25,11 @@ __all__ = [
     "allowed",
     "block_counts",
     "category_size",
-    "chance",
     "counted_rows",
     "fewest",
     "labels_for",
     "most_of",
+    "pass_probability",
 ]
 
 
@@ -135,8 +135,8 @@ def most_of(guarantee: Guarantee, n: int, delta: float) -> IntArray:
     return most_lost(n, guarantee.alpha, delta)
 
 
-def chance(guarantee: Guarantee, n: int, delta: float, shares: Shares) -> float:
-    """Chance that `n` questions with such shares pass."""
+def pass_probability(guarantee: Guarantee, n: int, delta: float, shares: Shares) -> float:
+    """Probability that `n` questions with such shares pass."""
     if n < 1:
         return 0.0
     if guarantee.counted.is_binary:
@@ -170,7 +170,7 @@ def labels_for(
         return None
 
     def enough(n: int) -> bool:
-        return chance(guarantee, n, delta, shares) >= power_wanted
+        return pass_probability(guarantee, n, delta, shares) >= power_wanted
 
     low, high = 0, 16
     while not enough(high):

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stopadvisor.assessment.limits import FitLimits, Shares, chance, fewest, labels_for, most_of
+from stopadvisor.assessment.limits import (
+    FitLimits,
+    Shares,
+    fewest,
+    labels_for,
+    most_of,
+    pass_probability,
+)
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
 from stopadvisor.stats.bounds import labels_needed, max_losses, power
@@ -80,7 +87,7 @@ def certification_probability(
         delta = settings.test_delta(sequence.thresholds.size)
         sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
         return min(
-            chance(each, n, delta, shares)
+            pass_probability(each, n, delta, shares)
             if groups is None
             else groups.power(n, each.alpha, delta, min(shares.lost, 1.0))
             for each, n, shares in zip(
