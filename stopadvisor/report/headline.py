@@ -170,8 +170,8 @@ def _price(effect: Effect, verb: str) -> str:
         return f"{verb} {points(-change)} of accuracy"
     if change == 0:
         return f"; accuracy stays at {share(effect.accuracy)}"
-    chance = "" if effect.gained is None else ", which may be chance"
-    return f"; accuracy rises from {effect.from_to}{chance}"
+    remark = "" if effect.gained is None else ", which may be chance"
+    return f"; accuracy rises from {effect.from_to}{remark}"
 
 
 def _elsewhere(effect: Effect, first: str) -> str:

@@ -307,8 +307,8 @@ def risk_difference(row: Document) -> str:
         if not feasible:
             return "Neither one signal nor all combined may stop anything at this risk"
         return f"Only {alone[feasible[0]]} may stop anything at this risk"
-    chance = "; that may be chance" if row["verdict"] == "comparable" else ""
-    return f"{_combined(row)}, 95 % {interval(row['delta_saving_pp']['ci95'])}{chance}"
+    remark = "; that may be chance" if row["verdict"] == "comparable" else ""
+    return f"{_combined(row)}, 95 % {interval(row['delta_saving_pp']['ci95'])}{remark}"
 
 
 def favoured(predicted: str) -> str:
