@@ -17,8 +17,8 @@ from stopadvisor.report.words import (
     advised_point,
     cost_noun,
     interval,
+    on_stack,
     percent,
-    place,
     points,
     promised,
     share,
@@ -135,7 +135,7 @@ def sentence(effect: Effect, measured: str | None = None) -> str:
     own = None if measured is None else effect.savings.get(measured)
     if measured not in (None, first) and own is not None:
         first, saving = str(measured), own
-    on = f" on this server ({first}, as measured)" if first == measured else place(first)
+    on = f" on this server ({first}, as measured)" if first == measured else on_stack(first)
     noun = cost_noun(effect.unit)
     saves = f"{whole_percent(saving)} of {noun}{on}"
     costs = f"{whole_percent(-saving)} more than full thinking{on}"
@@ -188,11 +188,11 @@ def _elsewhere(effect: Effect, first: str) -> str:
         if saving is None:
             continue
         if not text:
-            text = f";{place(name)} it would {_verb(saving)} {_amount(saving)}"
+            text = f";{on_stack(name)} it would {_verb(saving)} {_amount(saving)}"
         elif _verb(saving) == verb:
-            text += f",{place(name)} {_amount(saving).removesuffix(_THAN)}"
+            text += f",{on_stack(name)} {_amount(saving).removesuffix(_THAN)}"
         else:
-            text += f",{place(name)} {_verb(saving)} {_amount(saving)}"
+            text += f",{on_stack(name)} {_verb(saving)} {_amount(saving)}"
         verb = _verb(saving)
     return text
 

@@ -34,8 +34,8 @@ __all__ = [
     "kind_points",
     "listed",
     "number",
+    "on_stack",
     "percent",
-    "place",
     "plural",
     "points",
     "promised",
@@ -52,7 +52,7 @@ Document = Mapping[str, Any]
 
 COMMON_STACK = "prefix-cache"
 """What vLLM and most servers do."""
-_PLACES = {
+_ON_STACK = {
     "prefix-cache": " on vLLM's prefix cache",
     "black-box": " at a server without a cache",
     "overlap": " where thinking streams on during a probe",
@@ -188,9 +188,9 @@ def cost_noun(unit: str | None) -> str:
     return _NOUNS.get(unit or PAPER_WEIGHTS.unit, f"the cost ({unit})")
 
 
-def place(stack: str) -> str:
+def on_stack(stack: str) -> str:
     """On which stack a figure holds, as the end of a clause; nothing for the one assumed."""
-    return _PLACES.get(stack, "")
+    return _ON_STACK.get(stack, "")
 
 
 def explained(stack: str) -> str:
