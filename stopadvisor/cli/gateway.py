@@ -98,7 +98,7 @@ GATEWAY = (
         help="Requests that may wait; further ones get 429.",
     ),
     _seconds("--grace", _OWN.grace, "For which requests may end after SIGTERM."),
-    _seconds("--patience", _OWN.patience, "For which an upstream is waited for at the start."),
+    _seconds("--patience", _OWN.retry_timeout, "For which an upstream is waited for at the start."),
     _seconds("--connect-timeout", _OWN.timeouts.connect, "For connecting to an upstream."),
     _seconds("--first-timeout", _OWN.timeouts.first, "Until a stream's first token."),
     _seconds("--between-timeout", _OWN.timeouts.between, "Between two tokens of a stream."),
@@ -118,6 +118,7 @@ def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings
         return None
     found = {name: params[name] for name in _NAMES}
     limits = {field: found.pop(name) for name, field in _TIMEOUTS.items()}
+    found["retry_timeout"] = found.pop("patience")
     return GatewaySettings(
         policies=policy,
         upstreams=found.pop("upstream"),

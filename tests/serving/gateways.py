@@ -246,7 +246,7 @@ def running(
     timeouts = replace(timeouts, **changes.pop("timeouts", {}))
     key = changes.pop("key", None)
     settings = GatewaySettings(policies, urls, timeouts=timeouts, check_every=0.1, grace=2.0)
-    settings = replace(settings, patience=10.0)
+    settings = replace(settings, retry_timeout=10.0)
     settings = replace(settings, **changes)
     logged = io.StringIO()
     begun: list[RunningGateway] = []
@@ -263,7 +263,7 @@ def running(
         ]
         keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
         try:
-            await gateway.pool.first(settings.patience)
+            await gateway.pool.first(settings.retry_timeout)
             serving = [
                 asyncio.create_task(server.serve(sockets=[at]))
                 for server, at in zip(servers, sockets, strict=True)

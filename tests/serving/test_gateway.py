@@ -401,7 +401,7 @@ def test_what_cannot_work_does_not_start(server: OddServer, folder: Path, tmp_pa
     with fake_server(context=700) as small:  # whichever is checked first
         refused(ModelError, "beyond the server's context", folder / "stops.json", also=small)
     path, nobody = folder / "stops.json", "http://127.0.0.1:9/v1"
-    refused(EngineError, "no answer for 0.2 s from", path, url=nobody, patience=0.2)
+    refused(EngineError, "no answer for 0.2 s from", path, url=nobody, retry_timeout=0.2)
 
 
 def test_logs_are_json_lines_of_numbers_and_fixed_words(gateway: RunningGateway) -> None:

@@ -126,7 +126,7 @@ class Gateway:
                 raise EngineError("no upstream is in use that policies could be checked with")
             try:
                 for upstream in checked:
-                    await found.open_at(upstream, patience=_OPEN)
+                    await found.open_at(upstream, retry_timeout=_OPEN)
             except BaseException:
                 found.retire()
                 await found.sweep()
@@ -152,7 +152,7 @@ class Gateway:
             self.metrics.policy.labels(served.name, served.policy.digest[:8]).set(1)
 
     async def _check(self, upstream: Upstream) -> None:
-        await self.policies.open_at(upstream, patience=_OPEN)
+        await self.policies.open_at(upstream, retry_timeout=_OPEN)
         self.show_policies()
 
     async def _glance(self, upstream: Upstream) -> bool:

@@ -114,7 +114,7 @@ class PolicySet:
         """Return the policy for a model, by its name at the upstreams."""
         return next((p for p in self.all if p.name == model and isinstance(model, str)), None)
 
-    async def open_at(self, upstream: Upstream, *, patience: float) -> None:
+    async def open_at(self, upstream: Upstream, *, retry_timeout: float) -> None:
         """Open all models at an upstream and hold the policies against them.
 
         Raises
@@ -122,12 +122,12 @@ class PolicySet:
         PolicyError, ModelError
             A model is not there, or not the one that the policy is for.
         Unreachable
-            The upstream is down for longer than `patience`.
+            The upstream is down for longer than `retry_timeout`.
         """
         opened: dict[ServedPolicy, Bound] = {}
         try:
             for served in self.all:
-                opened[served] = await self._open(served, upstream, patience)
+                opened[served] = await self._open(served, upstream, retry_timeout)
             first = next(iter(opened.values())).service.model.client
             listed = await first.ask("GET", "/models", opening=True)
         except BaseException:
@@ -193,7 +193,7 @@ class PolicySet:
             await bound.service.model.aclose()
         return not self._retired
 
-    async def _open(self, served: ServedPolicy, upstream: Upstream, patience: float) -> Bound:
+    async def _open(self, served: ServedPolicy, upstream: Upstream, retry_timeout: float) -> Bound:
         settings, limits = self._settings, self._settings.timeouts
         named = settings.upstream_key_env
         own = None if named is None else Key.of_environment(named, required=True)
@@ -202,7 +202,7 @@ class PolicySet:
             served.asked_for,
             key=own or ForwardedKey(),
             request_timeout=limits.total,
-            retry_timeout=patience,
+            retry_timeout=retry_timeout,
             connect_timeout=limits.connect,
             stream_timeouts=StreamTimeouts(limits.first, limits.between),
         )

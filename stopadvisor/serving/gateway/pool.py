@@ -162,7 +162,7 @@ class Pool:
         except EngineError:
             self.failed(upstream, gone=True)
 
-    async def first(self, patience: float) -> None:
+    async def first(self, retry_timeout: float) -> None:
         """Wait until every server was checked once and one is in use.
 
         Raises
@@ -171,7 +171,7 @@ class Pool:
             One of them cannot be used; what is down or busy is waited for.
         """
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(retry_timeout):
                 while True:
                     self._checked.clear()
                     for upstream in self.all:
@@ -183,7 +183,7 @@ class Pool:
         except TimeoutError:
             why = next((u.refused for u in self.all if u.refused), None)
             urls = ", ".join(upstream.url for upstream in self.all)
-            raise why or EngineError(f"no answer for {patience:g} s from {urls}") from None
+            raise why or EngineError(f"no answer for {retry_timeout:g} s from {urls}") from None
 
     def _take_in(self, upstream: Upstream) -> None:
         upstream.is_up, upstream.failures, upstream.refused = True, 0, None

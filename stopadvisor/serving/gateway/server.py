@@ -102,7 +102,7 @@ async def _run(
         loop.add_signal_handler(signal.SIGHUP, reload)
         for server, at in zip(servers, listening, strict=True):
             serving.append(loop.create_task(server.serve(sockets=[at])))
-        first = loop.create_task(gateway.pool.first(settings.patience))
+        first = loop.create_task(gateway.pool.first(settings.retry_timeout))
         await asyncio.wait({first, *serving}, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
             first.result()

@@ -59,7 +59,7 @@ class GatewaySettings:
     """Requests that may wait; the next is answered with 429."""
     grace: float = 30.0
     """Seconds for which requests may end after SIGTERM."""
-    patience: float = 300.0
+    retry_timeout: float = 300.0
     """Seconds for which an upstream is waited for at the start."""
     check_every: float = 10.0
     """Seconds after which it is looked whether an upstream still serves what it did."""
