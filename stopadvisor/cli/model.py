@@ -96,6 +96,7 @@ def load_engine(options: ModelOptions) -> HfEngine | OpenAiEngine:
         from stopadvisor.engines import openai
 
         how = {name: getattr(options, name) for name in _OF_SERVER[1:]}
+        how["retry_timeout"] = how.pop("patience")
         return openai.load_engine(
             options.model, options.base_url, **how, **_chat_options(options), on_wait=options.remark
         )

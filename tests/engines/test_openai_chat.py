@@ -39,7 +39,7 @@ NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 
 @contextmanager
 def chat_engine(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
-    options = {"concurrency": 4, "patience": 5.0} | options
+    options = {"concurrency": 4, "retry_timeout": 5.0} | options
     engine = load_engine("tiny-reasoner", [server.url], **options)
     server.forget()
     try:
@@ -79,7 +79,7 @@ def test_what_does_not_work_is_refused_with_its_reason(
     settings: dict[str, Any], reasons: list[str]
 ) -> None:
     with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
-        load_engine("tiny-reasoner", [server.url], patience=1.0)
+        load_engine("tiny-reasoner", [server.url], retry_timeout=1.0)
     said = str(caught.value)
     assert "cannot resume it (visible-stream)" in said
     assert "full budget and the provider's own effort setting" in said
@@ -102,7 +102,7 @@ def test_a_form_that_changes_nothing_is_found_out_by_the_prompt() -> None:
     server.start()
     try:
         with pytest.raises(ModelError, match="it has no effect"):
-            load_engine("tiny-reasoner", [server.url], patience=1.0)
+            load_engine("tiny-reasoner", [server.url], retry_timeout=1.0)
     finally:
         server.stop()
 

@@ -23,10 +23,10 @@ def found(*servers: FakeServer, model: str = "tiny-reasoner", **options: Any) ->
 
 
 def found_at(
-    *urls: str, model: str = "tiny-reasoner", patience: float = 1.0, **options: Any
+    *urls: str, model: str = "tiny-reasoner", retry_timeout: float = 1.0, **options: Any
 ) -> Endpoint:
     async def main() -> Endpoint:
-        async with Client(urls, model, retry_timeout=patience, **options) as client:
+        async with Client(urls, model, retry_timeout=retry_timeout, **options) as client:
             return await find_endpoint(client)
 
     return asyncio.run(main())
@@ -242,7 +242,7 @@ def test_a_server_that_comes_back_while_it_is_opened_lacks_nothing(at: str) -> N
         expected = found(whole)
     down_until = time.monotonic() + 0.7
     with failing(lambda *asked: OPENS[at](*asked) and time.monotonic() < down_until) as server:
-        assert found(server, patience=20.0) == expected
+        assert found(server, retry_timeout=20.0) == expected
 
 
 @pytest.mark.parametrize("chat_form", ["continue_final_message", "prefix"])
@@ -253,7 +253,7 @@ def test_a_chat_that_fails_at_opening_is_not_called_unable(chat_form: str) -> No
         failing(lambda path, body: len(body.get("messages", ())) > 1, **chat) as server,
         pytest.raises(Unreachable, match="503"),
     ):
-        load_engine("tiny-reasoner", [server.url], patience=0.5)
+        load_engine("tiny-reasoner", [server.url], retry_timeout=0.5)
 
 
 def test_streams_that_fail_at_opening_leave_overlap_undecided() -> None:
@@ -268,15 +268,15 @@ def test_streams_that_fail_at_opening_leave_overlap_undecided() -> None:
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("patience", [0.2, 2.0])
-def test_patience_says_how_long_a_server_is_waited_for_at_opening(patience: float) -> None:
+@pytest.mark.parametrize("retry_timeout", [0.2, 2.0])
+def test_patience_says_how_long_a_server_is_waited_for_at_opening(retry_timeout: float) -> None:
     server = FakeServer()
     server.start()
     server.stop()
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"cannot reach the server: no answer .*from http://127"):
-        found(server, patience=patience)
-    assert patience <= time.monotonic() - began < patience + 1.5
+        found(server, retry_timeout=retry_timeout)
+    assert retry_timeout <= time.monotonic() - began < retry_timeout + 1.5
 
 
 @pytest.mark.parametrize(("down", "said"), [(1.5, 1), (0.0, 0)])
@@ -289,7 +289,7 @@ def test_who_waits_for_a_server_is_told_once(down: float, said: int) -> None:
         return path == "/v1/completions" and time.monotonic() - began < down
 
     with failing(fails) as server:
-        load_engine("tiny-reasoner", [server.url], patience=20.0, on_wait=lines.append).close()
+        load_engine("tiny-reasoner", [server.url], retry_timeout=20.0, on_wait=lines.append).close()
     assert len(lines) == said
     for line in lines:
         assert line.startswith("waiting for a server, for 20 s at most (--patience): http://127")
@@ -305,7 +305,7 @@ def test_an_answer_that_cannot_be_read_at_opening_is_not_waited_for_long(
         fake_server(always="no-choices") as server,
         pytest.raises(ModelError, match="cannot be probed"),
     ):
-        found(server, patience=60.0)
+        found(server, retry_timeout=60.0)
     assert time.monotonic() - began < 20
 
 
@@ -332,7 +332,7 @@ def test_ids_that_come_beside_log_probabilities_alone_are_refused_at_opening() -
     server.start()
     try:
         with pytest.raises(ModelError, match="completions return text alone, no token ids") as told:
-            load_engine("tiny-reasoner", [server.url], patience=1.0)
+            load_engine("tiny-reasoner", [server.url], retry_timeout=1.0)
         assert "\n" not in str(told.value)
     finally:
         server.stop()
@@ -405,7 +405,7 @@ def test_what_cannot_be_probed_is_refused_by_name(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
-        load_engine("tiny-reasoner", [server.url], patience=1.0)
+        load_engine("tiny-reasoner", [server.url], retry_timeout=1.0)
     assert message in str(caught.value)
 
 

@@ -42,7 +42,7 @@ CLOSER = len(words().closer.ids)
 
 @contextmanager
 def engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
-    options = {"concurrency": 4, "patience": 2.0, **options}
+    options = {"concurrency": 4, "retry_timeout": 2.0, **options}
     engine = load_engine("tiny-reasoner", [server.url], **options)
     server.asked.clear()
     try:
@@ -247,7 +247,7 @@ def test_probe_keeps_the_order() -> None:
 
 
 def test_what_is_finished_before_a_failure_is_handed_out() -> None:
-    with fake_server() as server, engine_at(server, concurrency=1, patience=0.3) as engine:
+    with fake_server() as server, engine_at(server, concurrency=1, retry_timeout=0.3) as engine:
         found = []
         asked = engine.probe_each(prompts(50), PLAN)
 

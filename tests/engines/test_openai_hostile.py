@@ -497,7 +497,7 @@ def test_opening_can_be_interrupted(how: str) -> None:
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            load_engine("tiny-reasoner", [server.url], patience=60.0)
+            load_engine("tiny-reasoner", [server.url], retry_timeout=60.0)
     finally:
         timer.cancel()  # where opening ended by itself
         timer.join()
@@ -509,7 +509,7 @@ def test_a_key_of_the_environment_reaches_the_tokenizer(monkeypatch: pytest.Monk
     """What the engine decodes never shows the key, whatever ids a server makes up."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with fake_server(story=Story(thinking=f"{SECRET}\n")) as server:
-        engine = load_engine("tiny-reasoner", [server.url], concurrency=1, patience=1.0)
+        engine = load_engine("tiny-reasoner", [server.url], concurrency=1, retry_timeout=1.0)
         (trace,) = engine.probe(prompts(1), PLAN)
         engine.close()
     assert trace.thinking == "[OPENAI_API_KEY]\n"

@@ -76,7 +76,7 @@ def test_a_tokenizer_that_the_server_does_not_show_is_not_waited_for(
     server.start()
     began = time.monotonic()
     try:
-        load_engine("tiny-reasoner", [server.url], concurrency=1, patience=60).close()
+        load_engine("tiny-reasoner", [server.url], concurrency=1, retry_timeout=60).close()
     finally:
         server.stop()
     assert time.monotonic() - began < 30

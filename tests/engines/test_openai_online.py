@@ -64,7 +64,7 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
 def engine_at(
     server: FakeServer, *, name: str = "tiny-reasoner", **options: Any
 ) -> Iterator[OpenAiEngine]:
-    engine = load_engine(name, [server.url], concurrency=4, patience=5.0, **options)
+    engine = load_engine(name, [server.url], concurrency=4, retry_timeout=5.0, **options)
     server.asked.clear()
     try:
         yield engine
@@ -207,7 +207,7 @@ def test_a_request_that_fails_in_passing_is_asked_again(fault: str) -> None:
 
 def _ask(server: FakeServer, policy: Policy, *prompts: str, **options: Any) -> list[Reply]:
     async def ask() -> list[Reply]:
-        async with connect(policy, [server.url], patience=1.0, **options) as served:
+        async with connect(policy, [server.url], retry_timeout=1.0, **options) as served:
             assert served.remarks == ()
             return list(await asyncio.gather(*map(served.answer, prompts)))
 
@@ -290,7 +290,7 @@ def test_a_server_that_goes_on_failing_ends_the_call() -> None:
             policy = policy_of(engine)
 
         async def ask() -> None:
-            async with connect(policy, [server.url], patience=0.2) as served:
+            async with connect(policy, [server.url], retry_timeout=0.2) as served:
                 server.always = "500"
                 await served.answer("3+4")
 
@@ -317,7 +317,7 @@ def test_a_server_that_goes_on_failing_ends_the_call() -> None:
 )
 def test_conversations_are_remarked_upon_once(prompt: Any, remarked: bool) -> None:
     async def ask(server: FakeServer, policy: Policy) -> tuple[str, ...]:
-        async with connect(policy, [server.url], patience=1.0) as served:
+        async with connect(policy, [server.url], retry_timeout=1.0) as served:
             before = served.remarks
             for _ in range(2):
                 await served.answer(prompt)
@@ -408,7 +408,7 @@ def test_a_context_that_cuts_the_certified_cap_is_refused() -> None:
             )
 
     async def main() -> None:
-        async with connect(policy, [server.url], patience=2.0):
+        async with connect(policy, [server.url], retry_timeout=2.0):
             raise AssertionError("not reached")
 
     with fake_server(context=700) as server, pytest.raises(ModelError, match="context of 700"):

@@ -186,7 +186,9 @@ def test_a_server_that_goes_on_failing_ends_the_call_with_one_error() -> None:
             policy = policy_of(engine)
 
         async def ask(fault: str) -> None:
-            async with connect(policy, [server.url], patience=0.2, serving="overlap") as served:
+            async with connect(
+                policy, [server.url], retry_timeout=0.2, serving="overlap"
+            ) as served:
                 server.always = fault
                 await served.answer("3+4")
 

@@ -141,7 +141,9 @@ def test_a_failure_says_what_is_kept(bench: Bench) -> None:
     before = bench.settings.out
     assert before is not None
     kept = before.read_bytes()
-    bench.engine = load_engine("tiny-reasoner", [bench.server.url], concurrency=1, patience=0.2)
+    bench.engine = load_engine(
+        "tiny-reasoner", [bench.server.url], concurrency=1, retry_timeout=0.2
+    )
     bench.server.always = "500"
     try:
         with pytest.raises(EngineError, match="500 broken"):

@@ -69,7 +69,7 @@ async def open_model(
     tokenizer: str | None = None,
     api_key_env: str | None = None,
     request_timeout: float = 600.0,
-    patience: float = 300.0,
+    retry_timeout: float = 300.0,
     think_open: str | None = None,
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -88,7 +88,7 @@ async def open_model(
         origin, else `model`.
     api_key_env
         Environment variable that holds the key; ``OPENAI_API_KEY`` is used when it is set.
-    request_timeout, patience
+    request_timeout, retry_timeout
         Seconds for one answer, and for which a request that fails is sent again.
     on_wait
         Told, in one line, when a server that is down or busy is waited for.
@@ -99,7 +99,7 @@ async def open_model(
         A package is missing; the server does not accept the key, does not serve the model, or
         gives no access to its reasoning; or the tokenizer cannot be found.
     Unreachable
-        The server is down, busy or silent for longer than `patience`.
+        The server is down, busy or silent for longer than `retry_timeout`.
     """
     require_packages("openai", *_PACKAGES)
     from stopadvisor.engines.http.client import Client, Key
@@ -110,7 +110,7 @@ async def open_model(
         model,
         key=key,
         request_timeout=request_timeout,
-        retry_timeout=patience,
+        retry_timeout=retry_timeout,
         on_wait=on_wait,
     )
     return await open_client(

@@ -58,7 +58,7 @@ async def connect(
         runs.  The answer comes sooner, and what was thought meanwhile is wasted at a stop.  By
         default overlap where the policy was chosen for it and the server streams token ids.
     **options
-        As `open_model` takes them: ``api_key_env``, ``request_timeout``, ``patience`` and so on.
+        As `open_model` takes them, such as ``api_key_env`` or ``retry_timeout``.
 
     Raises
     ------
