@@ -171,8 +171,8 @@ def choose(
         [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)
     )
     agreement = [each for each in scalar if each.family in AGREEMENT_FAMILIES]
-    sides = (learned, scalar, fixed, agreement)
-    points = [_best_point(fit, side, limit) for side in sides]
+    kinds = (learned, scalar, fixed, agreement)
+    points = [_best_point(fit, kind, limit) for kind in kinds]
     # Where even the most careful threshold loses too many fit questions, nothing is advised.
     advised = _advised([each for each in measured if each.sequence.index(limit) >= 0])
     tested = _tested(measured, advised)
@@ -189,7 +189,7 @@ def choose(
         points[1],
         points[2],
         points[3],
-        _compared(sides, tested),
+        _compared(kinds, tested),
         verdict,
         spread,
         sequence,
@@ -359,18 +359,18 @@ def _tested(measured: Sequence[_Measured], advised: _Measured | None) -> list[_M
 
 
 def _compared(
-    sides: Sequence[Sequence[_Measured]], tested: Sequence[_Measured]
+    kinds: Sequence[Sequence[_Measured]], tested: Sequence[_Measured]
 ) -> tuple[ThresholdSequence, ...]:
-    best = [max(side, key=_rating) for side in sides if side]
+    best = [max(kind, key=_rating) for kind in kinds if kind]
     return tuple({id(e): e.sequence for e in (*best, *tested)}.values())
 
 
 def _best_point(
-    fit: FitData, side: Sequence[_Measured], limit: float | FitLimits
+    fit: FitData, kind: Sequence[_Measured], limit: float | FitLimits
 ) -> FitPoint | None:
-    if not side:
+    if not kind:
         return None
-    best = max(side, key=_rating)
+    best = max(kind, key=_rating)
     return _fit_point(fit, best, best.sequence.index(limit))
 
 

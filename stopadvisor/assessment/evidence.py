@@ -26,20 +26,20 @@ def compare(
     scalar: Sequence[ThresholdSequence],
     limit: float | FitLimits,
 ) -> tuple[str, Interval | None]:
-    """Which side saves more at the risk that is allowed.
+    """Which kind of rule saves more at the risk that is allowed.
 
     Returns
     -------
     tuple of str and Interval or None
         The verdict, and the saving of learned minus scalar in percentage points, paired over
-        questions; None where a side has no candidate.
+        questions; None where a kind has no candidate.
     """
     if not learned or not scalar:
         return "inconclusive", None
     counts, limits, full = _resamples(fit, limit)
 
-    def savings(side: Sequence[ThresholdSequence]) -> FloatArray:
-        costs = [each.costs_at(counts, each.resampled(counts, limits), full) for each in side]
+    def savings(kind: Sequence[ThresholdSequence]) -> FloatArray:
+        costs = [each.costs_at(counts, each.resampled(counts, limits), full) for each in kind]
         return np.asarray(100 * (1 - np.min(costs, axis=0) / full))
 
     # Where not one fit loss is allowed, a single question (the most confident loser) decides each
@@ -48,7 +48,7 @@ def compare(
     first = limit if isinstance(limit, float) else limit.fewest(fit.table.n_questions)
     level = 0.95 if first >= 1 else 0.99
     spread = interval(savings(learned) - savings(scalar), level)
-    feasible = [any(each.index(limit) >= 0 for each in side) for side in (learned, scalar)]
+    feasible = [any(each.index(limit) >= 0 for each in kind) for kind in (learned, scalar)]
     if not all(feasible):
         return "inconclusive", spread
     if spread.low > 0:

@@ -134,8 +134,8 @@ def recommend(
             f"to be certified for a loss of at most {_percent(settings.alpha)}.",
             _labels_reason(choice),
         )
-    side = _side(advised.scorer.family)
-    reasons.append(_evidence_reason(profile, choice, side))
+    kind = _kind(advised.scorer.family)
+    reasons.append(_evidence_reason(profile, choice, kind))
     if fixed := _fixed_budget_reason(choice):
         reasons.append(fixed)
     point = choice.advised_point
@@ -182,16 +182,16 @@ def recommend(
     if choice.probability < LIKELY:
         reasons.append(_labels_reason(choice))
     return Recommendation(
-        side, point.family, point.schedule, point.where, settings.serving, tuple(reasons)
+        kind, point.family, point.schedule, point.where, settings.serving, tuple(reasons)
     )
 
 
-def _side(family: str) -> PolicyKind:
-    sides: tuple[PolicyKind, ...] = ("fixed-budget", "scalar", "learned")
-    return sides[rank_of(family)]
+def _kind(family: str) -> PolicyKind:
+    kinds: tuple[PolicyKind, ...] = ("fixed-budget", "scalar", "learned")
+    return kinds[rank_of(family)]
 
 
-def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
+def _evidence_reason(profile: Profile, choice: Choice, kind: PolicyKind) -> str:
     """What each kind of rule is expected to save, and which is taken."""
     points = {
         "learned": choice.learned,
@@ -216,7 +216,7 @@ def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
         f"Evidence: at the same risk calibration is expected to certify savings of {expected}; "
         f"{rule_name(advised.family)} is taken{because}"
     )
-    if profile.predicted in ("learned", "scalar") and profile.predicted != side:
+    if profile.predicted in ("learned", "scalar") and profile.predicted != kind:
         return f"{text}, whatever the mix of questions favours."
     return f"{text}."
 

@@ -80,12 +80,12 @@ class MatchedRisk:
     learned: OperatingPoint
     scalar: OperatingPoint
     delta_saving_pp: Interval
-    """As the published scripts print it, even where a side is not feasible and never stops."""
+    """As the published scripts print it, even where a kind is not feasible and never stops."""
     verdict: str
 
     @property
     def difference(self) -> Interval | None:
-        """`delta_saving_pp` where both sides are feasible; else there is none to take."""
+        """`delta_saving_pp` where both kinds are feasible; else there is none to take."""
         both = self.learned.feasible and self.scalar.feasible
         return self.delta_saving_pp if both else None
 
@@ -278,10 +278,10 @@ def operating_points(
     setting: PaperSetting, calibration: IntArray, test: IntArray, *, alpha: float, delta: float
 ) -> tuple[OperatingPoint, OperatingPoint]:
     """The learned and the best scalar rule at one risk target, without their comparison."""
-    sides = [("learned",), SCALAR_FAMILIES]
-    found = [[_candidates(setting, family, calibration) for family in side] for side in sides]
+    kinds = [("learned",), SCALAR_FAMILIES]
+    found = [[_candidates(setting, family, calibration) for family in kind] for kind in kinds]
     learned, scalar = (
-        _choose(setting, side, calibration.size, test, alpha, delta)[0] for side in found
+        _choose(setting, kind, calibration.size, test, alpha, delta)[0] for kind in found
     )
     return learned, scalar
 
