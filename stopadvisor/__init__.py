@@ -52,7 +52,7 @@ __all__ = [
     "read_workload",
 ]
 
-_HOMES = {
+_MODULES = {
     "Decision": "policy.stepper",
     "Policy": "policy.frozen",
     "ProbeTable": "probes.table",
@@ -70,8 +70,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
-    return globals().setdefault(name, getattr(home, name))
+    module = import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    return globals().setdefault(name, getattr(module, name))
 
 
 def __dir__() -> list[str]:
