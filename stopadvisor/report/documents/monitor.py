@@ -33,7 +33,7 @@ class _Delay(TypedDict):
     requests: Annotated[float | None, "Median number until the alarm; null: may never come."]
 
 
-class _Place(TypedDict):
+class _CoursePoint(TypedDict):
     request: Annotated[int, "Requests counted by then."]
     time: Annotated[float, "Seconds since 1970."]
     e_value: Annotated[float, "Of the differing replies."]
@@ -73,7 +73,7 @@ class MonitorDocument(Document):
     drift: Annotated[dict[str, float], "Evidence that a feature changed; no claim about risk."]
     drifted: Annotated[dict[str, int], "Features that changed, and the request at which it showed."]
     drift_delta: Annotated[float, "Most probability of ever saying so falsely, over all of them."]
-    course: Annotated[list[_Place], "Evenly thinned out."]
+    course: Annotated[list[_CoursePoint], "Evenly thinned out."]
     remarks: Annotated[list[str], "What the reader should know."]
 
 
