@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.plan import OnStop, RawProbe, RawTrace
+from stopadvisor.probes.plan import OnStop, ProbePlan, RawProbe, RawTrace
 from stopadvisor.probes.positions import at_trigger
 from stopadvisor.probes.trigger import (
     GridTrigger,
@@ -69,6 +69,7 @@ def questions() -> tuple[Question, ...]:
 
 
 Recorded = dict[float | None, list[RawTrace]]
+Probe = Callable[[Policy], list[RawTrace]]
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,22 @@ def recorded(tiny_reasoner: HfEngine, questions: Sequence[Question]) -> Recorded
         plan = policy_plan(policy)
         found[temperature] = tiny_reasoner.probe([r.prompt for r in requests], plan)
     return found
+
+
+@pytest.fixture(scope="module")
+def probed(tiny_reasoner: HfEngine, questions: Sequence[Question]) -> Probe:
+    """Traces of the first questions, with all the probes that a policy's trigger could ask for."""
+    found: dict[ProbePlan, list[RawTrace]] = {}
+
+    def traces(policy: Policy) -> list[RawTrace]:
+        # Replies of both kinds are held against the same traces.
+        plan = replace(at_trigger(policy_plan(policy), policy.trigger), on_stop="probe")
+        if plan not in found:
+            requests = make_requests(questions[:8], policy)
+            found[plan] = tiny_reasoner.probe([request.prompt for request in requests], plan)
+        return found[plan]
+
+    return traces
 
 
 def _sampling(temperature: float | None) -> dict[str, Any]:
@@ -275,6 +292,7 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     tiny_reasoner: HfEngine,
     questions: Sequence[Question],
     recorded: Recorded,
+    probed: Probe,
 ) -> None:
     """The same probes and the same stops, whatever the trigger, the reply and the family."""
     markers = frequent_markers(tiny_reasoner, recorded[None])
@@ -294,9 +312,7 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     content |= trigger_content(trigger, family=family)
     content |= {"decision_threshold": linear, "threshold": display_threshold(family, linear)}
     policy = bound(tiny_reasoner, content, on_stop=on_stop)
-    requests = make_requests(questions[:8], policy)
-    plan = at_trigger(policy_plan(policy), policy.trigger)
-    traces = tiny_reasoner.probe([request.prompt for request in requests], plan)
+    traces = probed(policy)
     found = answers(tiny_reasoner, questions[:8], policy, batch_size=3, on_stop=on_stop)
     stops = []
     for reply, trace in zip(found, traces, strict=True):
@@ -323,25 +339,26 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
 
 @pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])
 def test_a_stopped_trace_may_write_its_visible_answer(
-    temperature: float | None, tiny_reasoner: HfEngine, questions: Sequence[Question]
+    temperature: float | None,
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    recorded: Recorded,
 ) -> None:
     policy = rule(tiny_reasoner, "confidence", -1e9, budgets=[23], sampling=_sampling(temperature))
     found = answers(tiny_reasoner, questions[:6], policy, batch_size=6, on_stop="answer")
-    stopped = [(q, r) for q, r in zip(questions, found, strict=False) if r.stopped_at == 0]
+    every = zip(questions, found, recorded[None], strict=False)
+    stopped = [(q, r, whole) for q, r, whole in every if r.stopped_at == 0]
     assert len(stopped) > 3
     chat, model = tiny_reasoner.chat, tiny_reasoner.model
-    for question, reply in stopped:
+    for question, reply, whole in stopped:
         (request,) = make_requests([question], policy)
         prompt = chat.prompt_ids(request.prompt.messages)
-        (whole,) = answers(
-            tiny_reasoner, [question], bound(tiny_reasoner, full_budget_content()), batch_size=1
-        )
         thinking = chat.tokenizer.encode(reply.thinking, add_special_tokens=False)
         assert len(thinking) == 23
-        assert whole.thinking.startswith(reply.thinking) or temperature is not None
         assert reply.text is not None
         assert reply.visible_tokens >= 2
         if temperature is None:
+            assert whole.thinking.startswith(reply.thinking)
             ids = torch.tensor([[*prompt, *thinking, *chat.closer.ids]])
             out = model.generate(
                 input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=64
