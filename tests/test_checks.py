@@ -1,13 +1,16 @@
-"""`python -m tests`: what runs beside the tests, which check speaks, and the code that is left."""
+"""`python -m tests`: what runs beside the tests, which check speaks, its code; and CI's jobs."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import __main__ as checks
 from tests.__main__ import TIERS, Check, main
+from tests.release import EXTRAS, HEAVY
 
 WAITS = """
 import pathlib, signal, sys, time
@@ -94,3 +97,29 @@ def test_after_a_check_that_fails_nothing_runs(
     out, err = capfd.readouterr()
     assert out == "$ types\n$ style\nstyle ran\n"
     assert err == "tests: 'style' failed with exit code 4\n"
+
+
+# --- CI -------------------------------------------------------------------------------------------
+
+
+def commands(job: str) -> list[str]:
+    """What a job of the workflow runs, without what it installs."""
+    workflow = yaml.safe_load((checks.ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    steps = [step["run"] for step in workflow["jobs"][job]["steps"] if "run" in step]
+    return [command for command in steps if not command.startswith("pip install")]
+
+
+def test_lint_unit_and_integration_are_jobs_of_their_own() -> None:
+    assert commands("lint") == ["python -m tests --lint"]
+    assert commands("unit") == ["python -m tests --unit"]
+    assert commands("integration") == [".ci/run --integration"]
+
+
+def test_ci_hands_its_arguments_to_the_test_command() -> None:
+    lines = (checks.ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert lines[-5:-1] == ["if [ $# != 0 ]; then", '  python -m tests "$@"', "  exit", "fi"]
+
+
+def test_ci_tries_each_extra_that_no_other_job_installs() -> None:
+    (command,) = commands("wheel")
+    assert re.findall(r"--extra (\w+)", command) == [e for e in EXTRAS if e not in HEAVY]

@@ -222,6 +222,16 @@ def test_no_class_name_stands_twice() -> None:
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
+def test_the_wing_table_names_every_wing() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    wings = [name for layer in layers for name in layer.split(" | ") if name != "_version"]
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page.partition("## Layout")[2], re.MULTILINE)
+    named = [name.rstrip("/") for row in rows for name in re.findall(r"`([\w/]+)`", row)]
+    assert sorted(wings) == sorted(named[: len(wings)])
+
+
 # --- What an import loads -------------------------------------------------------------------------
 
 

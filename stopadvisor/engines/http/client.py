@@ -172,7 +172,7 @@ class Client:
         return self._servers.urls
 
     def assign_replica(self) -> int:
-        """Give a question its server, by number: the one that was given the fewest so far."""
+        """Give a question its server, by number, as `Servers.assign_replica` does."""
         return self._servers.assign_replica()
 
     async def complete(

@@ -62,7 +62,10 @@ class Servers:
         return tuple(server.url for server in self._all)
 
     def assign_replica(self) -> int:
-        """Give a question its server, by number: of those that work, the one with the fewest."""
+        """Give a question its server, by number: the one that was given the fewest so far.
+
+        Those that do not work are passed over, while any does.
+        """
         well = self._well() or self._all
         number = min(
             (i for i, server in enumerate(self._all) if server in well),
