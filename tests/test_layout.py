@@ -232,6 +232,19 @@ def test_the_wing_table_names_every_wing() -> None:
     assert sorted(wings) == sorted(named[: len(wings)])
 
 
+OWN_JSON = {
+    "stopadvisor/json_text.py": "what the others call",
+    "stopadvisor/policy/file.py": "a policy's own rules: limits first, no key twice, no NaN",
+    "stopadvisor/serving/audit_records.py": "each line of a log: decoders that are made once",
+}
+"""Modules that read JSON by themselves, each with the reason."""
+
+
+def test_json_is_read_in_one_way() -> None:
+    reads = re.compile(r"\bjson\.loads?\b|\bJSONDecoder\b|^from json import .*\bloads?\b", re.M)
+    assert {module.name for module in MODULES if reads.search(module.text)} == OWN_JSON.keys()
+
+
 # --- What an import loads -------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ This module imports nothing of the user's, and knows no probes.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import NORMALIZER, extract_forced
 from stopadvisor.answers.worker import NotReady, Workers
 from stopadvisor.errors import EngineError, GraderError
+from stopadvisor.json_text import parse_json
 
 __all__ = [
     "BY_GOLD", "FUNCTION_SECONDS", "FunctionGrader", "Graders", "Grades",
@@ -96,7 +96,7 @@ class FunctionGrader:
         self._asked = f"--grader {name}"
         first = Workers(1, timeout_s, (name,))
         try:
-            found = json.loads(first.each[0].start())
+            found = parse_json(first.each[0].start())
         except NotReady as error:
             raise GraderError(
                 f"{self._asked}: expected a function of (question, gold, answer) in an installed "

@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.json_text import parse_json
+
 __all__ = ["main"]
 
 SUPPORTED = "0.9."
@@ -49,7 +51,7 @@ def main() -> None:
         return
     os.write(answers, b"+" + ready)
     for line in requests:
-        request = json.loads(line)
+        request = parse_json(line)
         # The limit is CPU time, so that a busy machine changes no label; the signal's default
         # action ends the process, whatever code it is in, even when the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, request["cpu_seconds"])

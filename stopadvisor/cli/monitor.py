@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import click
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.errors import PolicyError
+from stopadvisor.json_text import parse_json
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.printable import short_repr
 from stopadvisor.report.documents.monitor import monitor_document
@@ -110,10 +110,10 @@ def read_gold(path: Path) -> Iterator[dict[str, Any]]:
             continue
         here = f"{path}, line {number}"
         try:
-            found = json.loads(line)
+            found = parse_json(line)
             key = found["id"]
             served, full = found["served_correct"], found["full_correct"]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise PolicyError(
                 f"{here}: expected an object with 'id', 'served_correct' and 'full_correct'"
             ) from error

@@ -15,6 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from stopadvisor.json_text import parse_json
 from stopadvisor.printable import json_safe
 
 __all__ = [
@@ -101,7 +102,7 @@ class Parsed(click.ParamType[Any]):
 def parse_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; a ValueError says what was expected, as `Parsed` wants it."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise ValueError(f"expected a JSON object ({error})") from error
     if not isinstance(value, dict):

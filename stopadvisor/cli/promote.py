@@ -12,9 +12,7 @@ import click
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.errors import PolicyError
-from stopadvisor.policy.folder import promote
-from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.folder import check_promotion, promote
 from stopadvisor.report.documents.promote import promote_document
 from stopadvisor.report.rewrite import refresh_report
 from stopadvisor.report.text.policies import show_promotion
@@ -53,9 +51,7 @@ def command(policy: Path, **params: Any) -> int:
 def run(options: PromoteOptions, out: TextIO, err: TextIO) -> int:
     """Promote, and say what is in use now."""
     original = options.policy
-    load_policy(original)  # refused before a lock is left in a folder that is no run
-    if not original.parent.is_dir():
-        raise PolicyError(f"{original}: there is no such folder")
+    check_promotion(original)  # refused before a lock is left in a folder that is no run
     with progress_on(err, quiet=options.output.quiet) as progress:
         with lock_directory(original.parent):
             found = promote(original)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -12,6 +11,7 @@ import click
 
 from stopadvisor.cli.options import OUTPUT, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
+from stopadvisor.json_text import parse_json
 from stopadvisor.report.documents.program import schema_list_document
 from stopadvisor.report.text.schema import show_schemas
 
@@ -66,6 +66,6 @@ def run(options: SchemaOptions, out: TextIO, err: TextIO) -> int:
     if options.name is not None:
         print(_read(options.name), end="", file=out)
         return 0
-    described = {name: str(json.loads(_read(name))["description"]) for name in _names()}
+    described = {name: str(parse_json(_read(name))["description"]) for name in _names()}
     emit(schema_list_document(described), options.output, out, show_schemas)
     return 0

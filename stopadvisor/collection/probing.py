@@ -37,6 +37,7 @@ from stopadvisor.collection.settings import (
 from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
+from stopadvisor.json_text import parse_json
 from stopadvisor.probes.plan import Check, Engine, ProbePlan
 from stopadvisor.progress import Progress, report_remarks
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
@@ -357,7 +358,7 @@ class _Probing:
         )
         check_markers(settled.plan)
         self._say_schedule(settled)
-        frozen = json.loads(json.dumps(settled.plan.to_dict()))  # tuples become lists
+        frozen = parse_json(json.dumps(settled.plan.to_dict()))  # tuples become lists
         noted = {"markers": self._noted(settled)} if plan.schedule == "marker" else {}
         return RunDirectory.create(path, {**manifest, "plan": frozen, **noted})
 
@@ -423,7 +424,7 @@ class _Probing:
 
 def _passed(file: Path) -> bool:
     try:
-        return bool(json.loads(file.read_bytes())["status"] != "fail")
+        return bool(parse_json(file.read_bytes())["status"] != "fail")
     except FileNotFoundError:
         return False
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -9,13 +9,13 @@ Knows the files and their names; whoever calls holds the lock of the folder.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.json_text import parse_json
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.signature import is_signed, signature_path
@@ -25,6 +25,7 @@ from stopadvisor.runs.storage import replace_file, write_json_atomically
 __all__ = [
     "Promotion",
     "calibration_of",
+    "check_promotion",
     "current_policy",
     "free_file",
     "newest_policy",
@@ -62,8 +63,8 @@ def current_policy(folder: Path) -> Path | None:
     found = [file for file in found if file.exists()]
     if len(found) > 1:
         try:
-            chosen = Path(json.loads((folder / CALIBRATION).read_bytes())["policy"]).suffix
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            chosen = Path(parse_json((folder / CALIBRATION).read_bytes())["policy"]).suffix
+        except (OSError, ValueError, KeyError, TypeError):
             chosen = max(found, key=lambda file: file.stat().st_mtime).suffix
         found = [file for file in found if file.suffix == chosen] or found
     return found[0] if found else None
@@ -121,35 +122,47 @@ class Promotion:
     """Where that one lies."""
 
 
+def check_promotion(original: Path) -> tuple[Policy, bytes]:
+    """Return the policy that may be promoted, and its calibration's file; writes nothing.
+
+    Raises
+    ------
+    PolicyError
+        The file is refused, is itself the copy in use, or no calibration lies beside it.
+    """
+    policy = load_policy(original)
+    if original.suffix not in _FORMATS:
+        raise PolicyError(f"{original}: the name of a policy ends in .joblib or .json")
+    if original.stem == "policy":
+        raise PolicyError(
+            f"{original}: is the policy in use already; name one of "
+            f"{', '.join(other_policies(original.parent)) or 'the others (there is none)'}"
+        )
+    try:
+        calibration = calibration_of(original).read_bytes()
+        parse_json(calibration)
+    except (OSError, ValueError) as error:
+        raise PolicyError(
+            f"{original}: its calibration is not beside it ({calibration_of(original).name}: "
+            f"{error}), so that reports and later looks would not know what is in use; copy the "
+            "policy where it is to be served instead"
+        ) from error
+    return policy, calibration
+
+
 def promote(original: Path) -> Promotion:
     """Make a policy the one in use in its folder: ``policy.joblib`` or ``policy.json`` is its copy.
 
     Raises
     ------
     PolicyError
-        The file is refused, is itself the copy, or no calibration lies beside it.
+        As `check_promotion` does.
     OutputError
         A file cannot be written; what stood there still does.
     """
-    policy = load_policy(original)
-    folder, ending = original.parent, original.suffix
-    current = folder / f"policy{ending}"
-    if ending not in _FORMATS:
-        raise PolicyError(f"{original}: the name of a policy ends in .joblib or .json")
-    if original.name == current.name:
-        raise PolicyError(
-            f"{original}: is the policy in use already; name one of "
-            f"{', '.join(other_policies(folder)) or 'the others (there is none)'}"
-        )
-    try:
-        calibration = calibration_of(original).read_bytes()
-        json.loads(calibration)
-    except (OSError, ValueError, RecursionError) as error:
-        raise PolicyError(
-            f"{original}: its calibration is not beside it ({calibration_of(original).name}: "
-            f"{error}), so that reports and later looks would not know what is in use; copy the "
-            "policy where it is to be served instead"
-        ) from error
+    policy, calibration = check_promotion(original)
+    folder = original.parent
+    current = folder / f"policy{original.suffix}"
     before, kept_as = _keep(current)
     replace_file(current, original.read_bytes())
     # Until this is done, whoever requires a signature is refused, and nobody is deceived.
@@ -209,7 +222,7 @@ def _keep(current: Path) -> tuple[Policy | None, Path | None]:
 
 def _is_about(calibration: Path, policy: Policy) -> bool:
     try:
-        found = json.loads(calibration.read_bytes())
+        found = parse_json(calibration.read_bytes())
         return bool(found["certificate"] == policy.content["certificate"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.json_text import parse_json
 from stopadvisor.policy.file import read_bytes
 from stopadvisor.printable import short_repr
 
@@ -356,8 +357,8 @@ def _signed_digest(payload: bytes) -> str:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        found = parse_json(data.decode("utf-8"))
+    except ValueError as error:
         raise _DamagedSignature("expected JSON") from error
     if not isinstance(found, dict):
         raise _DamagedSignature("expected a JSON object")

@@ -16,6 +16,7 @@ from typing import Any
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.errors import ProbeError, StopAdvisorError
+from stopadvisor.json_text import parse_json
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.html.page import WrittenPage, write_report
@@ -86,7 +87,7 @@ def refresh_report(folder: Path, assessment: FitAssessment | None = None) -> lis
 def _write(
     assessment: FitAssessment | PaperAssessment, document: Mapping[str, Any], out: Path | None
 ) -> WrittenPage:
-    fresh = json.loads(json.dumps(assessment_document(assessment)))
+    fresh = parse_json(json.dumps(assessment_document(assessment)))
     folder = assessment.source.folder
     if not agrees(document, {name: fresh[name] for name in _CHECKED}):
         raise ProbeError(

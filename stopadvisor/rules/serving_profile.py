@@ -6,7 +6,6 @@ which know no price of a request, are read as well.  Measures nothing itself and
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import CalibrationError
+from stopadvisor.json_text import parse_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import SECONDS, SECONDS_AT_SLO, Weights
 
@@ -221,7 +221,7 @@ def read_serving_profile(path: Path) -> ServingProfile:
         The file cannot be read, or is no such profile; the message names file and field.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
     except OSError as error:
         raise CalibrationError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
+from stopadvisor.json_text import parse_json
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import agreeing, answer_codes
-from stopadvisor.runs.storage import parse_json
 from stopadvisor.workload.questions import name_key
 
 __all__ = ["SIMULATED", "is_simulated", "names_questions", "read_archive"]

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.json_text import parse_json
 from stopadvisor.runs.directory import MANIFEST
-from stopadvisor.runs.storage import parse_json, write_json_atomically
+from stopadvisor.runs.storage import write_json_atomically
 
 __all__ = [
     "ARCHIVE",
@@ -74,7 +75,7 @@ def extend(entries: Sequence[Entry], bodies: Iterable[Entry]) -> list[Entry]:
     """Link further entries to a chain; `bodies` hold JSON values and neither digest."""
     found = list(entries)
     for body in bodies:
-        linked = {**json.loads(json.dumps(body)), "previous": head_of(found) or _GENESIS}
+        linked = {**parse_json(json.dumps(body)), "previous": head_of(found) or _GENESIS}
         found.append({**linked, "digest": _digest(linked)})
     return found
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.errors import ProbeError
+from stopadvisor.json_text import parse_json
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord, graded_table
@@ -25,7 +26,6 @@ from stopadvisor.runs.storage import (
     encode,
     is_object,
     lock_directory,
-    parse_json,
     replace_file,
     set_aside_tail,
     write_json_atomically,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.json_text import parse_json
 from stopadvisor.probes.outcomes import CalibrationQuestions, SealedQuestions
 from stopadvisor.runs.chain import (
     Entry,
@@ -25,7 +26,6 @@ from stopadvisor.runs.chain import (
     timestamp,
     write_chain,
 )
-from stopadvisor.runs.storage import parse_json
 
 __all__ = [
     "CALIBRATION",
@@ -322,7 +322,7 @@ def record_refusal(folder: Path, request: Mapping[str, Any]) -> str:
 
 def as_recorded(request: Mapping[str, Any]) -> dict[str, Any]:
     """A request as it will be read back: tuples become lists."""
-    return dict(json.loads(json.dumps(dict(request))))
+    return dict(parse_json(json.dumps(dict(request))))
 
 
 def _body(look: Look) -> Entry:

@@ -21,6 +21,7 @@ from typing import Any
 
 from stopadvisor._version import __version__
 from stopadvisor.constants import PROMPT_TEMPLATES
+from stopadvisor.json_text import parse_json
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.workload.questions import Workload
 
@@ -111,7 +112,7 @@ def build_manifest(
     if traces is not None:
         manifest["traces"] = dict(traces)
     manifest["id"] = run_id(manifest)
-    plain: dict[str, Any] = json.loads(json.dumps(manifest, allow_nan=False))  # tuples become lists
+    plain: dict[str, Any] = parse_json(json.dumps(manifest, allow_nan=False))  # tuples become lists
     return plain
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stopadvisor.errors import ProbeError
+from stopadvisor.json_text import parse_json
 from stopadvisor.probes.table import NO_PROBE, ProbeTable
 from stopadvisor.runs.chain import ARCHIVE, noted_head
 from stopadvisor.runs.directory import MANIFEST
 from stopadvisor.runs.ledger import LEDGER, Look, read_ledger
 from stopadvisor.runs.sources import Source, open_source
-from stopadvisor.runs.storage import parse_json
 
 __all__ = ["LooksBeside", "looks_beside", "probe_digests"]
 

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.errors import ProbeError
+from stopadvisor.json_text import parse_json
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.chain import ARCHIVE
 from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
-from stopadvisor.runs.storage import make_folder, parse_json, write_json_atomically
+from stopadvisor.runs.ledger import CALIBRATION
+from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "newest_source",
     "open_source",
     "read_assessment",
+    "read_calibration",
 ]
 
 ASSESSMENT = "assessment.json"
@@ -238,15 +241,29 @@ def read_assessment(folder: Path) -> dict[str, Any] | None:
     ProbeError
         The file cannot be read, or is no assessment.
     """
-    file = folder / ASSESSMENT
+    return _left_by("assess", folder / ASSESSMENT)
+
+
+def read_calibration(folder: Path) -> dict[str, Any] | None:
+    """Read a run's ``calibration.json``; None where it was not calibrated yet.
+
+    Raises
+    ------
+    ProbeError
+        The file cannot be read, or is no calibration.
+    """
+    return _left_by("calibrate", folder / CALIBRATION)
+
+
+def _left_by(command: str, file: Path) -> dict[str, Any] | None:
     try:
         content = parse_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ProbeError(f"{file}: cannot read the assessment: {error}; assess again") from error
+        raise ProbeError(f"{file}: cannot be read: {error}; {command} again") from error
     if not isinstance(content, dict):
-        raise ProbeError(f"{file}: not an assessment; assess again")
+        raise ProbeError(f"{file}: not what {command} writes; {command} again")
     return content
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.json_text import parse_json
 
 __all__ = [
     "append",
@@ -27,7 +28,6 @@ __all__ = [
     "lock_neighbours",
     "make_folder",
     "no_follow",
-    "parse_json",
     "replace_file",
     "set_aside_tail",
     "write_json_atomically",
@@ -184,14 +184,6 @@ def is_object(tail: bytes) -> bool:
         return isinstance(parse_json(tail), dict)
     except ValueError:
         return False
-
-
-def parse_json(text: bytes | str, **options: Any) -> Any:
-    """Read JSON; what is nested too deeply is a ValueError, as all else that is no JSON."""
-    try:
-        return json.loads(text, **options)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def encode(text: str) -> bytes:

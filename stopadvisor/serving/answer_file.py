@@ -17,6 +17,7 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.errors import OutputError
+from stopadvisor.json_text import parse_json
 from stopadvisor.policy.requests import Reply
 from stopadvisor.runs.storage import append, encode
 from stopadvisor.workload.questions import Question
@@ -219,7 +220,7 @@ def _read(line: bytes, where: str) -> AnswerRecord | None:
     if not line:
         return None
     try:
-        data = json.loads(line)
+        data = parse_json(line)
     except ValueError as error:
         raise OutputError(f"{where}: not a line of JSON: {error}") from error
     if not isinstance(data, dict):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.errors import PolicyError
+from stopadvisor.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.monitoring import Alarm
@@ -80,7 +81,7 @@ class AuditSettings:
     def of_json(cls, text: str) -> AuditSettings:
         """Read what `to_json` wrote."""
         try:
-            found = json.loads(text)
+            found = parse_json(text)
             return cls(**{**found, "folder": Path(found["folder"])})
         except (ValueError, TypeError, KeyError) as error:
             raise PolicyError(f"expected the settings of audits as JSON, got {text!r}") from error

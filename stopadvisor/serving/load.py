@@ -19,10 +19,11 @@ from typing import Any
 import aiohttp
 
 from stopadvisor.engines.errors import first_error
-from stopadvisor.engines.http.completion import read_events, read_json
+from stopadvisor.engines.http.completion import read_events
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.openai.chat_stream import ChatReader
 from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER
 
 __all__ = ["KvUse", "LoadServer", "Timed", "closed_loop", "open_loop"]
@@ -135,7 +136,7 @@ class LoadServer:
                         f"{self._one_line(await reply.content.read(2000))}"
                     )
                 reply.raise_for_status()
-                async with aclosing(read_events(_lines(reply.content), read_json)) as events:
+                async with aclosing(read_events(_lines(reply.content), parse_json)) as events:
                     async for event in events:
                         reader.read(event)
                 header = reply.headers.get(HEADER, "")
@@ -170,7 +171,7 @@ class LoadServer:
             async with self._http.get(f"{self.url}/models") as reply:
                 text = await reply.content.read(_LINE)
                 reply.raise_for_status()
-                served = {row["id"]: row for row in read_json(text)["data"]}
+                served = {row["id"]: row for row in parse_json(text)["data"]}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             said = self._one_line(str(error).encode())
             raise ModelError(f"--base-url {self.url}: no list of models ({said})") from None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import ModelError
+from stopadvisor.json_text import parse_json
 from stopadvisor.rules.cost_fit import Measurement
 from stopadvisor.runs.storage import append
 from stopadvisor.serving.goodput import Block
@@ -36,7 +37,7 @@ class MeasuredFile:
         """Seconds of questions that were asked one after the other."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            rows = [json.loads(line) for line in lines]
+            rows = [parse_json(line) for line in lines]
             if rows and rows[0] != {"kind": "header", **header}:
                 changed = [k for k, v in header.items() if rows[0].get(k) != v]
                 raise ModelError(

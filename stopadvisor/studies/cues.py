@@ -9,10 +9,10 @@ preflight recorded in the run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from stopadvisor.errors import CalibrationError, StudyError
+from stopadvisor.json_text import parse_json
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import GradedTable
@@ -140,7 +140,7 @@ def _agreement(source: Source) -> float | None:
     """Share of equal answers that preflight recorded in the run; None without it."""
     file = source.folder / "preflight.json"
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))["agreement"]
+        value = parse_json(file.read_text(encoding="utf-8"))["agreement"]
     except FileNotFoundError:
         return None  # the preflight was skipped
     except (OSError, ValueError, KeyError, TypeError) as error:

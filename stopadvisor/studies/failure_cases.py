@@ -9,7 +9,6 @@ it was.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.errors import StudyError, WorkloadError
+from stopadvisor.json_text import parse_json
 from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
 from stopadvisor.probes.outcomes import GradedTable
@@ -317,7 +317,7 @@ def _trajectory(
 def _source_texts(source: Source) -> _SourceTexts:
     """Answers and texts of a source."""
     if source.manifest is None:
-        path = json.loads((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
+        path = parse_json((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
         rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
         return _SourceTexts({(name, 0): answers for name, answers in rows}, {})
     records = RunDirectory.load(source.folder).records()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stopadvisor.errors import WorkloadError
+from stopadvisor.json_text import parse_json
 
 __all__ = ["check_text", "is_reply", "messages_field", "read_rows", "refuse", "text_field"]
 
@@ -78,17 +79,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_float=Decimal,  # gold keeps the digits it was written with
-)
-
-
 def _parse(line: str, where: str, number: int) -> dict[str, Any]:
     if not line.strip():
         raise WorkloadError(f"{where}: expected a question, got a blank line")
     try:
-        row = _DECODER.decode(line)
+        # Gold keeps the digits it was written with.
+        row = parse_json(line, object_pairs_hook=_object, parse_float=Decimal)
     except _RepeatedFieldError as error:
         raise WorkloadError(f"{where}: field {str(error)!r}: expected once, got twice") from None
     except json.JSONDecodeError as error:
@@ -99,7 +95,7 @@ def _parse(line: str, where: str, number: int) -> dict[str, Any]:
             f"{where}: expected one JSON object, got broken JSON "
             f"({error.msg}, column {error.colno}){hint}"
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise WorkloadError(f"{where}: expected one JSON object, got: {error}") from None
     if not isinstance(row, dict):
         raise WorkloadError(f"{where}: expected one JSON object, got {_shown(row)}")

@@ -6,7 +6,6 @@ the commonest refusal, a large model on a laptop, takes milliseconds.  Estimates
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stopadvisor.errors import ModelError
+from stopadvisor.json_text import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ def stored_width(config: Any, default: float | None = None) -> float:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None  # whoever loads the model says what is wrong with it
 

@@ -28,7 +28,6 @@ from stopadvisor.engines.http.completion import (
     Unfinished,
     read_completion,
     read_events,
-    read_json,
 )
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.http.retries import (
@@ -39,6 +38,7 @@ from stopadvisor.engines.http.retries import (
 )
 from stopadvisor.engines.http.servers import Server, Servers
 from stopadvisor.errors import EngineError
+from stopadvisor.json_text import parse_json
 
 __all__ = [
     "FINAL",
@@ -429,8 +429,8 @@ class Client:
     # --- What a server says ---
 
     def _read(self, text: bytes) -> Any:
-        """Return the value of JSON text, without the key; errors are those of `read_json`."""
-        data = read_json(text)
+        """Return the value of JSON text, without the key; errors are those of `parse_json`."""
+        data = parse_json(text)
         return self.key.hide_in_data(data) if self.key else data
 
     def _whole(self, parse: Callable[[Any, float], _Result]) -> _Receive[_Result]:

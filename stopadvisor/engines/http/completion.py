@@ -5,12 +5,13 @@ What does not look like an answer is an error.  Knows the JSON that servers send
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from stopadvisor.json_text import parse_json
 
 __all__ = [
     "Completion",
@@ -21,7 +22,6 @@ __all__ = [
     "read_completion",
     "read_count",
     "read_events",
-    "read_json",
     "read_text",
     "read_usage",
 ]
@@ -142,14 +142,6 @@ def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
     )
 
 
-def read_json(text: bytes) -> Any:
-    """Return the value that JSON text stands for."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
-
-
 def read_count(value: Any, name: str) -> int:
     """Return a number of tokens; 0 where none is given."""
     if value is None:
@@ -202,7 +194,7 @@ def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
 
 
 async def read_events(
-    lines: AsyncIterator[bytes], read: Callable[[bytes], Any] = read_json
+    lines: AsyncIterator[bytes], read: Callable[[bytes], Any] = parse_json
 ) -> AsyncGenerator[Any]:
     """Yield the JSON of each server-sent event, up to the end's mark."""
     async for line in lines:

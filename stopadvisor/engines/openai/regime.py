@@ -8,7 +8,6 @@ of workloads, answers or policies.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from stopadvisor.errors import ProbeError
+from stopadvisor.json_text import parse_json
 from stopadvisor.runs.storage import write_json_atomically
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def read_regime(folder: Path) -> RegimeMeasure | None:
     """Return what was measured while a run was recorded; None where nothing was."""
     file = folder / SERVING
     try:
-        return RegimeMeasure.from_dict(json.loads(file.read_bytes()))
+        return RegimeMeasure.from_dict(parse_json(file.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

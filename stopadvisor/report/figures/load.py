@@ -6,7 +6,6 @@ Reads the run's files and never the model.  Calibration outcomes are taken up on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from stopadvisor.report.figures.paper import paper_figures
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.ledger import CALIBRATION
-from stopadvisor.runs.sources import Source
+from stopadvisor.runs.sources import Source, read_calibration
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["ReportData", "load"]
@@ -48,7 +47,7 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
     """Collect what a report on an assessment shows."""
     source = assessment.source
     texts = _texts(source)
-    calibration = _calibration(source.folder)
+    calibration = read_calibration(source.folder)
     remarks: list[str] = []
     if isinstance(assessment, PaperAssessment):
         figures = paper_figures(assessment, texts)
@@ -79,22 +78,6 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
     elif not texts.questions:
         remarks.append("The workload file is gone, so that examples show no question.")
     return ReportData(document, calibration, figures, tuple(remarks))
-
-
-# --- What calibrate left --------------------------------------------------------------------------
-
-
-def _calibration(folder: Path) -> Document | None:
-    file = folder / CALIBRATION
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ProbeError(f"{file}: cannot read: {error}; calibrate again") from error
-    if not isinstance(content, dict):
-        raise ProbeError(f"{file}: not a calibration; calibrate again")
-    return content
 
 
 def _policy_of(calibration: Document, folder: Path) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ hangs up is worked for no longer, wherever the work stands.  Knows HTTP by ASGI;
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 import uuid
@@ -24,6 +23,7 @@ from stopadvisor.engines.http.key import FORWARDED
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
+from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header_value
 from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull
@@ -349,8 +349,8 @@ class _Sender:
 def _parsed(body: bytes) -> Any:
     """Return what a body says; None where it is no JSON."""
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return parse_json(body)
+    except ValueError:
         return None
 
 

@@ -16,6 +16,7 @@ import aiohttp
 from yarl import URL
 
 from stopadvisor.errors import EngineError
+from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
 from stopadvisor.serving.gateway.settings import Timeouts
@@ -119,7 +120,7 @@ class Forwarder:
                 body += piece
                 if len(body) > _MOST_BYTES:
                     raise EngineError(f"an answer of more than {_MOST_BYTES} bytes")
-            return json.loads(body)
+            return parse_json(body)
 
     async def forward(
         self, request: Incoming, extra: Iterable[tuple[bytes, bytes]], send: Send

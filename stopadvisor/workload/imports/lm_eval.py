@@ -11,12 +11,12 @@ lm-evaluation-harness, https://github.com/EleutherAI/lm-evaluation-harness
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.json_text import parse_json
 from stopadvisor.workload.imports.logged import (
     LETTERS,
     LogContent,
@@ -133,7 +133,7 @@ def _messages(
         refuse(where, "arguments", "a prompt", sent)
     if sent.lstrip().startswith('[{"role"'):
         try:
-            return chat_messages(json.loads(sent), where, "arguments")
+            return chat_messages(parse_json(sent), where, "arguments")
         except ValueError as error:
             refuse(where, "arguments", f"chat messages ({error})", sent)
     if _RENDERED.search(sent):

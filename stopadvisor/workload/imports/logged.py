@@ -5,7 +5,6 @@ Also what the formats share: fields that are checked, and files of a bounded siz
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO
 from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.errors import WorkloadError
+from stopadvisor.json_text import parse_json
 from stopadvisor.workload.lines import refuse
 
 __all__ = [
@@ -183,8 +183,8 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
     if len(data) > MOST_BYTES:
         raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(data)
+    except ValueError as error:
         raise WorkloadError(f"{where}: expected one JSON object, got: {error}") from None
     if not isinstance(found, dict):
         raise WorkloadError(f"{where}: expected one JSON object, got {type(found).__name__}")

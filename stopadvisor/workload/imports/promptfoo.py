@@ -12,11 +12,11 @@ promptfoo, "Output Formats", https://www.promptfoo.dev/docs/configuration/output
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.json_text import parse_json
 from stopadvisor.workload.imports.logged import (
     LogContent,
     Logged,
@@ -95,8 +95,8 @@ def _messages(
     if not isinstance(sent, str) or not sent.strip():
         refuse(where, "prompt.raw", "a prompt", sent)
     try:
-        found = json.loads(sent)
-    except (ValueError, RecursionError):
+        found = parse_json(sent)
+    except ValueError:
         found = None
     if isinstance(found, list) and found and isinstance(found[0], dict):
         return chat_messages(found, where, "prompt.raw")

@@ -1,0 +1,73 @@
+"""JSON from elsewhere: what is nested without end is refused in one line, wherever it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stopadvisor.cli.options import parse_object
+from stopadvisor.collection import probing
+from stopadvisor.engines.openai.regime import read_regime
+from stopadvisor.errors import StopAdvisorError
+from stopadvisor.json_text import parse_json
+from stopadvisor.rules.serving_profile import read_serving_profile
+from stopadvisor.runs.sources import read_assessment, read_calibration
+from stopadvisor.serving.answer_file import AnswerFile
+from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.measured import MeasuredFile
+from stopadvisor.studies import cues
+from stopadvisor.workload.imports.lm_eval import read_lm_eval
+from stopadvisor.workload.imports.logged import LogOptions
+from stopadvisor.workload.lines import read_rows
+
+DEEP = "[" * 200_000
+
+
+def _answers(file: Path) -> None:
+    file.write_text(DEEP + "\n")
+    with AnswerFile.open(file, "setting"):
+        pass
+
+
+def _lm_eval(file: Path) -> None:
+    sent = '[{"role"' + DEEP
+    row = {"arguments": {"gen_args_0": {"arg_0": sent, "arg_1": {}}}, "doc": {}, "target": "1"}
+    file.write_text(json.dumps(row) + "\n")
+    read_lm_eval([file], LogOptions())
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "calibration.json": lambda file: read_calibration(file.parent),
+    "assessment.json": lambda file: read_assessment(file.parent),
+    "serving.json": lambda file: read_regime(file.parent),
+    "preflight.json": probing._passed,
+    "preflight.json of a study": lambda file: cues._agreement(
+        cast(Any, SimpleNamespace(folder=file.parent))
+    ),
+    "answers.jsonl": _answers,
+    "profile.json": read_serving_profile,
+    "profile.measured.jsonl": lambda file: MeasuredFile(file, {}),
+    "samples_sums.jsonl": _lm_eval,
+    "audits": lambda file: AuditSettings.of_json(file.read_text()),
+    "work.jsonl": read_rows,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nested_without_end_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name.partition(" ")[0]
+    file.write_text(DEEP)
+    with pytest.raises(StopAdvisorError) as found:
+        READERS[name](file)
+    assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("parse", [parse_json, parse_object])
+def test_it_is_a_value_error_like_all_that_is_no_json(parse: Callable[[str], Any]) -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse(DEEP)
