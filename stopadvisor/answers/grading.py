@@ -1,6 +1,6 @@
 r"""Is an answer right: compare it with gold.  Labels alone come from here, never features.
 
-Numbers, option letters and exact texts are right when their normal forms (``answers.py``) are
+Numbers, option letters and exact texts are right when their normal forms (``normal_form.py``) are
 equal.  Mathematics is right when math-verify says so; that can hang on an innocent-looking answer
 (``2003^{2002^{2001}}``), so it runs in processes of its own that can be killed.  This module knows
 no probes and no files, and imports no mathematics itself.

@@ -63,25 +63,25 @@ def expect(ok: bool, name: str, expected: str, value: Any) -> None:
 
 
 def where(expected: str, holds: Callable[[Any], bool]) -> FieldCheck:
-    """FieldCheck that something holds."""
+    """A check that something holds."""
     return FieldCheck(
         expected, lambda value, name: expect(holds(value), name, expected, value), holds=holds
     )
 
 
 def one_of(*options: str | None) -> FieldCheck:
-    """FieldCheck for one of these texts, or null where it is among them."""
+    """A check for one of these texts, or null where it is among them."""
     expected = "one of " + ", ".join("null" if o is None else repr(o) for o in options)
     return where(expected, lambda value: type(value) in (str, type(None)) and value in options)
 
 
 def matching(pattern: str, expected: str) -> FieldCheck:
-    """FieldCheck for a text that matches as a whole."""
+    """A check for a text that matches as a whole."""
     return where(expected, lambda value: type(value) is str and bool(re.fullmatch(pattern, value)))
 
 
 def whole(at_least: int) -> FieldCheck:
-    """FieldCheck for an integer."""
+    """A check for an integer."""
     return where(f"an integer >= {at_least}", lambda v: type(v) is int and v >= at_least)
 
 
@@ -122,7 +122,7 @@ def nullable(check: FieldCheck) -> FieldCheck:
 
 
 def list_of(check: FieldCheck, most: int | None = None) -> FieldCheck:
-    """FieldCheck every entry of a list, and how many there are."""
+    """A check of every entry of a list, and of how many there are."""
 
     def run(value: Any, name: str) -> None:
         expect(type(value) is list, name, "a list", value)
@@ -141,7 +141,7 @@ _MOST_KEYS = 1000
 
 
 def map_of(check: FieldCheck) -> FieldCheck:
-    """FieldCheck every value of a dict, whatever its keys."""
+    """A check of every value of a dict, whatever its keys."""
 
     def run(value: Any, name: str) -> None:
         expect(type(value) is dict, name, "a dict", value)
@@ -158,7 +158,7 @@ def record(
     more: bool = False,
     optional: Mapping[str, FieldCheck] | None = None,
 ) -> FieldCheck:
-    """FieldCheck a dict with these keys, and some of the optional ones.
+    """A check of a dict that has these keys, and may have the optional ones.
 
     `more` allows others, of any plain value.
     """

@@ -42,7 +42,7 @@ _WEIGHT = where("a number >= 0", lambda v: _is_number(v) and v >= 0)
 
 
 def _ends(what: str, low: float, high: float) -> FieldCheck:
-    """FieldCheck for the two ends of an interval, the lower first."""
+    """A check for the two ends of an interval, the lower first."""
     return where(
         f"two numbers{what}, the lower first",
         lambda v: (
