@@ -42,15 +42,15 @@ AUDITING = (
         "--differs-limit",
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
         show_default="the policy's own",
-        help="Share of replies that may differ before it is a warning; for policies that promise "
-        "something else.",
+        help="Share of replies that may differ from full thinking's before there is a warning; "
+        "only for policies whose promise is not about differing replies.",
     ),
     _option(
         "--audits-at-once",
         "at_once",
         type=click.IntRange(1),
         default=2,
-        help="Audits that think at a time; more are left out, and counted.",
+        help="Audits that run at the same time; further ones are skipped and counted.",
     ),
 )
 """For `declare`."""

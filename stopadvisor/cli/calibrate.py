@@ -112,7 +112,8 @@ _certificate = option("Certificate")
     "later_alphas",
     type=float,
     multiple=True,
-    help="Alpha of a further look, declared now: all share delta, and each shows its figures.",
+    help="Alpha of a further look, declared now. All declared looks share delta, and each may show "
+    "its figures.",
 )
 @_certificate(
     "--fresh",
@@ -162,10 +163,10 @@ _certificate = option("Certificate")
 def command(path: Path | None, **params: Any) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
-    Without RUN: the run assessed last under runs/.  Every call is a look at the calibration
-    questions and is recorded; a second, different one is for after a failure, and leaves less
-    confidence.  Exit code 3: nothing was certified, and the policy written never stops; where the
-    advice is full thinking, that is so without a look.
+    Without RUN: the run assessed last under runs/.  Each new setting is one look at the
+    calibration questions, and is recorded; repeating a call is not.  After a failed look another
+    setting may be tried, with less confidence.  Exit code 3: nothing was certified, and the policy
+    never stops.  If the advice is full thinking, no look is taken.
     """
     request = take(CertifyRequest, params, overrides=overrides(params))
     output = take(OutputOptions, params)

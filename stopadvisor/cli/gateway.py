@@ -97,13 +97,19 @@ GATEWAY = (
         default=_OWN.queue,
         help="Requests that may wait; further ones get 429.",
     ),
-    _seconds("--grace", _OWN.grace, "For which requests may end after SIGTERM."),
-    _seconds("--patience", _OWN.retry_timeout, "For which an upstream is waited for at the start."),
-    _seconds("--connect-timeout", _OWN.timeouts.connect, "For connecting to an upstream."),
-    _seconds("--first-timeout", _OWN.timeouts.first, "Until a stream's first token."),
-    _seconds("--between-timeout", _OWN.timeouts.between, "Between two tokens of a stream."),
-    _seconds("--request-timeout", _OWN.timeouts.total, "For a whole request."),
-    _seconds("--probe-timeout", _OWN.timeouts.probe, "For a probe; then thinking goes on."),
+    _seconds("--grace", _OWN.grace, "Time that open requests have to finish after SIGTERM."),
+    _seconds("--patience", _OWN.retry_timeout, "Time to wait for an upstream at the start."),
+    _seconds("--connect-timeout", _OWN.timeouts.connect, "Longest time to connect to an upstream."),
+    _seconds("--first-timeout", _OWN.timeouts.first, "Longest wait for a stream's first token."),
+    _seconds(
+        "--between-timeout", _OWN.timeouts.between, "Longest wait between two tokens of a stream."
+    ),
+    _seconds("--request-timeout", _OWN.timeouts.total, "Longest time for a whole request."),
+    _seconds(
+        "--probe-timeout",
+        _OWN.timeouts.probe,
+        "Longest time for a probe; after that the model thinks on.",
+    ),
 )
 
 

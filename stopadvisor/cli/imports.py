@@ -111,8 +111,8 @@ def _columns(text: str) -> dict[str, str]:
     "columns",
     type=Parsed("kind=column,...", _columns),
     show_default="as the format has it",
-    help=f"What columns hold ({', '.join(COLUMNS)}); of lm-eval fields of the question's doc, of "
-    "promptfoo variables.",
+    help=f"What each column holds ({', '.join(COLUMNS)}). For lm-eval name fields of the "
+    "question's doc, for promptfoo variables.",
 )
 @click.option(
     "--task",

@@ -74,9 +74,9 @@ _certificate = option("Certificate")
 @_certificate(
     "--labels",
     type=COUNT,
-    help="How many labels you mean to give. As many questions count as these suffice for, which "
-    "certifies more than many questions that mostly stay open. Fixed when labelling begins. "
-    "Without it every question counts, and all labels that change a decision are asked for.",
+    help="Number of labels you plan to give; fixed when labelling begins. Only as many questions "
+    "then count as these labels can settle, which usually certifies more. Without it all "
+    "questions count, and every label that can change a decision is asked for.",
 )
 @setting_options(otherwise="as assessed", asked=("alpha",))
 @_certificate(

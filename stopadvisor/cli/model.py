@@ -216,8 +216,8 @@ SERVER = (
         "--concurrency",
         type=click.IntRange(min=1),
         show_default="found by a short ramp",
-        help="Most requests to the server at once; where thinking overlaps with its probes, most "
-        "questions, each with up to two requests.",
+        help="Most requests to the server at once. Where thinking and probes overlap, most "
+        "questions at once, each with up to two requests.",
     ),
     API_KEY,
     REQUEST_TIMEOUT,

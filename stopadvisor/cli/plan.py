@@ -46,7 +46,7 @@ class PlanOptions:
         "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/40/20",
     ],
 )
-@click.argument("source", metavar="[RUN|raw.npz]", type=PATH, required=False)
+@click.argument("source", metavar="[RUN|RAW.NPZ]", type=PATH, required=False)
 @declare(ALPHA, DELTA)
 @click.option(
     "--expected-risk",
@@ -63,7 +63,7 @@ class PlanOptions:
 @click.option(
     "--loss",
     type=click.Choice(list(LOSSES)),
-    show_default="lost; of a run without gold differs",
+    show_default="lost, or differs for a run without gold",
     help="What alpha limits: lost answers, replies that differ, or the drop of accuracy.",
 )
 @click.option(
@@ -88,9 +88,9 @@ class PlanOptions:
 def command(**params: Any) -> int:
     """Compute how many labelled questions a certificate needs.
 
-    The answer is the smallest number such that it and every larger one reach the power: power is
-    a sawtooth in the number of questions.  With a run, a table says what its advised rule is
-    expected to save by the number of labels.
+    Gives the smallest number from which on every number reaches the power; the power does not
+    rise steadily with the number.  With a run, a table says what its advised rule is expected to
+    save by the number of labels.
     """
     output, source = take(OutputOptions, params), params.pop("source")
     return run(PlanOptions(CertificateWish(**params), source, output), sys.stdout, sys.stderr)

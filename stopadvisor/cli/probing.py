@@ -180,8 +180,9 @@ _PROBE = (
         "--schedule",
         type=click.Choice(get_args(Schedule)),
         default=ProbeSettings.schedule,
-        help="Where to probe: at --budgets (grid), every so many tokens (stride), or there and "
-        "before each sentence with which the model turns back, such as Wait (marker).",
+        help="Where to probe: at --budgets (grid); every --every tokens (stride); or before each "
+        "sentence with which the model turns back, such as Wait, and at named --budgets, else "
+        "every --every tokens, too (marker).",
     ),
     _probing(
         "--every",

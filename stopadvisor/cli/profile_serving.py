@@ -116,16 +116,21 @@ _AT_SERVER = (
         "--minutes",
         type=_SECONDS,
         default=_OWN.minutes,
-        help="Time for it; the same command again goes on where this one ends.",
+        help="Minutes to measure; running the same command again continues the measurement.",
     ),
     _replay(
         "--block",
         type=click.IntRange(min=20),
         default=_OWN.block,
-        help="Least questions that arrive at one rate, all but the first fifth judged; more where "
-        "they arrive for less than three times the longest limit.",
+        help="Fewest questions sent at one rate. The first fifth is not judged. A block is longer "
+        "if these would arrive in less than three times the longest limit.",
     ),
-    _replay("--seed", type=int, default=_OWN.seed, help="Of the questions' order and arrivals."),
+    _replay(
+        "--seed",
+        type=int,
+        default=_OWN.seed,
+        help="Seed of the questions' order and arrival times.",
+    ),
 )
 _LOCAL_ONLY = (
     *("device", "dtype", "allow_pickle_weights", "think_open", "think_close"),
@@ -208,9 +213,9 @@ def _check(server: ServerOptions, workload: Path | None) -> None:
             f"{server.engine}"
         )
     if (server.slo is None) != (server.policy is None):
-        raise click.UsageError("--slo and --policy go together: limits, and what is to keep them")
+        raise click.UsageError("--slo and --policy must be given together")
     if server.slo is not None and server.slo.ttft is None and server.slo.e2e is None:
-        raise click.UsageError("--slo needs ttft or e2e, by which a queue that grows is seen")
+        raise click.UsageError("--slo needs ttft or e2e: they show when a queue grows")
     if server.slo is not None and workload is None:
         raise click.UsageError("--slo needs --workload, whose questions the policy is for")
 

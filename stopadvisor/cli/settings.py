@@ -141,7 +141,7 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
     "group-claim": (
         "Certificate", click.Choice(GROUP_CLAIMS), _OWN.group_claim,
-        "What is counted where groups hold several questions: all, or one of each group.",
+        "Which questions count where a group holds several: all of them, or one per group.",
     ),
     "group-cap": (
         "Certificate", COUNT, None,

@@ -107,7 +107,7 @@ def _extra(text: str) -> tuple[str, str]:
 @click.option("--jobs", type=COUNT, show_default="one a core", help="Processes for `all`.")
 @declare(*OUTPUT)
 def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: Any) -> int:
-    """Repeat one of the paper's studies on finished runs, without the model.
+    """Repeat one of the paper's studies, or compare simple rules (`rivals`), on finished runs.
 
     NAME is a study, `all` for those that the runs allow (`rivals`, which takes minutes, is left
     out), or `list` for their names.  Without a RUN the one assessed last under runs/ is taken.

@@ -1,4 +1,4 @@
-"""What a gateway is told when it starts.  Knows no server."""
+"""Settings of a gateway, taken from the command line.  Knows no server."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class GatewaySettings:
     queue: int = 1024
     """Requests that may wait; the next is answered with 429."""
     grace: float = 30.0
-    """Seconds for which requests may end after SIGTERM."""
+    """Seconds that open requests have to finish after SIGTERM."""
     retry_timeout: float = 300.0
-    """Seconds for which an upstream is waited for at the start."""
+    """Seconds to wait for an upstream at the start."""
     check_every: float = 10.0
-    """Seconds after which it is looked whether an upstream still serves what it did."""
+    """Seconds between two checks that an upstream still serves the same model."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     audit: AuditSettings | None = None
