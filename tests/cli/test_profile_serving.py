@@ -158,7 +158,7 @@ WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
         ([*AT_SERVER[1:], "--device", "cpu"], "--device belongs to --engine hf, got --engine vllm"),
         (["--base-url", "http://gpu:8000/v1"], "--base-url belongs to --engine openai or vllm"),
         (["--minutes", "3"], "--minutes belongs to --engine openai or vllm, got --engine hf"),
-        ([*AT_SERVER[1:], "--slo", "e2e=1"], "--slo and --policy go together"),
+        ([*AT_SERVER[1:], "--slo", "e2e=1"], "--slo and --policy must be given together"),
         ([*AT_SERVER[1:], "--slo", "speed=1"], "expected limits in seconds such as ttft=2"),
         ([*AT_SERVER[1:], "--slo", "e2e=nan"], "expected limits in seconds such as ttft=2"),
         ([*AT_SERVER[1:], "--slo", "tpot=.05", "--policy", "p"], "--slo needs ttft or e2e"),
