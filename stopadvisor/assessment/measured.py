@@ -40,7 +40,7 @@ def remark_on_serving(server: RegimeMeasure | None, settings: Settings, *, asked
         why = (
             "was not measured: `stopadvisor probe` again does, with the server up"
             if server is None
-            else f"cannot be told: {server.reason}"
+            else f"is not clear: {server.reason}"
         )
         return (
             f"the serving regime {why}; costs are those of {settings.serving}, --serving says "

@@ -156,7 +156,7 @@ def recommend(
     if profile.predicted == "full-budget":
         if choice.probability < LIKELY:
             return full_budget(
-                f"Certificate: the chance that calibration certifies a saving is only "
+                f"Certificate: the probability that calibration certifies a saving is only "
                 f"{probability_words(choice.probability)}, so the profile's advice stands.",
                 _labels_reason(choice),
             )
@@ -174,7 +174,7 @@ def recommend(
             "overrides it."
         )
     reasons.append(
-        f"{PROVISIONAL}with {choice.n_calibration} calibration questions the chance "
+        f"{PROVISIONAL}with {choice.n_calibration} calibration questions the probability "
         f"to certify a saving at a loss of at most {_percent(settings.alpha)} is "
         f"{probability_words(choice.probability)}. "
         "`stopadvisor calibrate` decides."

@@ -1,7 +1,7 @@
 """Testing what is more than one loss of 0 or 1: a drop, several losses at once, categories.
 
 A threshold passes only if every limit passes at all of delta (intersection–union): if any limit is
-broken at a threshold, its own test wrongly passes there with a chance of at most delta.
+broken at a threshold, its own test wrongly passes there with a probability of at most delta.
 """
 
 from __future__ import annotations

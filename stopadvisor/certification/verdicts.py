@@ -88,7 +88,7 @@ def of_groups(
     losses, sizes : ndarray of int, shape (n_groups,)
         Lost questions and all questions of each group.
     expected : float
-        Risk at which the power is told, as if groups were equally large, and lost questions lay
+        Risk at which the power is given, as if groups were equally large, and lost questions lay
         together as they do here.
     """
     lower = group_lower_limit(losses, sizes, delta=delta, most=most)

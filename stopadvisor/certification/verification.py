@@ -114,7 +114,7 @@ class Verification:
     """Score interval of the paired difference; of whole groups, by bets."""
     truncated_share: float
     categories: tuple[CategoryRisk, ...]
-    """What was lost in each; of a drop what was gained is left aside."""
+    """What was lost in each; of a drop, gains are not counted."""
     drift: tuple[Drift, ...]
     """Features against the calibration questions; empty where the policy stores none."""
     gained: int | None = None

@@ -20,9 +20,9 @@ __all__ = ["LineProgress", "progress_on", "remark_first", "time_left"]
 LINE_EVERY_S = 10.0
 _MOST_NAMED = 3
 """Of many like things, so many are named one by one."""
-_TOLD_FROM = 0.05
-"""Share of a stage that must be done before the time left is told: many are under way at once, and
-the first that is finished says nothing of the others."""
+_SHOWN_FROM = 0.05
+"""Share of a stage that must be done before the remaining time is shown: many are under way at
+once, and the first that is finished says nothing of the others."""
 
 
 @contextmanager
@@ -90,7 +90,7 @@ class LineProgress:
         spent = max(now - self._began, 1e-9)
         line = f"{self._title}: {self._done}/{self._total}, {self._tokens / spent:.0f} tokens/s"
         line += f", {self._note}" if self._note else ""
-        if self._done < self._total and self._new >= _TOLD_FROM * self._total:
+        if self._done < self._total and self._new >= _SHOWN_FROM * self._total:
             rest = (self._total - self._done) * spent / self._new
             line += f", about {time_left(rest)} left"
         self.remark(line)

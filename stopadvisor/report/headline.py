@@ -375,7 +375,7 @@ def goodput_headline(goodput: Document) -> str:
         return f"The policy serves {times}, with {tokens} decoded tokens."
     if high < 1:
         return f"Saves nothing: the policy serves {times}, with {tokens} decoded tokens."
-    return f"Saves nothing that can be told: {times}, with {tokens} decoded tokens."
+    return f"Saves nothing that can be measured: {times}, with {tokens} decoded tokens."
 
 
 def verified_effect(document: Document) -> Effect:

@@ -287,7 +287,7 @@ def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
 
 
 def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
-    """Record whether a look ended in a certificate, before anybody is told; return it so.
+    """Record whether a look ended in a certificate, before the result is shown; return it so.
 
     One that failed may end in one yet: where labels were added for it.
     """

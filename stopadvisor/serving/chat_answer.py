@@ -8,7 +8,7 @@ Knows ids, text and decisions; no HTTP, no engine's interface and no metrics.
 
 `engines.openai.early_exit` is the same over HTTP, for `run`, `connect` and the gateway.  Its loop
 is another: it may draw thinking part by part and begin anew where a stream breaks off, by packages
-that are not installed beside vLLM.  What a session is told is told by the same functions.
+that are not installed beside vLLM.  Both report to the session through the same functions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ChatModel(Protocol):
     async def write(
         self, trace: Trace, at: int, show: Callable[[Sequence[int]], Awaitable[None]] | None = None
     ) -> list[int]:
-        """Close the thinking there and return the visible answer; `show` is told what comes."""
+        """Close the thinking there and return the visible answer; `show` gets what comes."""
         ...
 
 

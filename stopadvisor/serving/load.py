@@ -275,7 +275,7 @@ async def open_loop(
 ) -> list[Timed | None]:
     """Send a request at each time of arrival, in seconds from now, and wait for the answers.
 
-    `hopeless` is told of each answer; where it says so the rest is given up and stands as None.
+    `hopeless` is called with each answer; where it is true the rest is given up, and is None.
     """
     now = asyncio.get_running_loop().time
     began = now()

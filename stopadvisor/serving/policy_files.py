@@ -1,4 +1,4 @@
-"""The policies that serving is told: one file, or a folder with one for each model.
+"""The policies to serve under: one file, or a folder with one for each model.
 
 Knows files; no server.
 """

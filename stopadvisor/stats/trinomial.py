@@ -126,7 +126,7 @@ def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> Flo
 
 
 def drop_size(most: IntArray, alpha: float) -> float:
-    """Upper bound on the size of a monotone region: the chance to reject a mean of alpha or more.
+    """Upper bound on the size of a monotone region: how often a mean of alpha or more is rejected.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class _Deploy(
     difference_pp: float | None = column("Difference", "pp")
     difference_ci: Ends = ends("95 % CI", "pp")
     verdict: str = column("Verdict")
-    chance: float = column("Chance to certify", "chance", of="probability")
+    chance: float = column("Probability to certify", "chance", of="probability")
 
 
 OUTLINE = Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_AlphaGridPaper, _Deploy))

@@ -54,12 +54,12 @@ class _Planned(
     RunRow,
     table="expected",
     title="Expected of the deploy protocol, {serving}",
-    note="from fit questions; the chance is that of the rule's most careful threshold that saves "
-    "anything",
+    note="from fit questions; the probability is that of the rule's most careful threshold that "
+    "saves anything",
 ):
     questions: int = column("Labels")
     allowed_losses: int | None = column("Losses allowed")
-    chance: float = column("Chance to certify", "chance")
+    chance: float = column("Probability to certify", "chance")
     expected: Expected | None = part(Expected)
 
 

@@ -85,7 +85,7 @@ class _Advice(Row, table="advice", title="What `assess` advises, {serving}"):
     checkpoints: int | None = column("Checkpoints")
     fit_risk: float | None = column("Risk (fit)", "share")
     fit_saving_pct: float | None = column("Net saving (fit)", "%")
-    chance: float = column("Chance to certify", "chance", of="choice.probability")
+    chance: float = column("Probability to certify", "chance", of="choice.probability")
     evidence: str = column("At equal risk", of="choice.verdict")
 
 

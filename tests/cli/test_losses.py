@@ -100,7 +100,7 @@ def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
     code, out, err = call("assess", RUN, *limits)
     assert code == 0, err
     shown = " ".join(out.split())
-    assert "can promise: accuracy falls by at most 25%; at most 30% lost; chance" in shown
+    assert "can promise: accuracy falls by at most 25%; at most 30% lost; probability" in shown
     assert "rule drop accuracy saves" in shown
     assert f"stopadvisor calibrate {RUN} --alpha drop=0.25,lost=0.3" in shown
     assessed = json.loads((open_source(RUN).folder / "assessment.json").read_bytes())

@@ -70,7 +70,7 @@ def measure_questions(
 ) -> list[ProfileRow]:
     """Answer the requests under every schedule and batch size; rows by batch, then by checkpoints.
 
-    `schedules` holds budgets by their number, none for no probe; `done` is told each batch's
+    `schedules` holds budgets by their number, none for no probe; `done` gets each batch's
     replies.
     """
     seconds: dict[tuple[int, int], list[float]] = {}

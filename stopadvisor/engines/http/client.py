@@ -116,7 +116,7 @@ class Client:
     request that fails is sent again for `retry_timeout` seconds before `Unreachable` is raised: a
     server that dies and comes back within that time costs time, and nothing else.  Of a stream the
     first and each further piece may be given limits of their own (`stream_timeouts`).  `on_wait` is
-    told once, in one line, that a server is waited for while it is opened.
+    called once, with one line, when opening has to wait for a server.
 
     Examples
     --------

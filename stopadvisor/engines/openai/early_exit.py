@@ -90,7 +90,7 @@ _ATTEMPTS = 4
 
 
 class Observer(Protocol):
-    """Is told of one request while it is answered, within the event loop; returns at once."""
+    """Called about one request while it is answered, within the event loop; returns at once."""
 
     @property
     def shows(self) -> bool:
@@ -129,7 +129,7 @@ class PolicyService:
     remarks: list[str]
     """What the user should know; grows."""
     shadow: bool = False
-    """Judge and never stop: what the policy would have done is told to the observer alone."""
+    """Judge and never stop: only the observer gets what the policy would have done."""
     probe_timeout: float | None = None
     """Seconds for a forced answer.  One that fails, or takes longer, then lets the thinking go on
     to its end, where it would else be the request's error."""

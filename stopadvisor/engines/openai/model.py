@@ -250,7 +250,7 @@ class ServedModel:
     ) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 
-        `show` is told the tokens of each request when it is over.  Errors are those of `extend`.
+        `show` gets the tokens of each request when it is over.  Errors are those of `extend`.
         """
         closer, plan = self.chat.closer.ids, trace.plan
         ids: list[int] = []

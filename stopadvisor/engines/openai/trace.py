@@ -96,7 +96,7 @@ class Trace:
 
 
 def report_drawn(session: Session, trace: Trace) -> None:
-    """Tell a session what was drawn since it was told last."""
+    """Report to a session what was drawn since the last report."""
     if session.needs_ids:
         session.receive(trace.ids[session.drawn :])
     else:

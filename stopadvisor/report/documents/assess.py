@@ -225,7 +225,7 @@ class LabelNeedFields(TypedDict):
 
 
 class _Server(TypedDict):
-    regime: Annotated[str | None, "What it was measured to be; null where that cannot be told."]
+    regime: Annotated[str | None, "What it was measured to be; null where that is not clear."]
     cache_block: Annotated[int | None, "Tokens per block of its cache, where it says."]
     basis: Annotated[str, "`cached-tokens`, `wall-clock` or `visible-stream`."]
     read_cost: Annotated[
@@ -255,7 +255,7 @@ class _ProtocolFields(TypedDict, total=False):
         RepeatFields, "Deploy only, where questions thought twice: full thinking beside itself."
     ]
     chance_to_certify: Annotated[
-        float | None, "Deploy only: estimated chance that `calibrate` certifies a saving."
+        float | None, "Deploy only: estimated probability that `calibrate` certifies a saving."
     ]
     settings: Annotated[_Settings, "Deploy only: what `calibrate` takes over."]
     asked: Annotated[

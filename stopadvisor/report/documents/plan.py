@@ -28,16 +28,15 @@ class PlanDocument(Document):
     expected_risk: Annotated[
         float, "The risk that the most careful useful threshold is expected to have."
     ]
-    power: Annotated[float, "The chance of success that is wanted."]
+    power: Annotated[float, "The probability of success that is wanted."]
     chains: Annotated[int, "Rules that share delta."]
     chain_delta: Annotated[float, "Error probability of one rule's tests."]
     split: Annotated[list[float], "Shares of fit, calibration and test."]
     calibration_labels: Annotated[
-        int | None,
-        "Smallest number from which on the chance is reached; null where no number does.",
+        int | None, "Smallest number from which on it is reached; null where no number does."
     ]
     total_labels: Annotated[int | None, "Labels in all parts."]
-    power_reached: Annotated[float | None, "Chance at that number."]
+    power_reached: Annotated[float | None, "Probability at that number."]
     one_chain_calibration_labels: Annotated[int | None, "Labels where one rule is tested alone."]
     label_savings: NotRequired[
         Annotated[

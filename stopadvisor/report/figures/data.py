@@ -84,7 +84,7 @@ class AlphaFigure:
     savings: Mapping[str, tuple[float | None, ...]]
     """Side (its rule in words) to percent."""
     probabilities: tuple[float, ...] | None
-    """Chance to certify a saving with the calibration questions there are; deploy protocol only."""
+    """Probability to certify a saving with these calibration questions; deploy protocol only."""
     alpha: float
     """The target asked for."""
     basis: str

@@ -371,7 +371,7 @@ def alpha_caption(data: AlphaFigure) -> Caption:
         columns[Column(f"{name.replace(' ', '_')}_saving_pct", f"{name}, saving", "%")] = savings
     sentence = f"Where at most {promised(data.alpha)} may be lost, {'; '.join(found)}."
     if data.probabilities is not None:
-        columns[Column("chance", "chance to certify", "chance")] = data.probabilities
+        columns[Column("chance", "probability to certify", "chance")] = data.probabilities
         sentence += (
             " Each promise has the rule chosen for it, at the last threshold that the calibration "
             "questions could still certify."
@@ -397,7 +397,7 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
         columns = (r.low, r.high, r.count, r.predicted, r.observed)
         rows += [(name, *row) for row in zip(*(c.tolist() for c in columns), strict=True)]
     return Caption(
-        "Can the score be read as a chance?",
+        "Can the score be read as a probability?",
         f"ECE and Brier score, 0 being best: {'; '.join(found)}. On the diagonal a score says how "
         "often it is right; the certificate holds whether it does or not.",
         f"{data.basis}; forced answers while the trace goes on",

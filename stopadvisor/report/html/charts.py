@@ -287,7 +287,7 @@ def draw_alphas(data: AlphaFigure) -> Figure:
 
 
 def draw_reliability(data: ReliabilityFigure) -> Figure:
-    """Predicted chance of being right against the share that was; area by number of answers."""
+    """Predicted probability of a right answer against the share that was; area by their number."""
     figure, axes = framed(4.4)
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.2, linestyle=DASHES[2], label="calibrated")
     for k, (name, found) in enumerate(data.scores.items()):

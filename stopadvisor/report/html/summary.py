@@ -233,7 +233,7 @@ def _assessed(document: Document) -> Summary:
         "open",
         f"Not yet certified: these are estimates, the saving at least "
         f"{percent(document['fit_saving_lower_pct'])} (one-sided 95%). `calibrate` can promise "
-        f"that at most {promised(document['alpha'])} of {promise}; chance "
+        f"that at most {promised(document['alpha'])} of {promise}; probability "
         f"{probability_words(document['chance_to_certify'])}.",
         f"That opens {split['calibration']} calibration questions, which nobody has seen.",
         next_command(document),

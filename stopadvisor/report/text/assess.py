@@ -124,7 +124,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             (
                 "certain",
                 f"not yet: estimates from {plural(split['fit'], 'fit question')}. `calibrate` can "
-                f"promise: {promise}; chance {probability_words(document['chance_to_certify'])}",
+                f"promise: {promise}; probability "
+                f"{probability_words(document['chance_to_certify'])}",
             ),
             ("advice", rule_headline(advice["family"], advice.get("where"))),
             ("why", why(document)),
@@ -217,7 +218,7 @@ def _server(document: Document) -> list[tuple[str, str]]:
     server = document.get("server")
     if not server:
         return []
-    return [("server", f"{server['regime'] or 'not told'}, as measured: {server['reason']}")]
+    return [("server", f"{server['regime'] or 'not known'}, as measured: {server['reason']}")]
 
 
 # --- Tables ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A plan for people: the labels that a certificate takes, and the chance they give.
+"""A plan for people: the labels that a certificate takes, and the probability they give.
 
 Reads the document that `plan --json` prints, so that both say the same.
 """
@@ -62,7 +62,7 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
             f"choose the rule (split {shares}: fit, calibration, test)",
         ),
         (
-            "chance",
+            "probability",
             f"{probability_words(reached)} that they do, if {_expected(document)} are lost; with "
             f"more labels never below {share(document['power'])}",
         ),

@@ -180,8 +180,8 @@ class Screen:
 def _knows_unicode(out: IO[str]) -> bool:
     """Whether more than ASCII may be written.
 
-    Python writes UTF-8 under the C locale too, and to that end sets LC_CTYPE itself: what the
-    terminal shows is told by what the user has set.
+    Python writes UTF-8 under the C locale too, and sets LC_CTYPE itself to do so: only what the
+    user has set says what the terminal shows.
     """
     if not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf"):
         return False

@@ -148,7 +148,7 @@ def _accuracy(document: Document, effect: Effect) -> list[tuple[str, str]]:
 
 def _power(document: Document) -> str:
     text = (
-        f"so many questions confirm with a chance of "
+        f"so many questions confirm with a probability of "
         f"{probability_words(document['power_to_confirm'])} if {share(document['expected_risk'])} "
         "are lost, as in calibration; "
     )

@@ -203,7 +203,7 @@ class EngineModel:
     ) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 
-        `show` is told its tokens as they come.
+        `show` gets its tokens as they come.
         """
         prefix = [*trace.prompt_ids, *trace.ids[:at], *self.chat.closer.ids]
         parameters = {**self.drawn, "max_tokens": self.plan.answer_cap}

@@ -1,6 +1,6 @@
-"""What the plugin is told, in the environment, and which vLLM it was tried with.
+"""The plugin's settings, as environment variables, and the vLLM versions it was tried with.
 
-`stopadvisor serve` sets the variables; whoever starts vLLM by itself does.  Knows no engine.
+`stopadvisor serve` sets the variables, or you set them yourself.  Knows no engine.
 """
 
 from __future__ import annotations
