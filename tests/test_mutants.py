@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -92,36 +93,65 @@ def test_a_mistake_is_in_the_line_where_its_statement_begins(written: Path) -> N
     assert [mutant.line for mutant in mutants_of("one")] == [1, 1, 3, 3, 3]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "mistake", "files", "seconds", "said"),
-    [
-        ("reliability", "n_right == 0", "stats/test_reliability", 300.0, "ok    stats"),
-        ("reliability", "_BINS", "stats/test_reliability", 300.0, "ok    stats"),
-        ("intervals", "score(_EDGE) <=", "stats/test_intervals", 300.0, "ALIVE stats"),
-        ("reliability", "n_right == 0", "stats/test_reliability", 0.0, "slow  stats"),
-        ("reliability", "n_right == 0", "no_such_test", 300.0, "stats/reliability: its tests fail"),
-    ],
-    ids=["in a function", "at import", "equivalent", "slow", "no test"],
-)
-def test_only_a_failure_or_far_too_long_a_run_counts_as_caught(
-    module: str, mistake: str, files: str, seconds: float, said: str
-) -> None:
-    wanted = next(m for m in mutants_of(f"stats/{module}") if mistake in m.description)
+ENDS = {
+    # By what is tried: a mistake, the files of tests, the seconds that a test gets, what is said.
+    "in a function": (
+        "reliability",
+        "n_right == 0",
+        "stats/test_reliability",
+        300.0,
+        "ok    stats",
+    ),
+    "at import": ("reliability", "_BINS", "stats/test_reliability", 300.0, "ok    stats"),
+    "equivalent": ("intervals", "score(_EDGE) <=", "stats/test_intervals", 300.0, "ALIVE stats"),
+    "slow": ("reliability", "n_right == 0", "stats/test_reliability", 0.0, "slow  stats"),
+    "no test": (
+        "reliability",
+        "n_right == 0",
+        "no_such_test",
+        300.0,
+        "stats/reliability: its tests fail",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def ended() -> dict[str, tuple[str, int]]:
+    """What the command says of each, and its exit code: all by one process."""
+    cases = []
+    for name, (module, mistake, files, seconds, _) in ENDS.items():
+        wanted = next(m for m in mutants_of(f"stats/{module}") if mistake in m.description)
+        cases.append((name, f"stats/{module}", wanted.number, files, seconds))
     program = f"""
-import sys
+import contextlib, io, json, sys
 from tests.mutants import __main__ as command, running
-running.TESTS["stats/{module}"] = {files!r}
-running._LEAST_S, running._SLOWER = {seconds}, 0
-sys.argv[1:] = ["--only", "stats/{module}:{wanted.number}"]
-sys.exit(command.main())
+found = {{}}
+for name, module, number, files, seconds in {cases!r}:
+    running.TESTS[module] = files
+    running._LEAST_S, running._SLOWER = seconds, 0
+    sys.argv[1:] = ["--only", f"{{module}}:{{number}}"]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = command.main()
+    found[name] = (said.getvalue(), code)
+print(json.dumps(found))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
-    assert done.stdout.startswith(said)
-    assert done.returncode == (2 if "fail" in said else "ALIVE" in said)
+    found: dict[str, tuple[str, int]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENDS)
+def test_only_a_failure_or_far_too_long_a_run_counts_as_caught(
+    ended: dict[str, tuple[str, int]], name: str
+) -> None:
+    said = ENDS[name][-1]
+    text, code = ended[name]
+    assert text.startswith(said)
+    assert code == (2 if "fail" in said else "ALIVE" in said)
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.answers import function_grader
 from stopadvisor.answers.normal_form import GRADER
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
@@ -212,6 +213,7 @@ def test_typed_labels_are_for_runs_that_gold_grades(call: Call) -> None:
 
 def test_a_judge_at_a_server_grades(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sums(Path("sums.jsonl"), 60)
+    monkeypatch.setattr(function_grader, "_MOST_WORKERS", 2)  # each takes half a second to start
     with fake_server(judges=verdict) as server:
         monkeypatch.setenv("STOPADVISOR_JUDGE_URL", server.url)
         monkeypatch.setenv("STOPADVISOR_JUDGE_MODEL", "large-judge")

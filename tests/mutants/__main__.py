@@ -32,14 +32,15 @@ def main() -> int:
     options = parser.parse_args()
     os.chdir(ROOT)
     warm()
-    drawn = sample(options.count, options.seed, options.module or tuple(TESTS))
+    if options.only:
+        wanted = sorted(place.rpartition(":")[::2] for place in options.only)
+        drawn = [mutants_of(module)[int(number)] for module, number in wanted]
+    else:
+        drawn = sample(options.count, options.seed, options.module or tuple(TESTS))
     if options.piece:
         first, step = map(int, options.piece.split("/"))
         of_piece = tuple(TESTS)[first - 1 :: step]
         drawn = [mutant for mutant in drawn if mutant.module in of_piece]
-    if options.only:
-        wanted = sorted(place.rpartition(":")[::2] for place in options.only)
-        drawn = [mutants_of(module)[int(number)] for module, number in wanted]
     if not drawn:
         print("no mutant was drawn here")
         return 0
