@@ -78,7 +78,9 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             try:
                 found.append(_deploy_row(view.label, source, settings))
             except CalibrationError as error:
-                found.append(f"{view.label}, α = {alpha:g}: no deploy side: {error}")
+                found.append(
+                    f"{view.label}, α = {alpha:g}: no rows of the deploy protocol: {error}"
+                )
     return OUTLINE.result(found, options, basis_remarks(views))
 
 

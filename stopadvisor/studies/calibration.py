@@ -80,7 +80,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
         try:
             fit = fit_data(source, study_settings(options))
         except CalibrationError as error:
-            found.append(f"{view.label}: no deploy side: {error}")
+            found.append(f"{view.label}: no rows of the deploy protocol: {error}")
         else:
             found += _deploy_rows(fit, view.label, options)
     found.append("the Brier interval resamples questions; the scores are not fitted anew")

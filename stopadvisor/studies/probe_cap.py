@@ -80,7 +80,10 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     logged = [source for source in sources if not source.is_archive]
     protocols, reasons = deploy_protocols(logged, study_settings(options))
     found += [row for deploy in protocols for row in _recorded_rows(deploy)]
-    found += [*reasons, *archive_remarks(sources, "archives log no probe lengths: no deploy side")]
+    found += [
+        *reasons,
+        *archive_remarks(sources, "archives log no probe lengths: no rows of the deploy protocol"),
+    ]
     return OUTLINE.result(found, options, basis_remarks(views))
 
 

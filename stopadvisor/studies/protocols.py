@@ -245,7 +245,7 @@ def deploy_protocols(
         try:
             found.append(deploy_protocol(source, name, settings))
         except CalibrationError as error:
-            reasons.append(f"{name}: no deploy side: {error}")
+            reasons.append(f"{name}: no rows of the deploy protocol: {error}")
     return found, tuple(reasons)
 
 
@@ -264,14 +264,15 @@ def study_both(
 ) -> StudyResult:
     """Run a study that treats each source under the paper's and under the deploy protocol.
 
-    Without gold a source has its deploy side alone, where what differs from full thinking counts.
+    Without gold a source has rows of the deploy protocol alone: differing replies count as lost.
     """
     views = paper_views(with_gold(sources))
     found = [each for one in views for each in paper(one, options)]
     protocols, reasons = deploy_protocols(sources, study_settings(options))
     found += [each for protocol in protocols for each in deploy(protocol, options)]
     bare = [
-        f"{_NEEDS_GOLD.format(name)}: the deploy side alone, where risk is of replies that differ"
+        f"{_NEEDS_GOLD.format(name)}: rows of the deploy protocol alone, where risk is of replies "
+        "that differ"
         for source, name in zip(sources, labels(sources), strict=True)
         if not _has_gold(source)
     ]

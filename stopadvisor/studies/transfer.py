@@ -143,7 +143,7 @@ def _savings(
             calibrates = target_view(target).parts == PARTS.index("calibration")
             outside_test = open_all(target).take(calibrates).as_calibration()
         except CalibrationError as error:
-            yield f"{view.label}: no deploy side as a target: {error}"
+            yield f"{view.label}: no target under the deploy protocol: {error}"
             continue
         for name, content in contents.items():
             try:

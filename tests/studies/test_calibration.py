@@ -125,4 +125,7 @@ def test_too_few_fit_questions_leave_the_papers_side(tmp_path: Path) -> None:
     file = write_archive(tmp_path / "raw.npz", **archive_arrays(12))
     found = run([open_source(file, root=tmp_path)], QUICK)
     assert {row["protocol"] for row in rows_of(found, "scores")} == {"paper"}
-    assert any("no deploy side: choosing a rule needs" in remark for remark in found.remarks)
+    assert any(
+        "no rows of the deploy protocol: choosing a rule needs" in remark
+        for remark in found.remarks
+    )
