@@ -200,7 +200,7 @@ def test_run_says_how_many_replies_escape_at_which_depth(
     show_summary(document, screen)
     shown = " ".join(screen.getvalue().split())
     assert f"the model reasoned on after 6 stops, for {6 * REASONING} tokens" in shown
-    assert "of the stops by thinking tokens: 6/6 at 0 to 63" in shown
+    assert "counted above: 6 of 6 stops at 0 to 63 tokens" in shown
 
 
 # --- What preflight says ---

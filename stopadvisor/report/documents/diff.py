@@ -173,7 +173,7 @@ def _accuracy(content: Content) -> str:
     if basis is None:
         return "that of full thinking" if content["kind"] != "stop" else "not measured"
     full, stopped = expected.get(f"{basis[0]}full_accuracy"), expected.get(f"{basis[0]}accuracy")
-    return f"{share(full)} -> {share(stopped)} ({basis[1]})"
+    return f"from {share(full)} to {share(stopped)} ({basis[1]})"
 
 
 def _prompts(content: Content) -> dict[str, Any]:

@@ -203,13 +203,13 @@ def _expected(document: Document) -> list[tuple[str, str]]:
 def _looks(certificate: Document) -> str:
     # More than the number is not held by the policy's schema.
     elsewhere = certificate.get("looks_elsewhere")
-    text = f"{certificate['looks']} at these calibration questions"
+    text = f"number {certificate['looks']} at these calibration questions"
     return text + (f", and {elsewhere} elsewhere" if elsewhere else "")
 
 
 def _certificate(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
     certificate = document["certificate"]
-    rows = [("evidence", evidence(certificate)), ("looks", _looks(certificate))]
+    rows = [("evidence", evidence(certificate)), ("look", _looks(certificate))]
     if verbose:
         reference = "its own visible answer at the end of thinking"
         if certificate["reference"] != "natural":
@@ -255,7 +255,7 @@ def _made_from(document: Document) -> list[tuple[str, str]]:
     )
     rows = [(name, f"{value[:16]}...") for name, value in found if isinstance(value, str)]
     version = document["versions"].get("stopadvisor")
-    return [*rows, ("by", f"stopadvisor {version}")] if version else rows
+    return [*rows, ("written by", f"stopadvisor {version}")] if version else rows
 
 
 def _bound(document: Document) -> list[tuple[str, str]]:

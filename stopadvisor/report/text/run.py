@@ -93,14 +93,14 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
 
 def _escapes(escapes: Document) -> str:
     depths = ", ".join(
-        f"{d['escaped']}/{d['stopped']} "
-        + (f"from {d['least']} on" if d["most"] is None else f"at {d['least']} to {d['most']}")
-        for d in escapes["by_depth"]
+        f"{d['escaped']} of {d['stopped']}{'' if place else ' stops'} "
+        + (f"from {d['least']}" if d["most"] is None else f"at {d['least']} to {d['most']}")
+        + (" tokens on" if d["most"] is None else " tokens")
+        for place, d in enumerate(escapes["by_depth"])
     )
     return (
         f"the model reasoned on after {plural(escapes['replies'], 'stop')}, for "
-        f"{plural(escapes['tokens'], 'token')} that are counted above; of the stops by thinking "
-        f"tokens: {depths}"
+        f"{plural(escapes['tokens'], 'token')} that are counted above: {depths}"
     )
 
 
