@@ -359,7 +359,7 @@ def test_the_tiny_reasoner_reasons(
     """Real traces and answers: greedy generation and probes equal transformers' own."""
     engine = tiny_reasoner
     file = TINY_REASONER.parent / f"{workload}.jsonl"
-    questions = make_prompts(read_workload(file).questions[:6], None)
+    questions = make_prompts(read_workload(file).questions[:4], None)
     at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=300, answer_cap=32)
     for question, trace in zip(questions, engine.probe(questions, at), strict=True):
         start = engine.chat.prompt_ids(question.messages)

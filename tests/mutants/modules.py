@@ -191,16 +191,7 @@ EQUIVALENT: dict[str, str] = {
     "policy/values : sort_keys=True ->": "no dict is written by it",
     "policy/values : check_circular=False ->": "no list within another is written by it",
     "policy/values : _BATCH = 256 ->": "how much is written at once, not what",
-    "policy/values _canonical: len(value) > _SHORT_TEXT -> len(value) >=": (
-        "how much is written at once, not what"
-    ),
-    "policy/values _is_light: len(value) <= _SHORT_TEXT -> len(value) <": (
-        "how much is written at once, not what"
-    ),
     "policy/values : _SHORT_TEXT = 2048 ->": "how much is written at once, not what",
-    "policy/values _is_light: not isinstance(value, (dict, list, tuple)) -> not not": (
-        "how much is written at once, not what"
-    ),
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",

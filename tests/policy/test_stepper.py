@@ -301,7 +301,7 @@ def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores
     family: str, seed: int
 ) -> None:
     """Every live probe's score to the last bit, whatever the features."""
-    probes = table(25, seed, ragged=True)
+    probes = table(12, seed, ragged=True)
     content = any_rule(family, MarkerTrigger(((1,),), 1, 99), np.random.default_rng(seed))
     if family == "fixed-budget":
         content |= trigger_content(GridTrigger((400,), 400), family=family)

@@ -146,7 +146,10 @@ def test_assess(
     check(
         "assess",
         answer(capsys, "assess", runs / "served"),
-        answer(capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4"),
+        answer(
+            capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4",
+            "--families", "learned,entropy",
+        ),
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
         answer(
             capsys, "assess", runs / "apart" / "visible", "--families", "learned",
