@@ -5,7 +5,8 @@ A fenced block says by its language what it is:
 - `sh`: commands, run by bash from top to bottom, page by page in the order of the page;
 - `python`: a program, run by itself after the blocks above it;
 - `json`, `jsonl`: a document, or one on each line;
-- `console`: commands for another machine, a server of yours or an hour of time; nothing runs them;
+- `console`: commands for another machine, a server of yours, a terminal or minutes of time; each
+  `stopadvisor` line is parsed as its command does it, and not run;
 - `text`: what a command prints.
 
 Commands are found through stand-ins on the PATH: `stopadvisor` and `python` are this checkout's;
@@ -18,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,7 +31,7 @@ from pathlib import Path
 
 from tests.generate import ROOT, pages
 
-__all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "snippets"]
+__all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "command_lines", "snippets"]
 
 KNOWN = {"sh", "python", "json", "jsonl", "console", "text"}
 """Languages of fences; a fence without one is text."""
@@ -79,6 +81,21 @@ def foreign_commands(body: str) -> list[str]:
     return found
 
 
+def command_lines(body: str) -> Iterator[list[str]]:
+    """Yield the words of every command of a block, with what arrays of the shell hold put in."""
+    arrays: dict[str, list[str]] = {}
+
+    def words(text: str) -> list[str]:
+        found = shlex.split(text, comments=True)
+        return [word for part in found for word in arrays.get(part, [part])]
+
+    for line in body.replace("\\\n", " ").splitlines():
+        if array := re.fullmatch(r"(\w+)=\((.*)\)", line):
+            arrays[f"${{{array[1]}[@]}}"] = words(array[2])
+        elif found := words(line.removeprefix("$ ")):
+            yield found
+
+
 class Workplace:
     """A scratch folder with what pages take for granted: samples, policies, files of one's own."""
 
@@ -91,14 +108,13 @@ class Workplace:
         (folder / WORKLOAD).write_text("".join(lines[:N_BUNDLED]), encoding="utf-8")
         # The names that pages give to what readers bring: workloads, a model, a policy.
         for name, part in {
-            "my.jsonl": lines[:200],
+            "my.jsonl": lines[:100],
             "work.jsonl": lines[:200],
             "more.jsonl": lines[600:800],
             "next-week.jsonl": lines[600:800],
         }.items():
             (folder / name).write_text("".join(part), encoding="utf-8")
-        (folder / "Qwen").mkdir()
-        (folder / "Qwen" / "Qwen3-8B").symlink_to(folder / MODEL)
+        self._lend_model(folder / "Qwen" / "Qwen3-8B")
         shutil.copy(folder / "policies" / "arithmetic.joblib", folder / "policy.joblib")
         bin = folder / ".bin"
         bin.mkdir()
@@ -106,6 +122,16 @@ class Workplace:
             script = f'#!/bin/sh\nexec "{sys.executable}" -m tests.snippets {name} "$@"\n'
             (bin / name).write_text(script, encoding="utf-8")
             (bin / name).chmod(0o755)
+
+    def _lend_model(self, folder: Path) -> None:
+        """The bundled model, with a context in which a page's cap on thinking has room."""
+        folder.mkdir(parents=True)
+        for file in (self.folder / MODEL).iterdir():
+            (folder / file.name).symlink_to(file)
+        config = folder / "config.json"
+        content = json.loads(config.read_bytes())
+        config.unlink()
+        config.write_text(json.dumps({**content, "max_position_embeddings": 16384}))
 
     def run(self, snippet: Snippet, *, seconds: float = 900) -> str:
         """Run a `sh` or `python` block; return what it printed.

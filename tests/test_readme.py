@@ -76,7 +76,7 @@ def test_commands_in_tables_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_options_exist(page: Path) -> None:
-    text = _without(page.read_text(encoding="utf-8"), "console", "text", "python", "")
+    text = _without(page.read_text(encoding="utf-8"), "text", "python", "")
     assert set(OPTION.findall(text)) - OTHERS <= _existing_options()
 
 

@@ -1,4 +1,4 @@
-"""Every fenced block of every README: commands and programs run as they stand, JSON is read."""
+"""Every fenced block of every README: run as it stands, parsed as its commands do, or read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 from jsonschema import Draft202012Validator
 
+from stopadvisor.cli.main import cli
 from stopadvisor.policy.frozen import save_policy
 from tests.generate import ROOT
 from tests.policy_content import family_content
@@ -20,6 +22,7 @@ from tests.snippets import (
     Snippet,
     Workplace,
     check_install,
+    command_lines,
     foreign_commands,
     parse,
     snippets,
@@ -27,6 +30,7 @@ from tests.snippets import (
 
 SNIPPETS = list(snippets())
 RUN = [s for s in SNIPPETS if s.language in ("sh", "python")]
+PARSED = [snippet for snippet in SNIPPETS if snippet.language == "console"]
 READ = [snippet for snippet in SNIPPETS if snippet.language in ("json", "jsonl")]
 SERVER = ("127.0.0.1", 8000)
 """Where pages say that a server of the reader's listens."""
@@ -63,6 +67,14 @@ def story_server(folder: Path) -> Iterator[None]:
         yield
 
 
+def check_command(words: list[str]) -> None:
+    """Have the command line parse a command and all that follows it; nothing is done."""
+    with cli.make_context("stopadvisor", list(words)) as context:
+        name, command, rest = cli.resolve_command(context, list(words))
+        assert command is not None
+        command.make_context(name, rest, parent=context)
+
+
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("snippet", RUN, ids=map(str, RUN))
@@ -71,6 +83,32 @@ def test_it_runs_as_it_stands(workplaces: Callable[[Path], Workplace], snippet: 
     asks = f"{SERVER[0]}:{SERVER[1]}" in snippet.body
     with story_server(workplace.folder) if asks else nullcontext():
         workplace.run(snippet)
+
+
+@pytest.mark.parametrize("snippet", PARSED, ids=map(str, PARSED))
+def test_what_is_not_run_is_spelled_as_its_command_wants_it(
+    snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prompt.txt").write_text("{question}")  # an option that reads its file
+    monkeypatch.chdir(tmp_path)
+    lines = list(command_lines(snippet.body))
+    for name, *words in lines:
+        if name == "stopadvisor":
+            check_command(words)
+        elif name == "python":
+            assert (ROOT / words[0]).is_file(), words[0]
+        elif name == "pip" and "torch>=2.9" not in words:  # for training, newer than elsewhere
+            check_install(words)
+    assert lines
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["plan", "--alhpa", "0.05"], ["plan", "--alpha", "x"], ["promote"], ["certify", "run"]],
+)
+def test_a_mistyped_command_is_found(words: list[str]) -> None:
+    with pytest.raises(click.UsageError):
+        check_command(words)
 
 
 @pytest.mark.parametrize("snippet", READ, ids=map(str, READ))
