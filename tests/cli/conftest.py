@@ -38,3 +38,14 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(probed_run, "runs/sums")
     return caller(capsys)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without their pictures, which take most of a page's time."""
+    from stopadvisor.report.html import charts, page, theme
+
+    drawn = page._drawn
+    monkeypatch.setattr(page, "_drawn", lambda of, said, _: drawn(of, said, lambda _: None))
+    monkeypatch.setattr(charts, "draw_example", lambda _: None)
+    monkeypatch.setattr(theme, "inline_svg", lambda *_: "<svg></svg>")

@@ -223,6 +223,7 @@ def test_the_conditional_certificate_says_so(call: Call) -> None:
     assert found["conditional"] is True
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_refused_conditional_certificate_counts_right_answers_in_every_word(call: Call) -> None:
     code, out, _ = call(str(RUN), "--conditional", "--alpha", "0.03", "--looks", "1", *FAST)
     text = " ".join(out.split())
@@ -362,6 +363,7 @@ def test_no_other_request_follows_a_certificate(call: Call) -> None:
     assert calibrated(call, str(RUN), *FAST)["look"] == first["look"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_failed_look_shows_that_it_failed_and_nothing_else(call: Call) -> None:
     """Whatever the labels were: a later request can depend on one bit of them."""
     shown = []

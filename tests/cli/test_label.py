@@ -133,6 +133,7 @@ def _workload(directory: RunDirectory) -> list[str]:
 # --- The terminal ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     before = calibrated(call)
     labeller = Labeller()
@@ -318,6 +319,7 @@ def test_fresh_questions_are_labelled_after_a_certificate(call: Call, unlabelled
     assert (found["look"]["number"], found["labels"]["asked"]) == (1, len(labeller.asked))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_planned_labels_settle_what_counts(call: Call) -> None:
     labeller = Labeller()
     said = labeller.label(planned=10)

@@ -40,6 +40,7 @@ def test_writes_the_page_of_the_run_assessed_last_and_says_where(
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_json_names_the_file_and_its_state(run: Path, tmp_path: Path, call: Call) -> None:
     target = tmp_path / "for-the-team.html"
     code, out, _ = call(run, "--json", "--out", target)
@@ -85,6 +86,7 @@ def test_needs_no_model_and_no_torch(run: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -> None:
     (run / "report.html").write_text("a page from before", encoding="utf-8")
     code, _, err = call(run, *CERTIFY, command="calibrate")
@@ -120,6 +122,7 @@ def test_a_page_that_cannot_be_written_again_is_said_to_be_stale(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_assess_writes_the_same_page(run: Path, call: Call) -> None:
     code, _, err = call(run, "--report", command="assess")
     assert code == 0
@@ -196,6 +199,7 @@ def test_a_folder_as_the_file(run: Path, tmp_path: Path, call: Call) -> None:
     assert "it is a folder" in err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_paper_s_protocol_waits_for_a_look(run: Path, call: Call) -> None:
     assert call(run, "--protocol", "paper", "--open-calibration", command="assess")[0] == 0
     assert call(run)[0] == 0
