@@ -2,8 +2,8 @@
 
 As many questions as there will be are drawn from fit with replacement, the test walks along the
 sequence, and what it certifies has a cost on fit, averaged over draws.  Sequences are compared by
-the mean over several limits of losses: at the right limit alone the comparison hangs on three or
-four unlucky questions.  Sees no calibration question.
+the mean over several limits of losses: at that limit alone three or four unlucky
+questions would decide.  Sees no calibration question.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
     return (
         f"full thinking gets {accuracy:.1%} of the questions right ({basis}), and alpha = "
         f"{alpha:g} of all questions is {lost}, more than {LARGE_ALPHA:.0%}: take an alpha up to "
-        f"{most}, or say --conditional, which makes alpha a share of the right answers; "
-        "--allow-large-alpha goes on"
+        f"{most}, or say --conditional, which makes alpha a share of the right answers, or pass "
+        "--allow-large-alpha"
     )
 
 

@@ -1,7 +1,7 @@
 """Why the exported rule is another than the one that `assess` advised, in one sentence.
 
-Two things may come between them: other settings than those of the assessment, and what the test on
-calibration questions passed.  Reads finished results and computes nothing.
+Two things can cause it: settings that differ from the assessment's, and the result of the test on
+calibration questions.  Reads finished results and computes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What fresh questions say about a certificate: two limits, a verdict, and what it could have been.
 
 Each limit is one-sided at delta.  Where a certificate rests on single questions both are exact
-binomial ones; where it rests on bets on whole groups they are bets too.
+binomial ones; for bets on whole groups they are bets as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`stopadvisor monitor`: is a certified promise still kept by the traffic, says the audit log."""
+"""`stopadvisor monitor`: whether the traffic still keeps a certified promise, by the audit log."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _check_probing(params: Mapping[str, Any]) -> None:
     for name, least in (("samples", 1), ("repeat", 0)):
         if params["greedy"] and (params[name] or 0) > least:
             raise click.UsageError(
-                f"--greedy draws one and the same trace each time, got --{name} {params[name]}: "
+                f"--greedy always draws the same trace, got --{name} {params[name]}: "
                 "use --temperature"
             )
     budgets, max_think = params["budgets"], params["max_think"]

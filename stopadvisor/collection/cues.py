@@ -1,6 +1,6 @@
 """What the answer cue does: whether forced answers are the natural ones, cue by cue.
 
-A brittle cue reads like a weak model: the paper saw one take the accuracy of forced answers from
+A brittle cue looks like a weak model: the paper saw one take the accuracy of forced answers from
 0.924 to 0.230.  Knows fit questions alone, no files and no particular engine.
 """
 

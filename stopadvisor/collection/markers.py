@@ -1,8 +1,9 @@
 """Which words of a model mark a change of mind, as token ids, found in a few of its own traces.
 
-Models differ in what they say when they turn back, and tokenizers in how they split it, so both are
-looked up: the candidates are written where a sentence can begin, split there, and counted in traces
-of fit questions.  Knows no particular engine, no files and no outcome of any question.
+Models differ in what they say when they turn back, and tokenizers in how they split it, so words
+and token ids are both found in its traces: the candidates are written where a sentence can begin,
+split there, and counted in traces of fit questions.  Knows no particular engine, no files and no
+outcome of any question.
 """
 
 from __future__ import annotations

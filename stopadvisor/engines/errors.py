@@ -1,4 +1,4 @@
-"""Errors of every engine: too large a batch, a missing package, and how others' are put.
+"""Errors of every engine: too large a batch, a missing package, how libraries' are worded.
 
 Knows no engine.
 """

@@ -1,8 +1,8 @@
 """What a file says beside its certificate: which questions made it, and what to expect of it.
 
-Nobody can repeat these figures from the file, but the first line that people read is made of them:
-they are held to their ranges, to each other and to the certificate's counts.  Files from before a
-figure was written lack it.  Knows fields whose types `schema` has checked, and no file.
+These figures cannot be recomputed from the file, yet the headline uses them; so their ranges and
+their fit to each other and to the certificate are checked.  Files from before a figure was written
+lack it.  Knows fields whose types `schema` has checked, and no file.
 """
 
 from __future__ import annotations

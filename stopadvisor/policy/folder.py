@@ -142,10 +142,11 @@ def check_promotion(original: Path) -> tuple[Policy, bytes]:
         calibration = calibration_of(original).read_bytes()
         parse_json(calibration)
     except (OSError, ValueError) as error:
+        why = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
         raise PolicyError(
-            f"{original}: its calibration is not beside it ({calibration_of(original).name}: "
-            f"{error}), so that reports and later looks would not know what is in use; copy the "
-            "policy where it is to be served instead"
+            f"{original}: its calibration {calibration_of(original).name} is {why}: without it "
+            "reports and later looks would not know what is in use; copy the policy where it is "
+            "to be served instead"
         ) from error
     return policy, calibration
 

@@ -21,6 +21,7 @@ _AS_SERVED = "as-served:"
 _TEXT_ENGINES = ("openai-text", "openai-text-answers")
 """Engines of versions that probed endpoints which complete text, and no token ids."""
 _HASHED = {"tokenizer": "tokenizer", "template": "chat template"}
+_VERIFY = "; run `stopadvisor verify` before you rely on it"
 """What of a model is bound by its hash, and what it is called in messages."""
 
 
@@ -66,7 +67,7 @@ def check_source(
     if content["model"] is None:
         remarks.append(
             f"the policy is bound to no model (it comes from {_origin(content)}): nothing shows "
-            "that it suits this one; asks for a passing verify"
+            f"that it suits this one{_VERIFY}"
         )
     else:
         remarks += _check_model(content["model"], here["model"])
@@ -94,7 +95,7 @@ def check_source(
         _must_agree("chat_template_kwargs", content["chat_template_kwargs"], kwargs)
     remarks += [
         f"{name} is {short_repr(here['engine'][key])} here, was {short_repr(expected)} at "
-        "calibration; asks for a passing verify"
+        f"calibration{_VERIFY}"
         for key, name, expected in _engine_fields(content["engine"])
         if here["engine"][key] != expected
     ]
@@ -129,7 +130,7 @@ def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[s
     remarks = []
     revision, found = expected["revision"], here["revision"]
     if revision is None or found is None:
-        remarks.append("the model's revision is unknown on one side; asks for a passing verify")
+        remarks.append(f"the model's revision is unknown on one side{_VERIFY}")
         _must_agree("model", expected["name"], here["name"])
     else:
         _must_agree("model revision", revision, found)
@@ -146,7 +147,7 @@ def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[s
         if expected[key] is not None and here[key] is not None:
             _must_agree(f"{name} hash", expected[key], here[key])
         elif expected[key] != here[key]:
-            remarks.append(f"the {name}'s hash is unknown on one side; asks for a passing verify")
+            remarks.append(f"the {name}'s hash is unknown on one side{_VERIFY}")
     return remarks
 
 
@@ -190,7 +191,7 @@ def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) 
         return []
     return [
         f"answers end at the tokens {short_repr(sorted(here))} here, at "
-        f"{short_repr(sorted(expected))} at calibration; asks for a passing verify"
+        f"{short_repr(sorted(expected))} at calibration{_VERIFY}"
     ]
 
 

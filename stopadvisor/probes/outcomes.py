@@ -290,8 +290,8 @@ def require_fit(table: object) -> None:
     """Raise CalibrationError unless a rule may be chosen on these questions."""
     if not isinstance(table, FitQuestions):
         raise CalibrationError(
-            f"a rule is chosen on FitQuestions, got {type(table).__name__}: chosen on any others "
-            "it could not be certified on them"
+            f"a rule must be chosen on FitQuestions, got {type(table).__name__}: on other "
+            "questions it could not be certified afterwards"
         )
 
 

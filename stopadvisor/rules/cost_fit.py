@@ -71,7 +71,7 @@ def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
     Raises
     ------
     CalibrationError
-        The measurements do not determine the coefficients, or decoding comes out free.
+        The measurements do not determine the coefficients, or decoding appears to cost nothing.
 
     Notes
     -----
@@ -98,8 +98,8 @@ def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
     scale = np.linalg.norm(relative, axis=0)
     if not batches or (scale == 0).any() or np.linalg.matrix_rank(relative / scale) < scale.size:
         raise CalibrationError(
-            f"{len(rows)} measurements do not tell the cost of requests, of prompt tokens and of "
-            f"decoded tokens at {batches} in flight apart"
+            f"{len(rows)} measurements are too few to separate the costs of requests, prompt "
+            f"tokens and decoded tokens at {batches} in flight"
         )
     found, _ = scipy.optimize.nnls(relative / scale, np.ones(len(rows)))
     prices = found / scale
@@ -108,8 +108,8 @@ def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
     cached = rest.pop(0) if caches else prefilled
     if min(rest) <= 0:
         raise CalibrationError(
-            f"decoding at {batches[int(np.argmin(rest))]} in flight comes out free: the seconds "
-            "measured vary more than what they are to tell; measure again on an idle machine"
+            f"decoding at {batches[int(np.argmin(rest))]} in flight appears to cost "
+            "nothing: the timings vary too much; measure again on an idle machine"
         )
     decoded = [
         BatchSeconds(batch, price, _kv_of([m for m in measurements if m.batch == batch]))

@@ -1,7 +1,7 @@
 """The serving profile: seconds of requests, tokens and questions, measured where they are served.
 
 Its file is JSON; what stands in it becomes the weights of the serving costs.  Files of schema 1,
-which know no price of a request, are read as well.  Measures nothing itself and knows no engine.
+without a price per request, are read as well.  Measures nothing itself and knows no engine.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def reset(series: Sequence[Series], by: str) -> None:
     A server that is running reads it when it starts again.
     """
     if not by.strip() or not by.isprintable():
-        raise PolicyError("an alarm is reset by a name, in printable letters")
+        raise PolicyError("--reset needs a name in printable characters")
     for one in series:
         path = one.files[-1]
         with _opened(path) as file:

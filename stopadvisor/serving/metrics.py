@@ -85,7 +85,7 @@ class Metrics:
             return Histogram(full, text, labels, registry=registry, buckets=_SECONDS)
 
         self.requests = counter("requests", "Requests, by how and why.", "route", "reason")
-        self.responses = counter("responses", "Responses by status; 0: there was none.", "status")
+        self.responses = counter("responses", "Responses by status; 0 means no response.", "status")
         self.stops = counter("stops", "Traces stopped, by thinking tokens.", "route", "budget")
         self.tokens = counter("tokens", "Decoded tokens of covered requests.", "kind")
         self.discarded = counter("discarded_tokens", "Thinking decoded behind a stop.")
@@ -94,7 +94,7 @@ class Metrics:
             "Thinking tokens shown: OpenTelemetry's gen_ai.usage.reasoning.output_tokens.",
             registry=registry,
         )
-        self.probe_seconds = seconds("probe", "From asking for a forced answer to having it.")
+        self.probe_seconds = seconds("probe", "Seconds from sending a probe to its answer.")
         self.failed_probes = counter("failed_probes", "Probes that failed: thinking went on.")
         self.queue_seconds = seconds("queue", "Waiting for a place.")
         self.ttft_seconds = seconds("time_to_first_token", "To the body's first byte.", "route")
@@ -102,9 +102,13 @@ class Metrics:
         self.overhead_seconds = seconds("overhead", "Before the server was first asked.", "route")
         self.in_flight = gauge("requests_in_flight", "Requests being answered.")
         self.waiting = gauge("requests_waiting", "Requests waiting for a place.")
-        self.upstream_up = gauge("upstream_up", "1: in use; 0: down or refused.", "upstream")
-        self.upstream_in_flight = gauge("upstream_in_flight", "Requests at it.", "upstream")
-        self.tasks = gauge("event_loop_tasks", "Tasks of the event loop, when it was asked.")
+        self.upstream_up = gauge(
+            "upstream_up", "1 if the upstream is in use, 0 if it is down or refused.", "upstream"
+        )
+        self.upstream_in_flight = gauge(
+            "upstream_in_flight", "Requests in flight at this upstream.", "upstream"
+        )
+        self.tasks = gauge("event_loop_tasks", "Tasks in the event loop at the time of the scrape.")
         self.policy = gauge("policy_info", "Policies in use.", "model", "digest")
         self.audits = counter("audits", "Audits: equal, differs, shed or failed.", "result")
         self.audit_tokens = counter("audit_tokens", "Decoded for audits.")

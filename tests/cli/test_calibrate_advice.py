@@ -68,7 +68,7 @@ def test_where_the_advice_is_full_thinking_so_is_the_policy(
     assert read_ledger(RUN) == []
     assert Ledger.read(RUN).entries[-1]["kind"] == "refused"
     words = (*words, "--despite-advice")
-    assert "--allow-large-alpha goes on" in refused(call, "calibrate", RUN, *words)
+    assert "or pass --allow-large-alpha" in refused(call, "calibrate", RUN, *words)
     despite = answer(call, "calibrate", RUN, *words, "--allow-large-alpha")
     assert (despite["kind"], despite["certified"]) == ("stop", True)
     assert "--despite-advice" in despite["changed"]

@@ -85,7 +85,7 @@ def test_a_calibration_that_is_nested_without_end_is_refused_in_one_line(call: C
     calibration_of(careful).write_text("[" * 100_000)
     code, out, err = call("promote", careful)
     assert (code, out) == (2, "")
-    assert "its calibration is not beside it" in " ".join(err.split())
+    assert "is not readable (" in " ".join(err.split())
 
 
 def test_the_run_is_calibrated_on_after_a_promotion(call: Call) -> None:
@@ -111,7 +111,7 @@ def test_a_policy_of_before_keeps_a_file_of_its_own(call: Call) -> None:
     [
         ("policy.joblib", "is the policy in use already; name one of policy-a15-"),
         ("nothing.joblib", "no such policy file"),
-        ("foreign.joblib", "its calibration is not beside it"),
+        ("foreign.joblib", ".json is missing: without it"),
     ],
 )
 def test_what_cannot_be_promoted_is_one_line_and_changes_nothing(

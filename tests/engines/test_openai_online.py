@@ -261,7 +261,7 @@ def test_a_policy_that_reads_answers_alone_was_calibrated_anywhere(top_limit: in
         assert not any(body.get("logprobs") for body in server.asked)
     (remark,) = remarks
     assert "the engine is 'openai' here, was 'hf' at calibration" in remark
-    assert "asks for a passing verify" in remark
+    assert "run `stopadvisor verify` before you rely on it" in remark
     assert reply.budget == 4
 
 

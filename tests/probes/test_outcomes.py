@@ -82,7 +82,7 @@ def test_the_run_refuses_it_too() -> None:
     table = FREE_FORM.draw(100, np.random.default_rng(0))
     calibration = table.as_calibration()
     rng = np.random.default_rng(0)
-    message = "chosen on FitQuestions, got CalibrationQuestions"
+    message = "must be chosen on FitQuestions, got CalibrationQuestions"
     with pytest.raises(CalibrationError, match=message):
         choose(calibration, 100, Settings())  # type: ignore[arg-type]
     with pytest.raises(CalibrationError, match=message):

@@ -86,9 +86,9 @@ def test_the_nearest_batch_is_so_by_ratio() -> None:
 
 def test_what_cannot_be_told_apart_is_refused() -> None:
     alike = [m for m in measured(TRUE) if m.uncached == 32 * m.requests and not m.cached]
-    with pytest.raises(CalibrationError, match=r"12 measurements do not tell .* at \[1, 8\]"):
+    with pytest.raises(CalibrationError, match=r"12 measurements are too few .* at \[1, 8\]"):
         fit_costs(alike)
-    with pytest.raises(CalibrationError, match="0 measurements do not tell"):
+    with pytest.raises(CalibrationError, match="0 measurements are too few"):
         fit_costs([])
 
 
@@ -96,5 +96,5 @@ def test_decoding_is_not_free() -> None:
     odd = [
         replace(m, seconds=1e-4 if m.decoded > m.requests else m.seconds) for m in measured(TRUE)
     ]
-    with pytest.raises(CalibrationError, match="comes out free: the seconds measured vary more"):
+    with pytest.raises(CalibrationError, match="to cost nothing: the timings vary too much"):
         fit_costs(odd)

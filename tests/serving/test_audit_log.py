@@ -108,7 +108,7 @@ def test_an_alarm_outlives_a_restart_until_it_is_reset_by_name(tmp_path: Path) -
     again.write("request", id="next", stop=None)  # a running server sees it at its next request
     assert again.course.alarm is None
     assert AuditLog(tmp_path, "a", SETTINGS).course.alarm is None
-    with pytest.raises(PolicyError, match="by a name"):
+    with pytest.raises(PolicyError, match="--reset needs a name"):
         reset(find_series([tmp_path], SETTINGS.digest), " ")
 
 

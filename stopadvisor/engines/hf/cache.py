@@ -1,9 +1,10 @@
 """The kept key/value cache, and the attention that reads it in place.
 
 One buffer per layer holds a batch of left-padded prompts, what was generated after them, and for
-as long as a probe lasts the tokens of its branches.  Appending writes into the buffer, going back
-is a change of length, and a fork shares the buffers, so that branches neither copy nor repeat the
-prefix they stand on.  Knows columns, not what they mean: who may see which is in the mask.
+as long as a probe lasts the tokens of its branches.  Appending writes into the buffer, dropping
+columns only changes the length, and a fork shares the buffers, so that branches neither copy nor
+repeat the prefix they stand on.  Knows columns, not what they mean: who may see which is in the
+mask.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _caches(model: ServedModel) -> Check:
             "server-caches",
             "warn",
             "the server does not say how many prompt tokens it cached",
-            "vLLM says so with --enable-prompt-tokens-details; costs are guesses without it",
+            "vLLM says so with --enable-prompt-tokens-details; otherwise costs are estimates",
         )
     cached, sent = endpoint.cached_tokens, endpoint.repeated_tokens
     detail = f"{cached} of {sent} repeated prompt tokens were cached"

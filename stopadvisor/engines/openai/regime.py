@@ -218,7 +218,7 @@ def classify(repeated: Sequence[Repeated], probes: Cached | None = None) -> Regi
     the slopes between requests of different length, so that one that was held up changes little.
     """
     cost = _read_cost(repeated)
-    took = "" if cost is None else f"; reading a token back takes {cost:.0%} of prefilling it"
+    took = "" if cost is None else f"; rereading a cached token costs {cost:.0%} of prefilling it"
     counts = [row.cached for row in repeated if row.cached is not None]
     regime: Regime | None
     block: int | None = None

@@ -1,4 +1,4 @@
-"""What a served model draws: traces and their ends, answers, and what log-probabilities come to.
+"""What a served model draws: traces and their ends, answers, and means of log-probabilities.
 
 The rules of `engines.hf.traces` and the figures of `engines.hf.branch`, for one trace at a time.
 Knows ids and numbers; no server and no tokenizer.

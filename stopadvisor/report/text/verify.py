@@ -71,7 +71,7 @@ def show_verification(document: Document, out: TextIO, *, verbose: bool = False)
 
 def _means(document: Document) -> str:
     if document["verdict"] == "silent" and _moved(document):
-        return "these questions decide nothing, and are not such as were calibrated (see Drift)"
+        return "these questions decide nothing, and differ from those of calibration (see Drift)"
     return _MEANS[document["verdict"]]
 
 

@@ -1,8 +1,8 @@
 """The gateway's upstreams: which are in use, which is asked next, and when one may come back.
 
 A server that cannot be reached is taken out at once; one that fails a few requests is checked, as
-the fault may be the requests', and taken out where the check fails.  It comes back when a check has
-found it to be what it was: no request of a client tries it out.  Knows no request and no policy.
+the fault may be the requests', and taken out where the check fails.  It comes back after a
+check finds the same model there; client requests never test it.  Knows no request and no policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What vLLM's log-probabilities of a forced answer come to.
+"""Means of vLLM's log-probabilities of a forced answer, and its entropy.
 
 The entropy over the whole vocabulary takes all of its log-probabilities, which vLLM sorts for every
 request of the step and hands over one by one.  Those of a few tokens enclose it, most often closely

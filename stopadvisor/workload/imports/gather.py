@@ -73,7 +73,10 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
             line["id"] = _free_name(entry, names, counts)
             if line["id"] != entry.name:
                 other = names[entry.name]
-                renamed.append(f"{entry.where}: id {entry.name!r} is of {other}: {line['id']!r}")
+                renamed.append(
+                    f"{entry.where}: id {entry.name!r} already names another question "
+                    f"({other}), got {line['id']!r}"
+                )
         for field in ("gold", "category", "group", "task"):
             value = task if field == "task" and task else getattr(entry, field)
             if value is None or line.setdefault(field, value) == value:

@@ -134,7 +134,7 @@ def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | N
         different = list(dict.fromkeys(map(str, value)))
         if len(different) > 1:
             left_out.append(
-                f"{where}: gold: {name} holds {len(different)} right answers, a workload one"
+                f"{where}: gold: {name} holds {len(different)} right answers, expected one"
             )
             return None
         value = different[0] if different else None

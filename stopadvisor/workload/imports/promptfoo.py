@@ -2,8 +2,8 @@
 
 Gold is the variable that ``--map gold=VARIABLE`` names, else the value of an ``equals`` assertion.
 Reasoning stands in promptfoo's output as text: between markers where the provider leaves them,
-else behind ``Thinking:`` up to a blank line.  As thinking holds blank lines itself, that one is
-taken for its end only where it is the only one; otherwise nobody can tell.
+else behind ``Thinking:`` up to a blank line.  Thinking may contain blank lines, so the text is
+split only if it has exactly one.
 
 References
 ----------

@@ -18,7 +18,9 @@ def test_a_policy_that_fits() -> None:
     assert bound.model.logprobs is None
     assert bound.coverage.most_tokens == 400 + 1 + 64
     # Of the example's own engine, which is another.
-    assert all("asks for a passing verify" in remark for remark in bound.remarks)
+    assert all(
+        "run `stopadvisor verify` before you rely on it" in remark for remark in bound.remarks
+    )
 
 
 @pytest.mark.parametrize(
