@@ -14,14 +14,14 @@ from stopadvisor.policy.requests import Reply, Request, ThinkingMode, make_reque
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
-from tests.integration.conftest import AT_ONCE, SIZES
+from tests.integration.conftest import SIZES
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.serving.gateways import RunningGateway, running, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
-PATIENT = {"first": 60.0, "between": 60.0, "total": 300.0, "probe": 60.0}
+PATIENT = {"connect": 60.0, "first": 60.0, "between": 60.0, "total": 300.0, "probe": 60.0}
 """Seconds on a busy machine."""
 
 
@@ -74,7 +74,7 @@ async def streamed(client: Any, request: Request, **fields: Any) -> tuple[str, s
 async def ask_all(port: int, asked: list[Request], how: Any, **fields: Any) -> list[Any]:
     from openai import AsyncOpenAI
 
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(16)
     url = f"http://127.0.0.1:{port}/v1"
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
 
@@ -128,7 +128,7 @@ def test_what_is_not_covered_is_the_servers_own_answer(
         "max_tokens": 20,
     }
     body["temperature"] = 0
-    with running(tmp_path / "policy.json", vllm.base_url) as gateway:
+    with running(tmp_path / "policy.json", vllm.base_url, timeouts=PATIENT) as gateway:
         answer = gateway.ask(body)
         direct = gateway.ask(body, port=vllm.port)
         assert answer.way == "passthrough; reason=max-tokens"
