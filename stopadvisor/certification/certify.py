@@ -124,6 +124,11 @@ class Certification:
     changed: str | None = None
     """What made another rule than the advised one the exported rule, in a sentence."""
 
+    @property
+    def settings(self) -> Settings:
+        """By which the rule was chosen and tested."""
+        return self.assessment.choice.settings
+
 
 def certify(source: Source, request: CertifyRequest) -> Certification:
     """Choose on fit questions, look at the calibration questions once, and certify.

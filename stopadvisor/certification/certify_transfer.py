@@ -55,6 +55,7 @@ __all__ = ["TransferCertification", "certify_transfer"]
 class TransferCertification:
     """What was tested of the source's rule here, and the policy that follows from it."""
 
+    source: Policy
     settings: Settings
     calibration: Calibration
     look: Look
@@ -123,6 +124,7 @@ def certify_transfer(
         record_result(source.folder, others[0].look, certified=trained.rule is not None)
         comparison = compare(policy.content, source, calibration, choice, trained)
     return TransferCertification(
+        policy,
         settings,
         calibration,
         look,

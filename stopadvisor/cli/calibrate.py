@@ -7,7 +7,6 @@ is full thinking.  Each has a file of its own; ``policy.joblib`` is a copy of th
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Any, Literal, TextIO
 
 import click
 
-from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.settings import alpha_meanings
-from stopadvisor.certification.certify import CertifyRequest, certify
-from stopadvisor.certification.certify_transfer import certify_transfer
+from stopadvisor.certification.certify import Certification, CertifyRequest
+from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.certification.issue import PolicyFiles, PolicyTarget, issue
 from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.options import (
     COUNT,
@@ -35,13 +34,11 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
 from stopadvisor.engines.openai.regime import read_regime
-from stopadvisor.errors import CalibrationError, OutputError
-from stopadvisor.policy.folder import free_file, own_name, promote, put, stops_already
-from stopadvisor.policy.frozen import load_policy, sign_policy
-from stopadvisor.policy.signature import SigningKey, signing_key
+from stopadvisor.errors import CalibrationError
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.documents.calibrate import (
     CalibrateDocument,
-    PolicyFiles,
     calibration_document,
     transfer_calibration_document,
 )
@@ -189,75 +186,40 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
-        _check_target(options.out or source.folder / f"policy.{options.format}")
-        with lock_directory(source.folder):
-            document, assessment = _calibrate(source, options, key)
+        if options.request.overrides.alpha is None:
+            raise CalibrationError(_which_alpha(source, options.source_policy))
+        issued = issue(
+            source,
+            options.request,
+            PolicyTarget(options.format, options.out, key),
+            partial(_describe, source, options.source_policy),
+            source_policy=options.source_policy,
+            comparing=options.compare,
+        )
+        document = issued.document
         for remark in document["remarks"]:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.
-        if document["promoted"] is not None:
-            for remark in refresh_report(source.folder, assessment):
+        if issued.files.promoted is not None:
+            for remark in refresh_report(source.folder, issued.assessment):
                 progress.remark(f"note: {remark}")
     emit(document, options.output, out, partial(_show, verbose=options.output.verbose))
     return 0 if document["certified"] else NOT_CERTIFIED
 
 
-def _check_target(target: Path) -> None:
-    """Refuse a file that cannot be written before a look is spent on it."""
-    if target.is_dir():
-        raise OutputError(f"cannot write the policy to {target}: it is a folder")
-    if not target.parent.is_dir():
-        raise OutputError(f"cannot write the policy to {target}: there is no such folder")
-
-
-def _calibrate(
-    source: Source, options: CalibrateOptions, key: SigningKey | None
-) -> tuple[CalibrateDocument, FitAssessment | None]:
-    """Certify, write the policy and, where it is to be used, its copy.
-
-    Also returns what was assessed for it, where that is all of the fit questions.
-    """
-    request, file = options.request, options.source_policy
-    alpha = request.overrides.alpha
-    if alpha is None:
-        raise CalibrationError(_which_alpha(source, file))
-
-    def places(content: Mapping[str, Any]) -> PolicyFiles:
-        if options.out is not None:
-            return PolicyFiles(free_file(options.out, content, alpha), None)
-        name = own_name(alpha, content["digest"])
-        target = source.folder / f"{name}.{options.format}"
-        stands = stops_already(source.folder, format=options.format)
-        use = content["kind"] == "stop" or not stands
-        return PolicyFiles(target, source.folder / f"policy.{options.format}" if use else None)
-
+def _describe(
+    source: Source,
+    source_policy: Path | None,
+    found: Certification | TransferCertification,
+    files: PolicyFiles,
+) -> CalibrateDocument:
+    """Build the calibration's document, its headline for the server that was measured."""
     server = None if source.is_archive else read_regime(source.folder)
     measured = None if server is None else server.regime
-    assessment: FitAssessment | None = None
-    if file is None:
-        own = certify(source, request)
-        if not request.fresh:
-            assessment = own.assessment
-        content, files = own.content, places(own.content)
-        document = calibration_document(own, files, measured)
-    else:
-        policy = load_policy(file)
-        found = certify_transfer(policy, str(file), source, request, comparing=options.compare)
-        content, files = found.content, places(found.content)
-        document = transfer_calibration_document(
-            source.folder, found, policy.content, file, files, measured
-        )
-    if options.out not in (None, files.policy):
-        document["remarks"].append(
-            f"{options.out} holds another certified policy and stays as it is: the new one is "
-            f"{files.policy}"
-        )
-    put(content, files.policy, document, format=options.format)
-    if key is not None:
-        sign_policy(files.policy, key, digest=content["digest"])
-    if files.promoted is not None:
-        promote(files.policy)
-    return document, assessment
+    if isinstance(found, Certification):
+        return calibration_document(found, files, measured)
+    assert source_policy is not None  # where the rule comes from
+    return transfer_calibration_document(source.folder, found, source_policy, files, measured)
 
 
 def _which_alpha(source: Source, source_policy: Path | None) -> str:
@@ -273,7 +235,8 @@ def _which_alpha(source: Source, source_policy: Path | None) -> str:
             "say --alpha, the largest share of replies that may differ from what full thinking "
             "answers; in production begin with 0.01 to 0.05"
         )
-    show_fit(source, "calibrate")
+    with lock_directory(source.folder):
+        show_fit(source, "calibrate")
     accuracy = float(source.part("fit").full_correct.mean())
     text += (
         f"; full thinking gets {share(accuracy)} of the fit questions right, so that "

@@ -15,10 +15,11 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.issue import PolicyFiles
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.documents.calibrate import PolicyFiles, calibration_document
+from stopadvisor.report.documents.calibrate import calibration_document
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.runs.ledger import LookRequest, take_looks
 from stopadvisor.runs.sources import Source, open_source

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.certification.issue import PolicyFiles
 from stopadvisor.policy.frozen import shown_expectation
 from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.report.documents.fields import Document, fill
@@ -29,12 +28,7 @@ from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.stats.bounds import Certified, NotCertified
 
-__all__ = [
-    "CalibrateDocument",
-    "PolicyFiles",
-    "calibration_document",
-    "transfer_calibration_document",
-]
+__all__ = ["CalibrateDocument", "calibration_document", "transfer_calibration_document"]
 
 
 class _LookFields(TypedDict):
@@ -147,15 +141,6 @@ class CalibrateDocument(_AdvisedFields, _CertificationFields, _OptionalFields):
     """`calibrate --json` and `calibration.json`."""
 
 
-@dataclass(frozen=True)
-class PolicyFiles:
-    """The files of a policy."""
-
-    policy: Path
-    promoted: Path | None
-    """Its copy, the policy in use; None where another stays in use."""
-
-
 def calibration_document(
     found: Certification, files: PolicyFiles, measured: str | None = None
 ) -> CalibrateDocument:
@@ -163,7 +148,7 @@ def calibration_document(
     assessment = found.assessment
     choice, advice = assessment.choice, assessment.recommendation
     point = choice.advised_point
-    common = _certification(found, choice.settings, assessment.source.folder, files)
+    common = _certification(found, assessment.source.folder, files)
     return {
         **common,
         "advised_family": advice.family,
@@ -174,7 +159,7 @@ def calibration_document(
         else point.fit_total_saving_pct,
         "changed": found.changed,
         "profile": fill(ProfileFields, assessment.profile.shares),
-        "remarks": list(found.remarks),
+        "remarks": [*found.remarks, *files.remarks],
         "headline": calibrated_headline(common, measured),
         **fill(_OptionalFields, repeats=assessment.repeats, labels=found.labels),
     }
@@ -183,13 +168,12 @@ def calibration_document(
 def transfer_calibration_document(
     folder: Path,
     found: TransferCertification,
-    source: Mapping[str, Any],
     source_path: Path,
     files: PolicyFiles,
     measured: str | None = None,
 ) -> CalibrateDocument:
     """Build the document of a rule that came from another policy."""
-    common = _certification(found, found.settings, folder, files)
+    common = _certification(found, folder, files)
     return {
         **common,
         # Nothing is chosen on fit questions here, so nothing was advised.
@@ -199,20 +183,18 @@ def transfer_calibration_document(
         "advised_fit_total_saving_pct": None,
         "changed": None,
         "profile": found.content["profile"],
-        "remarks": list(found.remarks),
+        "remarks": [*found.remarks, *files.remarks],
         "headline": calibrated_headline(common, measured),
-        **_OptionalFields(transfer=transfer_fields(source, source_path, found)),
+        **_OptionalFields(transfer=transfer_fields(source_path, found)),
     }
 
 
 def _certification(
-    found: Certification | TransferCertification,
-    settings: Settings,
-    folder: Path,
-    files: PolicyFiles,
+    found: Certification | TransferCertification, folder: Path, files: PolicyFiles
 ) -> _CertificationFields:
     """Certificate or refusal, and the policy written."""
-    content, calibration, look = found.content, found.calibration, found.look
+    settings, content = found.settings, found.content
+    calibration, look = found.calibration, found.look
     return fill(
         _CertificationFields,
         content,

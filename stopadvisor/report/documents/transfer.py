@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.certification.transfer import TARGET_CALIBRATED, TransferRow
@@ -61,10 +60,9 @@ TransferFields = TypedDict(
 )
 
 
-def transfer_fields(
-    content: Mapping[str, Any], path: Path, found: TransferCertification
-) -> TransferFields:
+def transfer_fields(path: Path, found: TransferCertification) -> TransferFields:
     """Name the source policy, and compare the protocols where that was asked for."""
+    content = found.source.content
     return {
         "protocol": TARGET_CALIBRATED,
         "from": str(path),

@@ -1,0 +1,143 @@
+"""From a request to the policy on disk: certify, name its file, write it, sign it, put it in use.
+
+The use case of `stopadvisor calibrate`.  Knows no command line and not how a calibration is told:
+whoever calls makes the document that is written beside the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.certification.certify import Certification, CertifyRequest, certify
+from stopadvisor.certification.certify_transfer import TransferCertification, certify_transfer
+from stopadvisor.errors import OutputError
+from stopadvisor.policy.file import Format
+from stopadvisor.policy.folder import free_file, own_name, promote, put, stops_already
+from stopadvisor.policy.frozen import load_policy, sign_policy
+from stopadvisor.policy.signature import SigningKey
+from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import lock_directory
+
+__all__ = ["Issued", "PolicyFiles", "PolicyTarget", "issue"]
+
+D = TypeVar("D", bound=Mapping[str, Any])
+
+
+@dataclass(frozen=True)
+class PolicyTarget:
+    """Where a policy is to go, and how."""
+
+    format: Format = "joblib"
+    out: Path | None = None
+    """None: a file of its own in the run, and a copy where the policy is put in use."""
+    key: SigningKey | None = None
+    """Signs the policy."""
+
+    def check(self, folder: Path) -> None:
+        """Refuse a file that cannot be written before a look is spent on it."""
+        target = self.out or folder / f"policy.{self.format}"
+        if target.is_dir():
+            raise OutputError(f"cannot write the policy to {target}: it is a folder")
+        if not target.parent.is_dir():
+            raise OutputError(f"cannot write the policy to {target}: there is no such folder")
+
+    def place(self, content: Mapping[str, Any], alpha: float, folder: Path) -> PolicyFiles:
+        """Name the files of a policy; none that holds another certified one is named."""
+        if self.out is not None:
+            file = free_file(self.out, content, alpha)
+            if file == self.out:
+                return PolicyFiles(file, None)
+            remark = (
+                f"{self.out} holds another certified policy and stays as it is: the new one is "
+                f"{file}"
+            )
+            return PolicyFiles(file, None, (remark,))
+        file = folder / f"{own_name(alpha, content['digest'])}.{self.format}"
+        stands = stops_already(folder, format=self.format)
+        use = content["kind"] == "stop" or not stands
+        return PolicyFiles(file, folder / f"policy.{self.format}" if use else None)
+
+
+@dataclass(frozen=True)
+class PolicyFiles:
+    """The files of a policy."""
+
+    policy: Path
+    promoted: Path | None
+    """Its copy, the policy in use; None where another stays in use."""
+    remarks: tuple[str, ...] = ()
+    """Why the file is not the one that was asked for."""
+
+
+@dataclass(frozen=True)
+class Issued(Generic[D]):
+    """A policy on disk."""
+
+    found: Certification | TransferCertification
+    files: PolicyFiles
+    document: D
+    """What lies beside it."""
+    assessment: FitAssessment | None
+    """What was assessed for it, where that is all of the fit questions."""
+
+
+def issue(
+    source: Source,
+    request: CertifyRequest,
+    target: PolicyTarget,
+    describe: Callable[[Certification | TransferCertification, PolicyFiles], D],
+    *,
+    source_policy: Path | None = None,
+    comparing: bool = False,
+) -> Issued[D]:
+    """Certify a rule and write the policy that follows; one that never stops where nothing passed.
+
+    Parameters
+    ----------
+    source : Source
+        Its lock is held meanwhile.
+    request : CertifyRequest
+    target : PolicyTarget
+    describe : callable
+        Makes the calibration's document, as JSON values.
+    source_policy : Path, optional
+        Policy of another run, whose rule is calibrated here; None to choose one here.
+    comparing : bool
+        Compare it with that policy as it is and with a rule trained here; one more look.
+
+    Raises
+    ------
+    OutputError
+        A file cannot be written, or another process works on the run.
+    PolicyError
+        `source_policy` cannot be read, or not be carried over.
+    CalibrationError
+        Settings out of range, or too few questions.
+    ProbeError
+        The run's assessment or ledger cannot be read.
+    """
+    target.check(source.folder)
+    with lock_directory(source.folder):
+        found: Certification | TransferCertification
+        assessment = None
+        if source_policy is None:
+            found = certify(source, request)
+            assessment = None if request.fresh else found.assessment
+        else:
+            policy = load_policy(source_policy)
+            found = certify_transfer(
+                policy, str(source_policy), source, request, comparing=comparing
+            )
+        content = found.content
+        files = target.place(content, found.settings.alpha, source.folder)
+        document = describe(found, files)
+        put(content, files.policy, document, format=target.format)
+        if target.key is not None:
+            sign_policy(files.policy, target.key, digest=content["digest"])
+        if files.promoted is not None:
+            promote(files.policy)
+    return Issued(found, files, document, assessment)
