@@ -92,7 +92,8 @@ def walking() -> Iterator[Walk]:
 
 
 def test_a_probe_table_goes_through_few_wings(tmp_path: Path) -> None:
-    source = open_source(write_archive(tmp_path / "raw.npz", **archive_arrays(60, 3)))
+    archive = write_archive(tmp_path / "raw.npz", **archive_arrays(60, 3))
+    source = open_source(archive, folder=tmp_path, keep=False)
     settings = SettingsOverrides(alpha=0.15).settings()
     with walking() as walk:
         found = assess(source, settings)
