@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class _Workload(TypedDict):
+class _WorkloadFields(TypedDict):
     n_questions: Annotated[int, "In all parts."]
     n_checkpoints: Annotated[int, "Most probes of a question."]
     budgets: Annotated[
@@ -55,7 +55,7 @@ class _Regime(TypedDict):
     basis: Annotated[str, "`fit` questions or `all`."]
 
 
-class _Point(TypedDict):
+class _PointFields(TypedDict):
     feasible: Annotated[bool, "Whether a threshold keeps the risk."]
     family: Annotated[str, "The best rule of its kind."]
     threshold: Annotated[
@@ -105,14 +105,18 @@ class _Difference(TypedDict):
     ]
 
 
-class _MatchedRisk(TypedDict):
+class _MatchedRiskFields(TypedDict):
     alpha: Annotated[float, "The risk that both sides keep."]
-    learned: Annotated[_Point | None, "The best rule that combines the signals."]
-    scalar: Annotated[_Point | None, "The best rule of one signal."]
+    learned: Annotated[_PointFields | None, "The best rule that combines the signals."]
+    scalar: Annotated[_PointFields | None, "The best rule of one signal."]
     fixed_budget: NotRequired[
-        Annotated[_Point | None, "Deploy only: the best fixed budget, without any probe before."]
+        Annotated[
+            _PointFields | None, "Deploy only: the best fixed budget, without any probe before."
+        ]
     ]
-    agreement: NotRequired[Annotated[_Point | None, "Deploy only: the best rule of equal answers."]]
+    agreement: NotRequired[
+        Annotated[_PointFields | None, "Deploy only: the best rule of equal answers."]
+    ]
     delta_saving_pp: Annotated[
         _Difference | None, "Saving of learned minus scalar, in percentage points."
     ]
@@ -124,7 +128,7 @@ class _Money(TypedDict):
     full: Annotated[float, "With full thinking."]
 
 
-class _ServingCost(TypedDict):
+class _ServingCostFields(TypedDict):
     saving_pct: Annotated[float | None, "Net saving."]
     decoded_saving_pct: NotRequired[
         Annotated[float | None, "Deploy only: of the decoded tokens alone."]
@@ -146,17 +150,19 @@ _Serving = TypedDict(
     "_Serving",
     {
         "operating_point": Annotated[str | None, "The rule that is priced, in words."],
-        "kv-fork": Annotated[_ServingCost, "The server keeps the whole cache of a request."],
-        "prefix-cache": Annotated[_ServingCost, "The server caches prefixes in blocks."],
-        "black-box": Annotated[_ServingCost, "Every request pays for its whole prefix."],
+        "kv-fork": Annotated[_ServingCostFields, "The server keeps the whole cache of a request."],
+        "prefix-cache": Annotated[_ServingCostFields, "The server caches prefixes in blocks."],
+        "black-box": Annotated[_ServingCostFields, "Every request pays for its whole prefix."],
         "overlap": NotRequired[
-            Annotated[_ServingCost, "Only where asked for: thinking streams on during a probe."]
+            Annotated[
+                _ServingCostFields, "Only where asked for: thinking streams on during a probe."
+            ]
         ],
     },
 )
 
 
-class _Recommendation(TypedDict):
+class _RecommendationFields(TypedDict):
     policy: Annotated[str, "`learned`, `scalar`, `fixed-budget` or `full-budget`."]
     family: Annotated[str | None, "The advised rule; null for the full budget."]
     schedule: Annotated[
@@ -177,7 +183,7 @@ class _Wish(TypedDict):
     category: Annotated[str | None, "Of whose questions alone; null for all."]
 
 
-class _Settings(TypedDict):
+class _SettingsFields(TypedDict):
     serving: Annotated[str, "The serving regime."]
     weights: Annotated[WeightFields, "Prices of tokens."]
     cache_block: Annotated[int, "Tokens per block of the prefix cache."]
@@ -224,7 +230,7 @@ class LabelNeedFields(TypedDict):
     ]
 
 
-class _Server(TypedDict):
+class _ServerFields(TypedDict):
     regime: Annotated[str | None, "What it was measured to be; null where that is not clear."]
     cache_block: Annotated[int | None, "Tokens per block of its cache, where it says."]
     basis: Annotated[str, "`cached-tokens`, `wall-clock` or `visible-stream`."]
@@ -257,7 +263,7 @@ class _ProtocolFields(TypedDict, total=False):
     chance_to_certify: Annotated[
         float | None, "Deploy only: estimated probability that `calibrate` certifies a saving."
     ]
-    settings: Annotated[_Settings, "Deploy only: what `calibrate` takes over."]
+    settings: Annotated[_SettingsFields, "Deploy only: what `calibrate` takes over."]
     asked: Annotated[
         str, "Deploy only: all limits asked for in words, where they are not one on lost answers."
     ]
@@ -265,7 +271,7 @@ class _ProtocolFields(TypedDict, total=False):
 
 
 class _ServedFields(TypedDict, total=False):
-    server: Annotated[_Server, "Only where probes came from a server."]
+    server: Annotated[_ServerFields, "Only where probes came from a server."]
 
 
 class _CommonFields(Document):
@@ -273,13 +279,13 @@ class _CommonFields(Document):
     alpha: Annotated[float, "The risk asked for."]
     delta: Annotated[float, "1 minus the confidence asked for."]
     run: Annotated[str, "Where the probes are."]
-    workload: Annotated[_Workload, "What was probed."]
+    workload: Annotated[_WorkloadFields, "What was probed."]
     split: Annotated[PartCounts, "Questions in each part."]
     profile: Annotated[ProfileFields, "Of the fit questions; under the paper's protocol of all."]
     regime: Annotated[_Regime, "What the profile predicts."]
-    matched_risk: Annotated[list[_MatchedRisk], "A row for each alpha."]
+    matched_risk: Annotated[list[_MatchedRiskFields], "A row for each alpha."]
     serving: Annotated[_Serving, "Net saving of one rule under each serving regime."]
-    recommendation: Annotated[_Recommendation, "What to do."]
+    recommendation: Annotated[_RecommendationFields, "What to do."]
 
 
 class _RemarkFields(TypedDict):
@@ -316,7 +322,7 @@ def assessment_document(
         assessment,
         run=str(source.folder),
         workload=fill(
-            _Workload,
+            _WorkloadFields,
             assessment,
             source,
             source.table,
@@ -354,7 +360,7 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
         repeats=assessment.repeats,
         chance_to_certify=choice.probability,
         settings=fill(
-            _Settings,
+            _SettingsFields,
             settings,
             weights=settings.weights.to_dict(),
             group_claim="groups" if settings.group_claim == "groups" else None,
@@ -365,10 +371,10 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
     )
 
 
-def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRisk:
+def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRiskFields:
     spread = found.delta_saving_pp
     return fill(
-        _MatchedRisk,
+        _MatchedRiskFields,
         found,
         alpha=alpha,
         delta_saving_pp=None
@@ -393,13 +399,15 @@ def _fit_serving(choice: Choice) -> _Serving:
     return fill(_Serving, costs, operating_point=at)
 
 
-def _serving_cost(row: ServingCost | None) -> _ServingCost:
+def _serving_cost(row: ServingCost | None) -> _ServingCostFields:
     """One rule under one regime, per request; all null where no rule is advised."""
     if row is None:
-        return fill(_ServingCost, dict.fromkeys(field.name for field in fields_of(_ServingCost)))
+        return fill(
+            _ServingCostFields, dict.fromkeys(field.name for field in fields_of(_ServingCostFields))
+        )
     money, full = row.money_per_1000, row.full_money_per_1000
     return fill(
-        _ServingCost,
+        _ServingCostFields,
         row,
         tokens=row,
         money_per_1000=None if money is None or full is None else {"policy": money, "full": full},

@@ -48,7 +48,7 @@ class _LookFields(TypedDict):
     ]
 
 
-class _Refusal(TypedDict):
+class _RefusalFields(TypedDict):
     reason: Annotated[str, "Why nothing was certified."]
     labels_needed: Annotated[
         int | None, "Calibration labels that would do; null where no number would."
@@ -104,7 +104,7 @@ class _CertificationFields(Document):
     serving: Annotated[str, "The serving regime for which it was chosen."]
     on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
     certificate: Annotated[CertificateFields | None, "What was shown; null where nothing was."]
-    refusal: Annotated[_Refusal | None, "Why not, where nothing was."]
+    refusal: Annotated[_RefusalFields | None, "Why not, where nothing was."]
     tested: Annotated[list[_TestedRule], "Each rule that was tested."]
     expected: Annotated[ExpectedFields | None, "What the policy is expected to do."]
     graded_by: GradedByField

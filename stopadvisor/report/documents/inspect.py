@@ -41,7 +41,7 @@ class _Tokens(TypedDict):
     ids: Annotated[list[int] | None, "As token ids."]
 
 
-class _ProbeSettings(TypedDict):
+class _ProbeSettingsFields(TypedDict):
     closer: Annotated[_Tokens, "Ends the thinking."]
     cue: Annotated[_Tokens, "Asks for the answer."]
     cap: Annotated[int, "Most tokens of a forced answer."]
@@ -54,7 +54,7 @@ class _ProbeSettings(TypedDict):
     ]
 
 
-class _Trigger(TypedDict):
+class _TriggerFields(TypedDict):
     kind: Annotated[str, "`grid`, `stride`, `marker`, or `none` for a fixed budget."]
     every: Annotated[int | None, "Tokens from one position to the next."]
     first: Annotated[int | None, "First position of a stride; null: `every`."]
@@ -66,7 +66,7 @@ class _Trigger(TypedDict):
     stop_at: Annotated[int | None, "Whoever still thinks here is stopped; null: nobody is."]
 
 
-class _EngineSetting(TypedDict):
+class _EngineSettingFields(TypedDict):
     engine: Annotated[str, "Its name."]
     server: Annotated[list[str], "Words of the command line that starts it."]
     request: Annotated[dict[str, Any], "Fields of each request."]
@@ -104,7 +104,7 @@ class InspectDocument(Document):
     family: Annotated[str | None, "The rule; null for `full-budget`, as the next two."]
     threshold: Annotated[float | None, "It stops when the score reaches this."]
     decision_threshold: Annotated[float | None, "The same on the linear scale."]
-    trigger: Annotated[_Trigger | None, "Where it probes; null for `full-budget`."]
+    trigger: Annotated[_TriggerFields | None, "Where it probes; null for `full-budget`."]
     budgets: Annotated[list[int], "Thinking tokens at which it probes, where that is a grid."]
     on_stop: Annotated[str, "The reply of a stopped question: the `probe`, or a visible `answer`."]
     task: Annotated[str, "The kind of question that it answers."]
@@ -127,7 +127,7 @@ class InspectDocument(Document):
     features: Annotated[
         list[_Feature], "By weight: the size of the coefficient, or the number of splits."
     ]
-    probe: Annotated[_ProbeSettings | None, "What a probe appends."]
+    probe: Annotated[_ProbeSettingsFields | None, "What a probe appends."]
     sampling: Annotated[
         dict[str, Any],
         "`greedy`, `temperature`, `seed`; `recorded`, a SHA-256, where thinking was.",
@@ -138,7 +138,7 @@ class InspectDocument(Document):
     ]
     workload_sha256: Annotated[str | None, "Of the workload that made it."]
     engine_settings: Annotated[
-        list[_EngineSetting],
+        list[_EngineSettingFields],
         "A fixed budget as settings of engines; empty for other rules, and where the reply is the "
         "forced answer.",
     ]

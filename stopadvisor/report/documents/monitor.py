@@ -13,7 +13,7 @@ from stopadvisor.serving.monitoring import Course
 __all__ = ["MonitorDocument", "monitor_document"]
 
 
-class _Alarm(TypedDict):
+class _AlarmFields(TypedDict):
     watch: Annotated[str, "What raised it: `differs`, or the loss of the certificate."]
     kind: Annotated[str, "`e-value`, or `change` of the change detector."]
     request: Annotated[int, "Requests counted by then."]
@@ -48,7 +48,7 @@ class MonitorDocument(Document):
     digest: Annotated[str, "Of the policy."]
     claim: Annotated[str, "What it promises."]
     verdict: Annotated[str, "`alarm`, `no-alarm`, or `no-audits` where nothing was audited."]
-    alarm: Annotated[_Alarm | None, "The first, and still on; null where there is none."]
+    alarm: Annotated[_AlarmFields | None, "The first, and still on; null where there is none."]
     resets: Annotated[int, "Times that somebody reset an alarm; each began a new test."]
     watched: Annotated[list[_Watch], "Early warnings and the promise."]
     delta: Annotated[float, "Most probability of ever raising a false alarm, for each e-value."]

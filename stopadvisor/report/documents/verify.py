@@ -23,7 +23,7 @@ class _Category(TypedDict):
     ]
 
 
-class _Limit(TypedDict):
+class _LimitFields(TypedDict):
     loss: Annotated[str, "What is limited: `lost`, `differs` or `drop`."]
     alpha: Annotated[float, "To which share."]
     category: Annotated[str | None, "Of whose questions alone; null for all."]
@@ -84,7 +84,7 @@ class _VerificationFields(Document):
     ]
     gained: NotRequired[Annotated[int, "Only of a drop: questions that stopping made right."]]
     limits: NotRequired[
-        Annotated[list[_Limit], "Only where the certificate limits several losses at once."]
+        Annotated[list[_LimitFields], "Only where the certificate limits several losses at once."]
     ]
     risk: Annotated[float, "Their share; of a drop less the share gained."]
     lower: Annotated[float, "One-sided limit below."]
