@@ -56,7 +56,7 @@ class _Count(_FailureCasesNames, table="counts", title="Cases, alpha = {alpha:g}
     share: float = column("Of all", "share")
 
 
-class _Case(
+class _CaseRow(
     _FailureCasesNames,
     table="cases",
     title="The clearest {cases} of each case",
@@ -74,7 +74,7 @@ class _Case(
     full_cost: float = column("Full cost", "tokens")
 
 
-class _Checkpoint(
+class _CheckpointRow(
     _FailureCasesNames,
     table="trajectories",
     title="Their trajectories",
@@ -100,7 +100,7 @@ class _Text(RunRow, table="texts", title="Their texts, where the run holds them"
 OUTLINE = Outline(
     "failure-cases",
     'Appendix, Table "Failure cases"',
-    (_Count, _Case, _Checkpoint, _Text),
+    (_Count, _CaseRow, _CheckpointRow, _Text),
     defaults={"cases": "5"},
 )
 
@@ -277,11 +277,11 @@ def _rows(pair: _Comparison, texts: _SourceTexts, shown: int) -> Iterator[Row]:
             yield _Text(pair.label, question, *texts.questions[question])
 
 
-def _case(pair: _Comparison, name: str, row: int) -> _Case:
+def _case(pair: _Comparison, name: str, row: int) -> _CaseRow:
     rules, m = pair.rules, pair.table.n_checkpoints
     here = {field.name: getattr(rules, field.name)[row].item() for field in fields(rules)}
     learned, scalar = here.pop("learned_stop"), here.pop("scalar_stop")
-    return _Case(
+    return _CaseRow(
         run=pair.label,
         protocol=pair.protocol,
         case=name,
@@ -294,13 +294,13 @@ def _case(pair: _Comparison, name: str, row: int) -> _Case:
 
 def _trajectory(
     pair: _Comparison, row: int, answers: Sequence[str] | None
-) -> Iterator[_Checkpoint]:
+) -> Iterator[_CheckpointRow]:
     def number(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
 
     table = pair.table
     for j in range(table.n_checkpoints):
-        yield _Checkpoint(
+        yield _CheckpointRow(
             run=pair.label,
             protocol=pair.protocol,
             id=table.ids[row],

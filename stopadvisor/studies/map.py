@@ -55,7 +55,7 @@ class _MapSummary(
     verdict: str = column("Verdict")
 
 
-class _Shares(Row):
+class _TypeShares(Row):
     """Of the questions, by type of trajectory."""
 
     early_solved: float = column("early-solved", "share")
@@ -65,10 +65,10 @@ class _Shares(Row):
     oscillating: float = column("oscillating", "share")
 
 
-class _Profile(_MapNames, table="profiles", title="Trajectories, and the regime they predict"):
+class _ProfileRow(_MapNames, table="profiles", title="Trajectories, and the regime they predict"):
     full_accuracy: float = column("Full acc.", "share")
     mean_think_tokens: float = column("Mean think", "tokens", of="mean_think")
-    shares: _Shares | None = part(_Shares)
+    shares: _TypeShares | None = part(_TypeShares)
     regime: str | None = column("Regime")
 
 
@@ -92,7 +92,7 @@ class _Advice(Row, table="advice", title="What `assess` advises, {serving}"):
 OUTLINE = Outline(
     "map",
     'Appendix "Eighteen-setting Compact Summary"',
-    (_MapSummary, _Profile, _MapServing, _Advice),
+    (_MapSummary, _ProfileRow, _MapServing, _Advice),
 )
 
 
@@ -118,12 +118,12 @@ def _run_rows(source: Source, view: View, options: StudyOptions) -> Iterator[Row
     setting = paper_setting(view)
     yield _summary(view, setting, options)
     found = profile(trajectory(view.table), rng=np.random.default_rng(source.seed))
-    yield _Profile(
+    yield _ProfileRow(
         setting=view.label,
         origin="here",
         full_accuracy=float(view.table.full_correct.mean()),
         mean_think_tokens=float(view.table.trace_tokens.mean()),
-        shares=_Shares(**{name: found.shares[name].share for name in TYPES}),
+        shares=_TypeShares(**{name: found.shares[name].share for name in TYPES}),
         regime=found.predicted,
     )
     yield _serving(view.label, "here", peak_serving(setting).saving_pct)
@@ -156,11 +156,11 @@ def _paper_rows(row: PaperRow) -> Iterator[Row]:
     name, shares = f"{row.task} {row.model}", row.shares
     yield _MapSummary.of(row, setting=name, origin="paper", questions=None)
     kinds = ("early_solved", "unsolved", "oscillating")
-    yield _Profile.of(
+    yield _ProfileRow.of(
         row,
         setting=name,
         origin="paper",
-        shares=_Shares(**{kind: shares[kind] for kind in TYPES}) if shares else None,
+        shares=_TypeShares(**{kind: shares[kind] for kind in TYPES}) if shares else None,
         regime=regime(*(shares[kind] for kind in kinds)) if shares else None,
     )
     if row.saving_pct:

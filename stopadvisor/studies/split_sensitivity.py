@@ -63,7 +63,7 @@ class _Seed(RunRow, table="seeds", title="Split by split"):
     scalar_saving_pct: float = column("Scalar saving", "%", of="scalar.total_saving_pct")
 
 
-class _Certified(
+class _CertifiedRow(
     RunRow,
     table="certified",
     title="Chosen and certified anew, {serving}",
@@ -83,7 +83,7 @@ class _Certified(
 OUTLINE = Outline(
     "split-sensitivity",
     'Appendix "Calibration Split Sensitivity"',
-    (_SplitSensitivitySummary, _Seed, _Certified),
+    (_SplitSensitivitySummary, _Seed, _CertifiedRow),
 )
 
 
@@ -102,7 +102,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 
 
 @dataclass(frozen=True)
-class _Split:
+class _SplitPoints:
     seed: int
     learned: OperatingPoint
     scalar: OperatingPoint
@@ -116,7 +116,7 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
         points = operating_points(
             setting, calibration, test, alpha=options.alpha, delta=options.delta
         )
-        splits.append(_Split(seed, *points))
+        splits.append(_SplitPoints(seed, *points))
     learned, scalar = [s.learned for s in splits], [s.scalar for s in splits]
     ahead = np.array([s.learned.total_saving_pct - s.scalar.total_saving_pct for s in splits])
     yield _summary(view.label, "learned", learned, float((ahead > 0).mean()), _mean(ahead))
@@ -150,7 +150,9 @@ def _mean(values: Sequence[float] | FloatArray) -> float:
     return float(np.mean(values))
 
 
-def _certified_rows(label: str, source: Source, settings: Settings) -> Iterator[_Certified | str]:
+def _certified_rows(
+    label: str, source: Source, settings: Settings
+) -> Iterator[_CertifiedRow | str]:
     for seed in PAPER_SPLIT_SEEDS:
         try:
             yield _certified(label, source, seed, settings)
@@ -158,7 +160,7 @@ def _certified_rows(label: str, source: Source, settings: Settings) -> Iterator[
             yield f"{label}, seed {seed}: {error}"
 
 
-def _certified(label: str, source: Source, seed: int, settings: Settings) -> _Certified:
+def _certified(label: str, source: Source, seed: int, settings: Settings) -> _CertifiedRow:
     """Choice on new fit questions, certificate on new calibration questions, then the test."""
     table = open_all(source)
     parts = assign_parts(table.groups, seed=seed, fractions=source.fractions)
@@ -168,7 +170,7 @@ def _certified(label: str, source: Source, seed: int, settings: Settings) -> _Ce
     rule, outcome = found.rule, None
     if rule is not None and test.n_questions:
         outcome = measure_on_test(rule.scorer, rule.threshold, test, settings, seed=seed)
-    return _Certified.of(
+    return _CertifiedRow.of(
         rule,
         run=label,
         seed=seed,

@@ -40,7 +40,7 @@ class _Sample(RunRow, table="temperature", title="By temperature, seed and sampl
     truncated_share: float = column("Cut off", "share")
 
 
-class _Spread(Row, table="spread", title="Over all rows"):
+class _SpreadRow(Row, table="spread", title="Over all rows"):
     rows: int = column("Rows")
     full_accuracy_min: float = column("Full acc. least", "share")
     full_accuracy_max: float = column("most", "share")
@@ -60,7 +60,7 @@ class _TemperatureServed(
 
 
 OUTLINE = Outline(
-    "temperature", 'Appendix "Temperature Sweep"', (_Sample, _Spread, _TemperatureServed)
+    "temperature", 'Appendix "Temperature Sweep"', (_Sample, _SpreadRow, _TemperatureServed)
 )
 
 
@@ -117,10 +117,10 @@ def _sample(source: Source, one: View, sample: int) -> _Sample:
     )
 
 
-def _spread(samples: Sequence[_Sample]) -> _Spread:
+def _spread(samples: Sequence[_Sample]) -> _SpreadRow:
     accuracies = [row.full_accuracy for row in samples]
     gains = [row.peak_gain for row in samples]
-    return _Spread(
+    return _SpreadRow(
         rows=len(samples),
         full_accuracy_min=min(accuracies),
         full_accuracy_max=max(accuracies),
