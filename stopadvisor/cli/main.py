@@ -102,7 +102,7 @@ _ENVIRONMENT = {
 }
 
 
-class _Table(click.Group):
+class _LazyGroup(click.Group):
     """A group that lists its commands from the table and imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -166,7 +166,7 @@ def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 @click.group(
-    cls=_Table, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.option(
     "--version",

@@ -173,7 +173,7 @@ def check_plain(content: Any) -> None:
         if count > MAX_ELEMENTS:
             raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
         kind = type(value)
-        if kind is _Key:
+        if kind is _FieldName:
             field = value.name
             continue
         if kind is str:
@@ -205,7 +205,7 @@ def check_plain(content: Any) -> None:
 _DONE: Any = object()
 
 
-class _Key:
+class _FieldName:
     """The name of a top-level field, which stands in messages about what is in it."""
 
     __slots__ = ("name",)
@@ -217,7 +217,7 @@ class _Key:
 def _fields(content: Mapping[str, Any]) -> Iterator[Any]:
     for key, value in zip(_keys(content, ""), content.values(), strict=True):
         yield key
-        yield _Key(key)
+        yield _FieldName(key)
         yield value
 
 

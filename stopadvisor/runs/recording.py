@@ -117,7 +117,9 @@ def read_recording(
     path = Path(path)
     data, rows = read_rows(path)
     source = _entropy_source(rows)
-    drafts = [_Draft.of(_Line(where, row), source, suffix_tokens, cap) for where, row in rows]
+    drafts = [
+        _Draft.of(_RecordedObject(where, row), source, suffix_tokens, cap) for where, row in rows
+    ]
     _check_together(path, drafts)
     records, n_graded = _label(drafts, grader)
     recorded = any(draft.has_labels for draft in drafts)
@@ -143,7 +145,7 @@ def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _RecordedObject:
     """One object of the file, and what it is called in messages."""
 
     where: str
@@ -193,7 +195,7 @@ class _Line:
 class _Draft:
     """A record some of whose labels are still missing."""
 
-    line: _Line
+    line: _RecordedObject
     record: ProbeRecord
     unlabelled: tuple[int, ...]
     """Numbers of checkpoints; `_NATURAL` for the natural answer."""
@@ -201,7 +203,7 @@ class _Draft:
     """Some answer came with its label."""
 
     @classmethod
-    def of(cls, line: _Line, source: str, suffix_tokens: int, cap: int | None) -> _Draft:
+    def of(cls, line: _RecordedObject, source: str, suffix_tokens: int, cap: int | None) -> _Draft:
         where, row = line.where, line.fields
         name = text_field(row, "id", where)
         if name is None:
@@ -274,7 +276,7 @@ def _task(row: dict[str, Any], gold: str | None, where: str, default: str) -> st
     return task
 
 
-def _need_gold(line: _Line, name: str, gold: str | None, *, graded: bool) -> None:
+def _need_gold(line: _RecordedObject, name: str, gold: str | None, *, graded: bool) -> None:
     """Refuse a line with labels that leaves this one out, and has no gold to grade by."""
     if gold is None and graded:
         line.refuse(
@@ -285,7 +287,7 @@ def _need_gold(line: _Line, name: str, gold: str | None, *, graded: bool) -> Non
         )
 
 
-def _marker_positions(line: _Line, trace: int) -> tuple[int, ...] | None:
+def _marker_positions(line: _RecordedObject, trace: int) -> tuple[int, ...] | None:
     found = line.fields.get("marker_positions")
     if found is None:
         return None
@@ -299,7 +301,7 @@ def _marker_positions(line: _Line, trace: int) -> tuple[int, ...] | None:
 
 
 def _checkpoints(
-    line: _Line,
+    line: _RecordedObject,
     task: str,
     gold: str | None,
     trace: int,
@@ -317,7 +319,7 @@ def _checkpoints(
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             line.refuse(f"checkpoints[{number}]", "an object", row)
-        probe = _Line(line.where, row, f"checkpoints[{number}].")
+        probe = _RecordedObject(line.where, row, f"checkpoints[{number}].")
         budget = probe.whole("budget")
         if found and budget <= found[-1].budget:
             before = found[-1].budget

@@ -143,7 +143,7 @@ async def answer_chat(
     StopAdvisorError, or what the engine raises
         The thinking failed, or the visible answer behind a stop.  A probe that fails is counted.
     """
-    return await _Request(model, trace, policy, task, shadow, reader).answer()
+    return await _RequestRun(model, trace, policy, task, shadow, reader).answer()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
@@ -207,7 +207,7 @@ class _Early:
 
 
 @dataclass
-class _Request:
+class _RequestRun:
     """A request on its way."""
 
     model: ChatModel

@@ -59,7 +59,7 @@ class Point:
     """`Course.upper_limit`; only the points that are kept to the end have it."""
 
 
-class _Counts(dict[Any, int]):
+class _CountsByName(dict[Any, int]):
     """Numbers by name, 0 where there is none; a Counter takes twice as long to add."""
 
     def __missing__(self, key: object) -> int:
@@ -89,9 +89,9 @@ class Course:
         self.drifted: dict[str, int] = {}
         """By feature: the request at which its change was first seen."""
         self.alarm: Alarm | None = None
-        self.counts = _Counts()
-        self._points: list[tuple[float, float, float, _Counts, _Counts]] = []
-        self._differing = _Counts()  # by audit share, unresolved ones included
+        self.counts = _CountsByName()
+        self._points: list[tuple[float, float, float, _CountsByName, _CountsByName]] = []
+        self._differing = _CountsByName()  # by audit share, unresolved ones included
         self._stride = 1
         self._time = 0.0
 
@@ -195,7 +195,7 @@ class Course:
         """Somebody looked into the alarm: a new test begins, with a delta of its own."""
         fresh = Course(self.settings)
         self.processes, self._differing = fresh.processes, fresh._differing
-        self.alarm, self.counts = None, _Counts({"resets": self.counts["resets"] + 1})
+        self.alarm, self.counts = None, _CountsByName({"resets": self.counts["resets"] + 1})
 
     def _look(self, *, marked: bool) -> None:
         counts = self.counts
@@ -217,8 +217,8 @@ class Course:
                 self._time,
                 watched.e_value,
                 watched.detector,
-                _Counts(self.counts),
-                _Counts(self._differing),
+                _CountsByName(self.counts),
+                _CountsByName(self._differing),
             )
         )
         if len(self._points) >= _MOST_POINTS:
@@ -264,7 +264,7 @@ class Course:
             if counts["requests"]
         )
 
-    def _upper(self, counts: _Counts, differing: _Counts) -> float | None:
+    def _upper(self, counts: _CountsByName, differing: _CountsByName) -> float | None:
         audits, requests = counts["audited_stops"], counts["requests"]
         if not audits or not requests:
             return None
@@ -327,8 +327,8 @@ class Course:
         }
         course.drifted = {**state["drifted"]}
         course.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
-        course.counts = _Counts(state["counts"])
-        course._differing = _Counts(dict(state["differing"]))
+        course.counts = _CountsByName(state["counts"])
+        course._differing = _CountsByName(dict(state["differing"]))
         return course
 
     @classmethod

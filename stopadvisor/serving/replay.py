@@ -43,7 +43,7 @@ _SKIPPED = 0.2
 """Share of a block's requests, its first, that find the server empty and are not judged."""
 
 
-class _Judge:
+class _BlockJudge:
     """Counts, as answers come, whether a block can still meet the limits."""
 
     def __init__(self, slo: Slo, judged_from: int, judged: int) -> None:
@@ -161,7 +161,7 @@ class Replay:
         chosen = which.integers(len(self._bodies), size=n).tolist()
         gaps = when.exponential(size=n) if self._settings.arrivals == "poisson" else np.ones(n)
         skipped = int(_SKIPPED * n)
-        judge = _Judge(self._settings.slo, skipped, n - skipped)
+        judge = _BlockJudge(self._settings.slo, skipped, n - skipped)
         async with self._server.watched() as use:
             answers = await open_loop(
                 lambda number: self._ask(arm, chosen[number]),
