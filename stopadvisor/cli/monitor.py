@@ -20,7 +20,7 @@ from stopadvisor.report.documents.monitor import monitor_document
 from stopadvisor.report.text.monitor import show_monitoring
 from stopadvisor.serving.audit_log import find_series, replay, reset
 from stopadvisor.serving.monitoring import DRIFT_DELTA
-from stopadvisor.serving.watched import drift_reference
+from stopadvisor.serving.watch_settings import drift_reference
 
 __all__ = ["ALARMED", "MonitorOptions", "command", "run"]
 

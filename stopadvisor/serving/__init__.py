@@ -2,5 +2,5 @@
 
 __all__ = [
     "answering", "audit_log", "audits", "engine", "gateway", "goodput", "monitoring",
-    "policy_files", "profiling", "server_measurement", "totals", "vllm", "watched"
+    "policy_files", "profiling", "server_measurement", "totals", "vllm", "watch_settings"
 ]  # fmt: skip

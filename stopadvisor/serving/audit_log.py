@@ -35,7 +35,7 @@ from stopadvisor.serving.audit_records import (
     read_records,
 )
 from stopadvisor.serving.monitoring import Course
-from stopadvisor.serving.watched import WatchSettings, watch_settings
+from stopadvisor.serving.watch_settings import WatchSettings, watch_settings
 
 __all__ = ["AuditLog", "Series", "find_series", "merged", "replay", "reset"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from stopadvisor.errors import CalibrationError, PolicyError
 from stopadvisor.printable import short_repr
 from stopadvisor.runs.storage import no_follow
-from stopadvisor.serving.watched import WatchSettings
+from stopadvisor.serving.watch_settings import WatchSettings
 
 __all__ = ["SCHEMA", "Said", "line_of", "parse", "read_header", "read_records"]
 

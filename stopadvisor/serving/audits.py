@@ -25,7 +25,7 @@ from stopadvisor.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.monitoring import Alarm
-from stopadvisor.serving.watched import drift_reference, watch_settings
+from stopadvisor.serving.watch_settings import drift_reference, watch_settings
 
 if TYPE_CHECKING:  # needs an extra, and the command line reads the settings below
     from stopadvisor.serving.metrics import Metrics

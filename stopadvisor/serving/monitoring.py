@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.serving.watched import WATCHED, WatchSettings
+from stopadvisor.serving.watch_settings import WATCHED, WatchSettings
 from stopadvisor.stats.exchangeability import ExchangeabilityTest
 from stopadvisor.stats.sequential import (
     RATIOS,

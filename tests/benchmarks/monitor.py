@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from stopadvisor.serving.audit_log import AuditLog, find_series, replay
-from stopadvisor.serving.watched import WatchSettings
+from stopadvisor.serving.watch_settings import WatchSettings
 from stopadvisor.stats.sequential import AuditProcess, AuditTest
 
 REQUESTS = 20_000

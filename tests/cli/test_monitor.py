@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.report.html.page import missing_packages
 from stopadvisor.serving.audit_log import AuditLog
-from stopadvisor.serving.watched import drift_reference, watch_settings
+from stopadvisor.serving.watch_settings import drift_reference, watch_settings
 from tests.goldens import Goldens
 from tests.material import Call, caller
 from tests.policy_content import example_content

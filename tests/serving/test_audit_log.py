@@ -19,7 +19,7 @@ from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.serving.audit_log import AuditLog, find_series, replay, reset
 from stopadvisor.serving.audit_records import line_of
 from stopadvisor.serving.monitoring import Course
-from stopadvisor.serving.watched import WatchSettings
+from stopadvisor.serving.watch_settings import WatchSettings
 
 SETTINGS = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.1, 1e6)
 

@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.serving.monitoring import Course
-from stopadvisor.serving.watched import WatchSettings, watch_settings
+from stopadvisor.serving.watch_settings import WatchSettings, watch_settings
 from stopadvisor.stats.sequential import mixture_upper_limit
 from tests.policy_content import example_content, full_budget_content
 
