@@ -105,7 +105,7 @@ def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> in
 
 
 def _named(files: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
-    """Policy and probes, as far as they are named: one file alone is told by what it is."""
+    """Policy and probes, as far as they are named: one file alone by what it holds."""
     if len(files) > 2:
         raise click.UsageError(f"expected [POLICY] [RUN|RAW.NPZ], got {len(files)} files")
     if len(files) == 2:

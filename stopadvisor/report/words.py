@@ -257,9 +257,9 @@ def advised_point(document: Document) -> Document | None:
     for row in document["matched_risk"]:
         if row["alpha"] == document["alpha"]:
             for kind in ("learned", "scalar", "fixed_budget"):
-                side = row.get(kind)
-                if side and side["family"] == document["recommendation"]["family"]:
-                    found: Document = side
+                point = row.get(kind)
+                if point and point["family"] == document["recommendation"]["family"]:
+                    found: Document = point
                     return found
     return None
 
@@ -279,7 +279,7 @@ def kind_points(document: Document) -> list[dict[str, Any]]:
 def _lead(row: Document) -> float:
     """Points that the signals combined save beyond any one, of the savings as they are shown.
 
-    0 where a side may not stop anything.
+    0 where a kind may not stop anything.
     """
     learned, *others = (
         round(point.get("fit_total_saving_pct", point.get("total_saving_pct")), 1)
@@ -301,7 +301,7 @@ def _combined(row: Document) -> str:
 
 def risk_difference(row: Document) -> str:
     """What combining the signals changes; a rule that is not feasible never stops."""
-    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
+    feasible = [kind for kind in ("learned", "scalar") if row[kind]["feasible"]]
     if len(feasible) < 2:
         alone = {"learned": "the signals combined", "scalar": "one signal"}
         if not feasible:

@@ -211,7 +211,7 @@ def test_without_gold_a_promise_on_lost_answers_is_confirmed_or_left_open(
         assert found["lower"] > found["alpha"]
 
 
-def test_studies_show_their_deploy_side_or_say_what_they_lack(call: Call) -> None:
+def test_studies_show_their_deploy_rows_or_say_what_they_lack(call: Call) -> None:
     found = printed(call, "study", "calibration-size", RUN)
     drawn, expected = found["tables"]
     assert drawn["rows"] == []

@@ -66,7 +66,7 @@ def test_the_brier_interval_resamples_questions(archive: Archive) -> None:
     assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.001)
 
 
-def test_the_deploy_side_counts_live_checkpoints_of_fit_questions(sums: Sums) -> None:
+def test_the_deploy_protocol_counts_live_checkpoints_of_fit_questions(sums: Sums) -> None:
     source = sums(300)
     fit = source.part("fit")
     live = ~fit.ended

@@ -68,7 +68,7 @@ def test_cases_are_those_of_the_published_thresholds(name: str, archive: Archive
         assert [r["learned_score"] for r in steps] == pytest.approx(data["p_stop"][i].tolist())
 
 
-def test_the_deploy_side_counts_what_the_chosen_rules_lose(sums: Sums) -> None:
+def test_the_deploy_protocol_counts_what_the_chosen_rules_lose(sums: Sums) -> None:
     source = sums(500)
     found = studied(run, [source], StudyOptions(alpha=0.2, extra={"cases": "2"}))
     deploy = deploy_protocol(source, "run", study_settings(StudyOptions(alpha=0.2)))

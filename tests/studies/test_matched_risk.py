@@ -119,7 +119,7 @@ def test_split_sensitivity_is_the_comparison_under_five_seeds(name: str, archive
             assert int(str(row["losses"])) <= 0.15 * int(str(row["calibration"]))
 
 
-def test_the_deploy_side_of_alpha_grid_is_the_choice_on_fit(archive: Archive) -> None:
+def test_the_deploy_protocol_of_alpha_grid_is_the_choice_on_fit(archive: Archive) -> None:
     source = archive("mixed")
     found = row_of(studied(alpha_grid.run, [source], PRECISE), "deploy", alpha=0.15)
     counts = source.counts()

@@ -238,7 +238,7 @@ def matched_risk_table(document: Document) -> Table:
     basis = "test" if document["protocol"] == "paper" else "fit"
     columns = [
         Column("alpha", "alpha"),
-        Column("side", "side"),
+        Column("side", "kind of rule"),
         Column("family", "rule"),
         Column("feasible", "may stop"),
         Column("threshold", "threshold"),

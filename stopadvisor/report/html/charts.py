@@ -262,7 +262,7 @@ def draw_serving(savings: Mapping[str, float], asked: str) -> Figure:
 
 
 def draw_alphas(data: AlphaFigure) -> Figure:
-    """Net saving by risk target, for each side."""
+    """Net saving by risk target, for each kind of rule."""
     figure, axes = framed(3.7)
     for k, (name, savings) in enumerate(data.savings.items()):
         values = np.array([np.nan if s is None else s for s in savings])
