@@ -25,9 +25,6 @@ PAPER_SCHEDULES = {
 PROBE_CAP = 48
 """A: most answer tokens of one probe (Section "Training and Metrics", Eq. for C^cap)."""
 
-STOP_MARKER = "</think>"
-"""Stop-thinking marker (Appendix "Reproducibility Manifest", Prompting)."""
-
 KNOWN_MARKERS = (
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),

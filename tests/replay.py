@@ -7,16 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
+from stopadvisor.serving.recorded_stops import recorded_stop
 
-__all__ = ["replayed", "rule_of", "stops"]
+__all__ = ["recorded_index", "replayed", "rule_of", "stops"]
+
+
+def recorded_index(policy: Policy, record: ProbeRecord) -> int | None:
+    """Checkpoint at which a recorded trace is stopped; None for its natural end."""
+    stop = recorded_stop(policy, record)
+    return None if stop is None else stop.index
 
 
 def rule_of(

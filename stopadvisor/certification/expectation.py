@@ -54,18 +54,14 @@ def expectation(
     return Expectation(outcome, (float(low), float(high)))
 
 
-def saving_band(
-    costs: FloatArray, full: FloatArray, *, rng: np.random.Generator, level: float = 0.95
-) -> FloatArray:
-    """Band of the net saving along a sequence, for a threshold that the same questions choose.
+def saving_band(costs: FloatArray, full: FloatArray, *, rng: np.random.Generator) -> FloatArray:
+    """95 % band of the net saving along a sequence, for a threshold that the same questions choose.
 
     Parameters
     ----------
     costs : ndarray of float, shape (n_blocks, n_thresholds)
     full : ndarray of float, shape (n_blocks,)
         Cost of full thinking.
-    level : float
-        Probability that the band holds the saving at the chosen threshold.
 
     Returns
     -------
@@ -90,5 +86,5 @@ def saving_band(
     with np.errstate(divide="ignore", invalid="ignore"):
         deviation = np.abs(resampled - saving) / error
     largest = np.nan_to_num(deviation, posinf=0.0).max(axis=1)  # a constant saving cannot deviate
-    reach = float(np.quantile(largest, level)) * error
+    reach = float(np.quantile(largest, 0.95)) * error
     return np.stack([saving - reach, np.minimum(saving + reach, 100.0)])  # no more can be saved

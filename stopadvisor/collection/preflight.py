@@ -31,7 +31,7 @@ from stopadvisor.probes.positions import marker_positions
 from stopadvisor.progress import NullProgress, Progress
 from stopadvisor.workload.questions import Question
 
-__all__ = ["PREFLIGHT_QUESTIONS", "Check", "PreflightReport", "WrongExample", "run_preflight"]
+__all__ = ["PREFLIGHT_QUESTIONS", "PreflightReport", "WrongExample", "run_preflight"]
 
 PREFLIGHT_QUESTIONS = 16
 PREFIX_BUDGET = 32

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply
 from stopadvisor.policy.session import Rule, Session, Stop
 from stopadvisor.probes.markers import count_markers
@@ -85,7 +84,7 @@ def report_answer(
     """Hand over the answer that was forced behind some thinking, for which the session asked."""
     markers = None
     # Decoding a long prefix holds up all other requests: only for a rule that reads it.
-    if not isinstance(rule, Policy) or rule.rule.needs_markers:
+    if rule is not None and rule.needs_markers:
         markers = float(count_markers(chat.decode(thinking)))
     session.judge(
         answer=forced.text,

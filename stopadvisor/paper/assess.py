@@ -14,6 +14,7 @@ from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, pr
 from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult, PaperServing, run_paper
+from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.runs.access import open_all
 from stopadvisor.runs.sources import Source
@@ -26,6 +27,11 @@ class PaperAssessment(Assessment):
     """What `assess_paper` found on all questions."""
 
     paper: PaperResult
+
+    @property
+    def graded_by(self) -> GradedBy:
+        """What says that an answer is right: under the paper's protocol always gold."""
+        return "gold"
 
 
 def assess_paper(

@@ -70,12 +70,14 @@ def current_policy(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def newest_policy(root: Path = Path("runs")) -> Path:
-    """The policy in use of the run under `root` whose policy was written last."""
-    found = [file for folder in root.glob("*") if (file := current_policy(folder)) is not None]
+def newest_policy() -> Path:
+    """The policy in use of the run under ``runs/`` whose policy was written last."""
+    found = [
+        file for folder in Path("runs").glob("*") if (file := current_policy(folder)) is not None
+    ]
     if not found:
         raise PolicyError(
-            f"no policy under {root}/: run `stopadvisor calibrate` first, or name a policy's file"
+            "no policy under runs/: run `stopadvisor calibrate` first, or name a policy's file"
         )
     return max(found, key=lambda file: (file.stat().st_mtime_ns, str(file)))
 

@@ -37,7 +37,7 @@ from stopadvisor.policy.signature import (
     signature_path,
 )
 from stopadvisor.policy.source import check_source, policy_source
-from stopadvisor.policy.stepper import Decision, Stepper, StopRule
+from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.policy.values import (
@@ -51,13 +51,9 @@ from stopadvisor.policy.values import (
 from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import GridTrigger, Trigger
-from stopadvisor.rules.families import FAMILIES
 
 __all__ = [
-    "FAMILIES",
     "MIXED_TASKS",
-    "POLICY_SCHEMA",
-    "Decision",
     "Policy",
     "Stepper",
     "build_policy",
@@ -133,6 +129,11 @@ class Policy:
     def trigger(self) -> Trigger:
         """Where to probe; of a ``full-budget`` policy nowhere."""
         return self._rule.trigger
+
+    @property
+    def needs_markers(self) -> bool:
+        """Whether the rule reads how many markers the thinking holds."""
+        return self._rule.needs_markers
 
     @property
     def on_stop(self) -> OnStop:

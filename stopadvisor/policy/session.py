@@ -117,6 +117,11 @@ class Rule(Protocol):
         """Where to probe."""
         ...
 
+    @property
+    def needs_markers(self) -> bool:
+        """Whether it reads how many markers the thinking holds."""
+        ...
+
     def start(self, task: str | None = None) -> Judge:
         """Begin a question."""
         ...

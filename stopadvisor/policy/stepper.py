@@ -166,15 +166,6 @@ class Stepper:
         self._votes: dict[str, int] = {}
         self._confidence = 0.0
 
-    @property
-    def next_budget(self) -> int | None:
-        """Thinking tokens at which to probe next; None when there is nothing more to ask.
-
-        None too where the markers of the trace decide.
-        """
-        positions = self._rule.positions
-        return None if self._finished or positions is None else positions[self._next]
-
     def observe(
         self,
         *,

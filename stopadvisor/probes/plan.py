@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
@@ -262,7 +262,6 @@ class Capabilities:
     """Prompts must come in batches that fit into memory; otherwise all may come at once."""
 
 
-@runtime_checkable
 class Engine(Protocol):
     """What probing needs of a model, wherever it runs."""
 

@@ -25,14 +25,13 @@ from stopadvisor.runs.storage import (
     append,
     encode,
     is_object,
-    lock_directory,
     replace_file,
     set_aside_tail,
     write_json_atomically,
 )
 from stopadvisor.workload.questions import assign_parts
 
-__all__ = ["MANIFEST", "PROBES", "RunDirectory", "lock_directory", "write_json_atomically"]
+__all__ = ["MANIFEST", "PROBES", "RunDirectory"]
 
 MANIFEST = "manifest.json"
 PROBES = "probes.jsonl"

@@ -43,6 +43,8 @@ ASSESSMENT = "assessment.json"
 REPORT = "report.html"
 """Its page, and that of the calibration."""
 
+_RUNS = Path("runs")
+
 # What a look is about, in this order; written ledgers hold hashes of it.
 _FINGERPRINT = (
     *("ids", "keys", "groups", "samples", "tasks", "categories", "positions", "correct"),
@@ -150,7 +152,7 @@ class Source:
 def open_source(
     path: Path,
     *,
-    root: Path = Path("runs"),
+    root: Path = _RUNS,
     seed: int | None = None,
     fractions: tuple[float, float, float] | None = None,
     folder: Path | None = None,
@@ -222,15 +224,15 @@ def open_source(
     return _of_archive(folder, path, table, content)
 
 
-def newest_source(root: Path = Path("runs")) -> Source:
-    """The run or archive under `root` that was assessed last."""
-    found = sorted(root.glob(f"*/{ASSESSMENT}"), key=lambda file: file.stat().st_mtime)
+def newest_source() -> Source:
+    """The run or archive under ``runs/`` that was assessed last."""
+    found = sorted(_RUNS.glob(f"*/{ASSESSMENT}"), key=lambda file: file.stat().st_mtime)
     if not found:
         raise ProbeError(
-            f"no assessed run under {root}/: run `stopadvisor assess WORKLOAD` first, or name a "
+            f"no assessed run under {_RUNS}/: run `stopadvisor assess WORKLOAD` first, or name a "
             "run directory"
         )
-    return open_source(found[-1].parent, root=root)
+    return open_source(found[-1].parent)
 
 
 def read_assessment(folder: Path) -> dict[str, Any] | None:
@@ -267,12 +269,13 @@ def _left_by(command: str, file: Path) -> dict[str, Any] | None:
     return content
 
 
-def newest_run(root: Path = Path("runs")) -> Path:
-    """The folder under `root` that was probed last."""
-    found = [file for name in (PROBES, ARCHIVE) for file in root.glob(f"*/{name}")]
+def newest_run() -> Path:
+    """The folder under ``runs/`` that was probed last."""
+    found = [file for name in (PROBES, ARCHIVE) for file in _RUNS.glob(f"*/{name}")]
     if not found:
         raise ProbeError(
-            f"no run under {root}/: run `stopadvisor probe WORKLOAD` first, or name a run directory"
+            f"no run under {_RUNS}/: run `stopadvisor probe WORKLOAD` first, or name a run "
+            "directory"
         )
     return max(found, key=lambda file: (file.stat().st_mtime_ns, str(file))).parent
 

@@ -45,12 +45,6 @@ class Agreement:
         return self.differing_stops / self.questions if self.questions else None
 
 
-def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
-    """Replay recorded probes; returns the checkpoint of the stop, None for the natural end."""
-    stop = _replayed(policy, record, policy.on_stop)
-    return None if stop is None else stop.index
-
-
 @dataclass(frozen=True)
 class _RecordedRule:
     """A policy whose trigger reads `recorded_ids`."""
@@ -61,14 +55,26 @@ class _RecordedRule:
     def trigger(self) -> Trigger:
         return as_recorded(self.policy.trigger)
 
+    @property
+    def needs_markers(self) -> bool:
+        return self.policy.needs_markers
+
     def start(self, task: str | None = None) -> Stepper:
         return self.policy.start(task)
 
 
-def _replayed(policy: Policy, record: ProbeRecord, on_stop: OnStop) -> Stop | None:
+def recorded_stop(
+    policy: Policy, record: ProbeRecord, on_stop: OnStop | None = None
+) -> Stop | None:
+    """Replay recorded probes; returns the stop, None for the natural end.
+
+    `on_stop` is how it is served; the policy's own by default.
+    """
     probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
     task = record.task if policy.terms.task == MIXED_TASKS else None
-    session = Session(_RecordedRule(policy), closer_tokens=1, on_stop=on_stop, task=task)
+    session = Session(
+        _RecordedRule(policy), closer_tokens=1, on_stop=on_stop or policy.on_stop, task=task
+    )
     if not session.needs_ids:
         session.receive(record.trace_tokens)
     elif record.marker_positions is None:
@@ -111,7 +117,7 @@ def compare_stops(
         raise ProbeError(f"{run.path}: has none of these questions: nothing to compare with")
     moved, answers = [], 0
     for line, record in both:
-        stop = _replayed(policy, record, on_stop or policy.on_stop)
+        stop = recorded_stop(policy, record, on_stop)
         position = None if stop is None else stop.position
         if position != line.budget:
             moved.append(line.id)

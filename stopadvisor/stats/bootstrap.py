@@ -35,21 +35,14 @@ def interval(values: FloatArray, level: float = 0.95) -> Interval:
 
 
 def ratio_interval(
-    part: FloatArray,
-    whole: FloatArray,
-    *,
-    n_resamples: int = 1000,
-    level: float = 0.95,
-    rng: np.random.Generator,
+    part: FloatArray, whole: FloatArray, *, n_resamples: int = 1000, rng: np.random.Generator
 ) -> Interval | None:
-    """Bootstrap-t interval of a ratio of sums, such as what stopping costs over what it replaces.
+    """95 % bootstrap-t interval of a ratio of sums: what stopping costs over what it replaces.
 
     Parameters
     ----------
     part, whole : ndarray of float, shape (n_units,)
         Sums over what is independent of all else; those of `whole` are positive.
-    level : float
-        Probability to cover the ratio of the expectations.
 
     Returns
     -------
@@ -82,7 +75,7 @@ def ratio_interval(
     errors[errors <= 1e-6 * abs(ratio)] = 0.0  # roots of differences that should be 0
     with np.errstate(divide="ignore"):  # away, and nobody knows how far
         scaled = np.divide(distance, errors, out=np.zeros_like(distance), where=distance != 0)
-    tail = (1 - level) / 2
+    tail = (1 - 0.95) / 2
     lowest = float(np.quantile(scaled, tail, method="lower"))
     highest = float(np.quantile(scaled, 1 - tail, method="higher"))
     if not np.isfinite([lowest, highest]).all():

@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy, load_policy
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.triggers import listed_positions
+from stopadvisor.rules.families import FAMILIES
 from tests.policy_content import anywhere_content, family_content
 
 REPEATS = 7

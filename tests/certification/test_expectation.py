@@ -145,16 +145,6 @@ def test_what_cannot_vary_has_no_width() -> None:
     assert low[2] < 100 * (1 - 12 / 60) < high[2]
 
 
-def test_a_higher_level_is_wider() -> None:
-    costs, full, _ = savings(MIXED.draw(80, np.random.default_rng(3)))
-    widths = []
-    for level in (0.5, 0.9, 0.99):
-        low, high = saving_band(costs, full, rng=np.random.default_rng(0), level=level)
-        widths.append(float((high - low).sum()))
-    assert widths == sorted(widths)
-    assert widths[0] < widths[-1]
-
-
 def test_no_band_says_that_more_than_everything_is_saved() -> None:
     costs = np.zeros((60, 1))
     costs[0] = 90.0  # all others cost nothing any more

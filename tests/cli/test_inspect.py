@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.policy.frozen import FAMILIES, build_policy, load_policy, save_policy
-from stopadvisor.rules.families import rule_name
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.rules.families import FAMILIES, rule_name
 from tests.material import Call, caller
 from tests.policy_content import TRIGGERS, anywhere_content, family_content, full_budget_content
 

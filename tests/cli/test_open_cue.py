@@ -16,8 +16,8 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.features import feature_array
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.serving.recorded_stops import recorded_stop
 from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
+from tests.replay import recorded_index
 from tests.scripted import ScriptedEngine, write_sums
 
 POLICY, RUN = Path("policy.joblib"), Path("run")
@@ -68,7 +68,7 @@ def test_recorded_probes_stop_where_the_table_says(call: Call) -> None:
     z = (x - content["mean"]) / content["scale"] @ np.array(content["coef"]) + content["intercept"]
     stops = (z >= content["decision_threshold"]) & table.live[:, columns]
     first = [int(k.argmax()) if k.any() else None for k in stops]
-    found = [recorded_stop(policy, record) for record in run.records()]
+    found = [recorded_index(policy, record) for record in run.records()]
     assert found == first
     assert None in found
     assert len(set(found)) > 2

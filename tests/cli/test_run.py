@@ -19,10 +19,10 @@ from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
-from stopadvisor.serving.recorded_stops import recorded_stop
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
 from tests.policy_content import full_budget_content
+from tests.replay import recorded_index
 
 WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 N = 16
@@ -149,7 +149,7 @@ def test_stops_are_those_of_the_recorded_probes(
     assert 2 < document["stopped"] < N - 2
     for line in bench.lines:
         record = records[line["id"]]
-        stop = recorded_stop(policy, record)
+        stop = recorded_index(policy, record)
         assert line["checkpoint"] == stop
         if stop is None:
             assert line["answer"] == record.natural_answer

@@ -371,6 +371,7 @@ def test_the_ramp_needs_no_usage(ids: tuple[int, ...], monkeypatch: pytest.Monke
         """Takes 20 ms for each request, one after the other, by a clock of its own."""
 
         urls = ("http://host/v1",)
+        chat_form = None
         now = 0.0
 
         def monotonic(self) -> float:

@@ -37,6 +37,7 @@ class _Server:
     """None: nothing is cached."""
     says: bool = True
     urls: tuple[str, ...] = ("http://127.0.0.1:1/v1",)
+    chat_form: str | None = None
     read_cost: float = 0.0
     floor: float = 0.01
     per_token: float = 1e-4

@@ -27,7 +27,6 @@ from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen, values
 from stopadvisor.policy.frozen import (
-    FAMILIES,
     Policy,
     build_policy,
     load_policy,
@@ -38,7 +37,7 @@ from stopadvisor.policy.schema import FIELDS
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.policy.values import MAX_DEPTH, canonical_digest, check_plain, to_plain
 from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
-from stopadvisor.rules.families import display_threshold
+from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
     example_content,
@@ -117,7 +116,7 @@ def test_the_digest_is_that_of_the_json_however_it_is_cut(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = values._BATCH + 1
-    content = {
+    content: dict[str, Any] = {
         "list": [[0.1] * many, {}, [], "text", None, True],
         "dict": {str(k): [k, {"ü": -0.0}] for k in range(many)},
         "text": 'x\n"ü🙂' * many,
@@ -384,7 +383,6 @@ def test_full_budget_observes_nothing() -> None:
     assert policy.family is None
     assert policy.summary()["certificate"] is None
     stepper = policy.start()
-    assert stepper.next_budget is None
     with pytest.raises(PolicyError, match="full-budget"):
         stepper.observe(answer="1", mean_logprob=-1.0, mean_entropy=1.0, markers=0, think_tokens=0)
 

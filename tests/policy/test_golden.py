@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy, save_policy
+from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.policy.triggers import listed_positions, trigger_content
 from stopadvisor.policy.values import canonical_digest
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
+from stopadvisor.rules.families import FAMILIES
 from tests.policy_content import (
     TRIGGERS,
     anywhere_content,

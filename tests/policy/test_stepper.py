@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from stopadvisor.answers import normal_form as answers
 from stopadvisor.errors import PolicyError, UndecidedError
-from stopadvisor.policy.frozen import FAMILIES, Decision, Policy, Stepper, build_policy
+from stopadvisor.policy.frozen import Policy, Stepper, build_policy
+from stopadvisor.policy.stepper import Decision
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.boosting import BoostedModel, Tree
-from stopadvisor.rules.families import AGREEMENT_FAMILIES, LEARNED_FAMILIES
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, FAMILIES, LEARNED_FAMILIES
 from stopadvisor.rules.features import (
     FEATURES,
     GRID_FEATURES,
@@ -161,7 +162,6 @@ def test_equals_the_reference(family: str, probes: list[Probe]) -> None:
     content = dict(policy.content)
     stepper = policy.start()
     for j, probe in enumerate(probes):
-        assert stepper.next_budget == policy.budgets[j]
         decision = observe(stepper, probe)
         score = reference_score(content, probes[: j + 1])
         stop = score >= content["decision_threshold"]
@@ -169,7 +169,6 @@ def test_equals_the_reference(family: str, probes: list[Probe]) -> None:
         assert decision == (stop, score, j, last and not stop)
         if stop:
             break
-    assert stepper.next_budget is None
 
 
 # --- The whole-table twin -------------------------------------------------------------------------
@@ -335,7 +334,6 @@ def test_a_stride_is_followed_to_its_end() -> None:
     content = family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 40))
     stepper = Policy(build_policy(content)).start()
     for position, score, natural_end in ((16, 0.0, False), (32, 16.0, True)):
-        assert stepper.next_budget == position
         assert at(stepper, position)[1:] == (score, position // 16 - 1, natural_end)
     with pytest.raises(PolicyError, match="last of 2 checkpoints"):
         at(stepper, 40)
@@ -355,7 +353,6 @@ def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
     content = family_content("agreement", 1e9)
     open_end = Policy(build_policy(content | trigger_content(MarkerTrigger(((1,),), 8, 3))))
     stepper = open_end.start()
-    assert stepper.next_budget is None
     assert [at(stepper, position).natural_end for position in (9, 30)] == [False, False]
     with pytest.raises(PolicyError, match="must be at least 31, got 30"):
         at(stepper, 30)
@@ -372,7 +369,6 @@ def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
 
 def test_a_fixed_budget_needs_no_answer() -> None:
     stepper = policy_of("fixed-budget").start()
-    assert stepper.next_budget == 96
     assert stepper.observe(think_tokens=96) == (True, 96.0, 0, False)
 
 
@@ -384,7 +380,6 @@ def test_after_a_stop_there_is_nothing_to_observe() -> None:
     assert stepper.observe(**STEP | {"mean_logprob": -0.2}).stop is False
     decision = stepper.observe(**STEP | {"mean_logprob": -0.1})
     assert decision == Decision(stop=True, score=-0.1, checkpoint=1, natural_end=False)
-    assert stepper.next_budget is None
     with pytest.raises(PolicyError, match="stopped at checkpoint 1"):
         stepper.observe(**STEP)
 

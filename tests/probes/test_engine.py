@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     ENGINES: tuple[type[Engine], ...] = (HfEngine, OpenAiEngine, ScriptedEngine)
     """Held by mypy."""
 
-PARTS = sorted(name for name in vars(Engine) if not name.startswith("_"))
-
 LACKING = """\
 from stopadvisor.collection.pilot import cue_ids
 from tests.scripted import ScriptedEngine
@@ -32,17 +30,6 @@ class Lacking:
 
 cue_ids(Lacking(ScriptedEngine()), "Answer:")
 """
-
-
-def test_a_whole_engine_is_one() -> None:
-    assert isinstance(ScriptedEngine(), Engine)
-    assert {"capabilities", "remarks", "probe_each", "engine_checks", "close"} <= set(PARTS)
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_an_engine_that_lacks_a_part_is_none(part: str) -> None:
-    have = {name: getattr(ScriptedEngine(), name) for name in PARTS if name != part}
-    assert not isinstance(type("Lacking", (), have)(), Engine)
 
 
 @pytest.mark.slow

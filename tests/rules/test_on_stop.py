@@ -30,10 +30,11 @@ from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
-from stopadvisor.serving.recorded_stops import compare_stops, recorded_stop
+from stopadvisor.serving.recorded_stops import compare_stops
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.material import CERTIFY, PLAN, edit_records, make_run
 from tests.populations import regraded
+from tests.replay import recorded_index
 from tests.scripted import ScriptedEngine, write_sums
 
 ANSWER = replace(PLAN, on_stop="answer")
@@ -291,7 +292,7 @@ def test_served_visible_answers_are_held_against_recorded_visible_ones(
     policy, run = load_policy(out), RunDirectory.load(runs["answer"])
     served: list[Any] = []
     for record in run.records():
-        stop = recorded_stop(policy, record)
+        stop = recorded_index(policy, record)
         if stop is None:
             continue
         (c,) = [c for c in record.checkpoints if c.budget == policy.budgets[stop]]

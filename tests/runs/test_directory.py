@@ -16,8 +16,9 @@ import pytest
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.runs.directory import RunDirectory, lock_directory, write_json_atomically
+from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_id, run_path
+from stopadvisor.runs.storage import lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 

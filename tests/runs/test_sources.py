@@ -156,16 +156,17 @@ def test_added_questions_move_no_old_one(tmp_path: Path) -> None:
     assert np.array_equal(after.parts[:30], before.parts)
 
 
-def test_the_newest_assessed_run_is_taken(tmp_path: Path) -> None:
-    root = tmp_path / "runs"
+def test_the_newest_assessed_run_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = Path("runs")
     with pytest.raises(ProbeError, match="no assessed run under"):
-        newest_source(root)
+        newest_source()
     old, new, never = (run_directory(root / name) for name in ("old", "new", "never"))
     for k, run in enumerate((old, new)):
         (run.path / ASSESSMENT).write_text("{}", encoding="utf-8")
         os.utime(run.path / ASSESSMENT, (1000 + k, 1000 + k))
     assert never.path.exists()
-    assert newest_source(root).folder == new.path
+    assert newest_source().folder == new.path
 
 
 # --- What is refused ------------------------------------------------------------------------------

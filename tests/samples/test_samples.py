@@ -19,7 +19,7 @@ import questions  # noqa: E402
 import traces  # noqa: E402
 import train  # noqa: E402
 from make_workloads import SIZES, workload  # noqa: E402
-from stopadvisor.constants import CUES, DEFAULT_CUE, PROMPT_TEMPLATES, STOP_MARKER  # noqa: E402
+from stopadvisor.constants import CUES, DEFAULT_CUE, PROMPT_TEMPLATES  # noqa: E402
 from vocabulary import build_tokenizer  # noqa: E402
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -91,7 +91,7 @@ def test_numbers_are_single_tokens(tokenizer: Any) -> None:
 def test_closer_cue_and_answer_are_tokenised_alike_apart_and_joined(
     tokenizer: Any, answer: str
 ) -> None:
-    pieces = [" So 42\n", STOP_MARKER, DEFAULT_CUE, answer]
+    pieces = [" So 42\n", "</think>", DEFAULT_CUE, answer]
     joined = encode(tokenizer, "".join(pieces))
     assert joined == [token for piece in pieces for token in encode(tokenizer, piece)]
 
@@ -142,7 +142,7 @@ def test_packed_examples_hold_what_the_tool_will_send(tokenizer: Any, kind: str)
         for begin, end, cut in example.branches:
             branch = tokenizer.decode(example.ids[begin:end])
             assert example.positions[begin:end] == list(range(cut, cut + end - begin))
-            assert branch.startswith((f"{STOP_MARKER}{DEFAULT_CUE} ", NO_THINKING))
+            assert branch.startswith((f"</think>{DEFAULT_CUE} ", NO_THINKING))
             assert branch.endswith("<|im_end|>")
 
 
@@ -262,7 +262,7 @@ def test_model_thinks_closes_and_answers(tokenizer: Any, model: Any) -> None:
     question = "Compute 20 + 3 - 1 modulo 100."
     prompt = encode(tokenizer, render(tokenizer, template.format(question=question)) + "<think>")
     ids = model.generate(torch.tensor([prompt]), max_new_tokens=300)[0, len(prompt) :].tolist()
-    thinking, closer, reply = tokenizer.decode(ids).partition(STOP_MARKER)
+    thinking, closer, reply = tokenizer.decode(ids).partition("</think>")
     assert closer
     assert thinking.startswith("\n 20 + 3 = ")
     assert reply.startswith(DEFAULT_CUE)

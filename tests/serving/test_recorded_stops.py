@@ -21,8 +21,9 @@ from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerRecord
-from stopadvisor.serving.recorded_stops import compare_stops, recorded_stop
+from stopadvisor.serving.recorded_stops import compare_stops
 from tests.policy_content import family_content, full_budget_content
+from tests.replay import recorded_index
 
 POLICIES = Path(__file__).parents[2] / "policies"
 
@@ -44,7 +45,7 @@ def policy() -> Policy:
 
 def answered(policy: Policy, record: ProbeRecord) -> AnswerRecord:
     """The line that serving writes where it stops as recorded."""
-    stop = recorded_stop(policy, record)
+    stop = recorded_index(policy, record)
     budget = None if stop is None else policy.budgets[stop]
     probe = next((c for c in record.checkpoints if c.budget == budget), None)
     return AnswerRecord(
@@ -73,15 +74,15 @@ def test_stops_are_those_of_the_whole_table(run: RunDirectory, policy: Policy) -
     scorer = scorer_of(policy.content, table)
     curve = scorer.curve(scorer.view(table), threshold)
     expected = dict(zip(table.keys, curve.stops(0).tolist(), strict=True))
-    found = {record.key: recorded_stop(policy, record) for record in run.records()}
+    found = {record.key: recorded_index(policy, record) for record in run.records()}
     never = len(policy.budgets)  # one place behind the last probe
     assert {key: never if stop is None else stop for key, stop in found.items()} == expected
     assert len(set(found.values())) > 2
 
 
-def test_a_policy_that_never_stops_has_no_recorded_stop(run: RunDirectory) -> None:
+def test_a_policy_that_never_stops_has_no_recorded_index(run: RunDirectory) -> None:
     full_budget = Policy(build_policy(full_budget_content()))
-    assert {recorded_stop(full_budget, record) for record in run.records()[:20]} == {None}
+    assert {recorded_index(full_budget, record) for record in run.records()[:20]} == {None}
 
 
 def test_answers_as_recorded_agree(run: RunDirectory, policy: Policy) -> None:
@@ -105,7 +106,7 @@ def test_other_stops_and_other_answers_are_counted(run: RunDirectory, policy: Po
 def test_what_cannot_be_compared_is_refused(run: RunDirectory, policy: Policy) -> None:
     record = run.records()[0]
     with pytest.raises(ProbeError, match=r"probes at .* thinking tokens, the run did not"):
-        recorded_stop(policy, replace(record, checkpoints=()))
+        recorded_index(policy, replace(record, checkpoints=()))
     strange = replace(answered(policy, record), key="of no question here")
     with pytest.raises(ProbeError, match="nothing to compare with"):
         compare_stops(policy, [strange], run)
@@ -148,14 +149,14 @@ def test_a_replay_at_markers_reads_where_they_were_recorded(
 ) -> None:
     record = at_markers(run.records()[0], [0, 6, 8, 12, 30])
     never = elsewhere(policy, MARKERS)
-    assert recorded_stop(never, record) is None
+    assert recorded_index(never, record) is None
     at_last = elsewhere(policy, replace(MARKERS, stop_at=30))
-    assert recorded_stop(at_last, record) == 2, "6 and 12 come before, 8 stands too near"
+    assert recorded_index(at_last, record) == 2, "6 and 12 come before, 8 stands too near"
     bare = replace(record, checkpoints=record.checkpoints[:-1])
     with pytest.raises(ProbeError, match="probes at 30 thinking tokens"):
-        recorded_stop(never, bare)
+        recorded_index(never, bare)
     with pytest.raises(ProbeError, match="looked for no markers"):
-        recorded_stop(never, replace(record, marker_positions=None))
+        recorded_index(never, replace(record, marker_positions=None))
 
 
 @pytest.mark.parametrize("on_stop", ["probe", "answer"])
@@ -165,7 +166,7 @@ def test_a_replay_of_a_fixed_budget_stops_all_who_think_so_long(
     budget = 43
     fixed = elsewhere(policy, GridTrigger((budget,), budget), "fixed-budget", on_stop=on_stop)
     records = run.records()[:80]
-    stops = [recorded_stop(fixed, record) for record in records]
+    stops = [recorded_index(fixed, record) for record in records]
     assert stops == [0 if record.trace_tokens > budget else None for record in records]
     assert set(stops) == {0, None}
     lines = [

@@ -80,6 +80,11 @@ class ChatBackend:
         """Base URLs of the servers."""
         return self.client.urls
 
+    @property
+    def chat_form(self) -> str:
+        """Name of the form."""
+        return self.form.name
+
     def assign_replica(self) -> int:
         """Give a question its server."""
         return self.client.assign_replica()

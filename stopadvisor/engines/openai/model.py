@@ -14,7 +14,6 @@ from typing import Any
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
-from stopadvisor.engines.openai.chat_backend import ChatBackend
 from stopadvisor.engines.openai.endpoint import Endpoint
 from stopadvisor.engines.openai.requests import (
     GREEDY,
@@ -30,7 +29,7 @@ from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["NO_ENTROPY", "ServedModel", "TraceEnd"]
+__all__ = ["NO_ENTROPY", "ServedModel"]
 
 NO_ENTROPY = "none"
 """Entropy source of an endpoint that returns no log-probabilities."""
@@ -54,7 +53,7 @@ class ServedModel:
     @property
     def form(self) -> str | None:
         """How a chat is asked to answer behind given reasoning; None where token ids are sent."""
-        return self.backend.form.name if isinstance(self.backend, ChatBackend) else None
+        return self.backend.chat_form
 
     @property
     def context(self) -> int | None:

@@ -60,6 +60,11 @@ class Backend(Protocol):
         """Base URLs of the servers."""
         ...
 
+    @property
+    def chat_form(self) -> str | None:
+        """How a chat is asked to answer behind given reasoning; None where token ids are sent."""
+        ...
+
     def assign_replica(self) -> int:
         """Give a question its server."""
         ...

@@ -328,7 +328,7 @@ def assessment_document(
             source.table,
             budgets=list(grid_positions(source.table)),
             full_reference=assessment.reference,
-            graded_by=getattr(assessment, "graded_by", "gold"),
+            graded_by=assessment.graded_by,
             sha256=source.workload_sha256,
             on_stop=on_stop,
         ),
