@@ -65,6 +65,7 @@ class WatchedRule:
     stops_at: int | None = None
     questions: list[list[int]] = field(default_factory=list)
     """Positions that were probed, by question in the order of their beginnings."""
+    needs_markers: bool = False
 
     def start(self, task: str | None = None) -> _Watch:
         self.questions.append([])

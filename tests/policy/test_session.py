@@ -39,6 +39,7 @@ class Scripted:
     trigger: Trigger
     stops_at: int | None = None
     seen: list[int] = field(default_factory=list)
+    needs_markers: bool = False
 
     def start(self, task: str | None = None) -> Scripted:
         return self

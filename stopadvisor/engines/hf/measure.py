@@ -50,6 +50,8 @@ class _Never:
     """A rule that probes everywhere and never stops."""
 
     trigger: GridTrigger
+    needs_markers: bool = True
+    """As the dearest of rules do."""
 
     def start(self, task: str | None = None) -> _Never:
         """Begin a question."""
