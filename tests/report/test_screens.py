@@ -20,6 +20,7 @@ import pytest
 
 from stopadvisor import __version__
 from stopadvisor.cli.main import main
+from stopadvisor.policy.folder import calibration_of
 from stopadvisor.report.headline import run_headline
 from stopadvisor.report.text.run import show_summary
 from stopadvisor.report.text.screen import LocaleConsole, Screen
@@ -57,6 +58,11 @@ SCREENS = {
     "inspect": ["inspect", "policy.joblib"],
     "verify": ["verify", "policy.joblib", "runs/fresh"],
     "plan": ["plan", "--alpha", "0.05"],
+    "diff": ["diff", "policy.joblib", "choice.joblib"],
+    "promote": ["promote", "careful.joblib"],
+    "simulate": ["simulate", "-n", "60", "-o", "runs/simulated"],
+    "study": ["study", "frontier", "runs/sums"],
+    "import": ["import", "csv", "log.csv", "--map", "question=Q,gold=A", "-o", "mine.jsonl"],
 }
 FIGURES: dict[str, Any] = {
     "labelled": 900, "full_accuracy": 0.921, "accuracy": 0.84, "risk": 0.103,
@@ -101,6 +107,11 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--alpha", "0.15", "--out", str(root / "policy.joblib"), "--quiet"]
     assert main(["calibrate", str(root / "runs" / "sums"), *words]) == 0
     forget_looks(root / "runs" / "sums")
+    shutil.copy(ROOT / "policies" / "choice.joblib", root)
+    shutil.copy(root / "policy.joblib", careful := root / "careful.joblib")
+    (root / "log.csv").write_text("Q,A\n" + "".join(f"2 + {k}?,{2 + k}\n" for k in range(40)))
+    (calibration,) = root.glob("*calibration.json")
+    shutil.copy(calibration, calibration_of(careful))
     return root
 
 
@@ -128,6 +139,7 @@ def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     text = text.replace(f"stopadvisor {__version__}\n", "stopadvisor 1.2.3\n")
     text = re.sub(r"digest [0-9a-f]{8}\b", "digest 01234567", text)
     text = re.sub(r"(policy-a\d+)-[0-9a-f]{8}\b", r"\1-01234567", text)
+    text = re.sub(r"digest 01234567, of \d{4}-\d\d-\d\d", "digest 01234567, of 2026-01-02", text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00", "2026-01-02T03:04:05+00:00", text)
 
 
