@@ -122,7 +122,7 @@ class Verification:
     limits: tuple[LimitVerdict, ...] = ()
     """Each of several limits by itself; empty where there is one."""
     counted: LossName = "lost"
-    """The loss that was counted: the certificate's own, or differing replies for want of gold."""
+    """The loss that was counted: the certificate's own, or without gold differing replies."""
     graded_by: GradedBy = "gold"
 
     @property

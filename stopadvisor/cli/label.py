@@ -208,7 +208,10 @@ def _questions(run: RunDirectory) -> tuple[dict[str, str], str | None]:
     try:
         workload = read_workload(run.manifest["workload"]["path"])
     except WorkloadError as error:
-        return {}, f"questions are shown by their ids, for want of the workload: {error}"
+        return (
+            {},
+            f"questions are shown by their ids, because their workload cannot be read: {error}",
+        )
     return {
         question.key: "\n".join(message["content"] for message in question.messages)
         for question in workload.questions

@@ -222,7 +222,9 @@ def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) 
         try:
             workload = read_workload(Path(run.manifest["workload"]["path"]))
         except WorkloadError as error:
-            progress.remark(f"note: graded against the recorded gold, for want of a file: {error}")
+            progress.remark(
+                f"note: graded against the recorded gold, because the file cannot be read: {error}"
+            )
             workload = None
         regrade(run, graders.right, workload)
         for remark in graders.right.remarks():

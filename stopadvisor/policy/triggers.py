@@ -42,7 +42,9 @@ TRIGGER = nullable(
             "min_gap": nullable(whole(1)).means(
                 "A marker that comes fewer tokens after the last probe is passed over."
             ),
-            "max_probes": nullable(whole(1)).means("Most probes of a trace, `stop_at` left aside."),
+            "max_probes": nullable(whole(1)).means(
+                "Most probes of a trace, not counting `stop_at`."
+            ),
             "max_markers": nullable(whole(1)).means(
                 "Only the first so many markers of a trace count, those passed over too."
             ),

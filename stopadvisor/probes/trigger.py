@@ -205,7 +205,7 @@ class MarkerTrigger:
     min_gap: int
     """A marker that comes fewer tokens after the last probe is passed over."""
     max_probes: int
-    """No trace is probed more often, `stop_at` left aside."""
+    """No trace is probed more often, not counting `stop_at`."""
     every: int | None = None
     """Where no marker has come for so many tokens, probe there; None: at markers only."""
     max_markers: int | None = None
