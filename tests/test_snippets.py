@@ -27,7 +27,6 @@ from tests.snippets import (
     parse,
     snippets,
 )
-from tests.warm import warm
 
 SNIPPETS = list(snippets())
 RUN = [s for s in SNIPPETS if s.language in ("sh", "python")]
@@ -38,15 +37,14 @@ SERVER = ("127.0.0.1", 8000)
 
 
 @pytest.fixture(scope="module")
-def workplaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Workplace]]:
+def workplaces(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Workplace]:
     """A folder for each page: a block finds what those above it left there."""
 
     @cache
     def of(page: Path) -> Workplace:
         return Workplace(tmp_path_factory.mktemp("page"))
 
-    with warm():
-        yield of
+    return of
 
 
 @contextmanager
