@@ -141,6 +141,7 @@ def test_the_whole_way_through_the_command_line(
     )
 
 
+@pytest.mark.slow
 def test_calibration_labels_change_nothing_before_calibration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

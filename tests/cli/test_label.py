@@ -133,6 +133,7 @@ def _workload(directory: RunDirectory) -> list[str]:
 # --- The terminal ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     before = calibrated(call)
@@ -302,6 +303,7 @@ def test_a_terminal_takes_keys(folder: Path) -> None:
     assert [row["gold"] for row in labels()][1] == "17"
 
 
+@pytest.mark.slow
 def test_fresh_questions_are_labelled_after_a_certificate(call: Call, unlabelled_run: Path) -> None:
     Labeller().label()
     assert calibrated(call)["certified"]

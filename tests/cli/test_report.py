@@ -209,6 +209,7 @@ def test_the_paper_s_protocol_waits_for_a_look(run: Path, call: Call) -> None:
     assert "that nobody has seen" in err
 
 
+@pytest.mark.slow
 def test_an_archive(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_archive(tmp_path / "raw.npz")

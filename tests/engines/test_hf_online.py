@@ -181,6 +181,7 @@ def test_places_taken_by_others_change_nothing(
 # --- Traces are those of generation left alone ----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_probing_leaves_the_trace_as_it_was(
     random_engine: HfEngine, windowed_engine: HfEngine
 ) -> None:

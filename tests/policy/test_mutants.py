@@ -7,6 +7,7 @@ import pytest
 from tests.policy.mutants import fuzz, shipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_mutants_are_refused_or_unchanged(seed: int) -> None:
     found = fuzz(1_100, seed)

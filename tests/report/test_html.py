@@ -514,6 +514,7 @@ def test_without_log_probabilities_none_are_shown(
 # --- What may be shown ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_before_a_look_no_calibration_outcome_is_on_the_page(
     run: Path, spoilt: Path, html: str
 ) -> None:

@@ -135,6 +135,7 @@ def grouped(runs: Path) -> Path:
     return runs / "grouped"
 
 
+@pytest.mark.slow
 def test_assess(
     runs: Path, grouped: Path, run_without_gold: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +164,7 @@ def test_assess(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_calibrate_inspect_and_verify(
     runs: Path, grouped: Path, run_without_gold: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

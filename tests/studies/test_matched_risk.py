@@ -59,6 +59,7 @@ def test_intervals_of_selected_thresholds_resample_test_questions(archive: Archi
         assert row["test_gain_high"] == pytest.approx(high, abs=0.004)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_alpha_grid_is_what_the_published_scripts_print(name: str, archive: Archive) -> None:
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]
