@@ -24,6 +24,8 @@ from stopadvisor.workload.questions import PARTS
 from tests.material import ARCHIVES, CERTIFY, edit_records, flip_calibration, forget_looks, make_run
 from tests.scripted import ScriptedEngine, write_sums
 
+pytestmark = pytest.mark.slow
+
 REPLAYED = [
     *((family, "joblib") for family in (
         "learned", "learned-boosted", "confidence", "entropy", "run-stability", "confidence-leap",
@@ -141,7 +143,6 @@ def test_the_whole_way_through_the_command_line(
     )
 
 
-@pytest.mark.slow
 def test_calibration_labels_change_nothing_before_calibration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

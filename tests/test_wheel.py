@@ -61,6 +61,7 @@ for words in [*([name, "--help"] for name in cli.COMMANDS), ["serve", "p", "--up
 """
 
 
+@pytest.mark.slow
 def test_every_command_has_its_help_and_serve_names_its_extra_where_there_is_none() -> None:
     done = subprocess.run(
         [sys.executable, "-c", HIDE + HELPS], cwd=ROOT, capture_output=True, text=True, check=False

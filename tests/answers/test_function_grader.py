@@ -155,6 +155,7 @@ def test_the_current_directory_shadows_no_library(tmp_path: Path) -> None:
         assert grader.grade_many(items("7"), ["Q"]) == [True]
 
 
+@pytest.mark.slow
 def test_whether_two_answers_are_equal_is_never_asked_of_it() -> None:
     with open_graders("mine:same") as graders:
         assert graders.equal.grade("math", "x+1", "1+x")

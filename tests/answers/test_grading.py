@@ -146,6 +146,7 @@ def test_several_workers_give_the_same_verdicts() -> None:
         assert grader.grade_many(items) == [n < 5 for n in range(12)]
 
 
+@pytest.mark.slow
 def test_crashed_process_is_replaced() -> None:
     with Grader() as grader:
         assert grader.grade("math", "x+1", "1+x")
@@ -198,6 +199,7 @@ def test_forgotten_grader_leaves_no_process() -> None:
     assert process.poll() is not None
 
 
+@pytest.mark.slow
 def test_interrupted_comparison_leaves_no_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     read = worker._read
 

@@ -161,6 +161,7 @@ def test_simple_rules_come_first() -> None:
     assert {ranks[f] for f in ranks if not f.startswith("learned")} == {1}
 
 
+@pytest.mark.slow
 def test_boosting_joins_over_the_schedule_of_the_best_learned_rule() -> None:
     fit_table = draw(210, 1)
     settings = Settings(alpha=0.15, families=("learned", "learned-boosted"))
@@ -175,6 +176,7 @@ def test_boosting_joins_over_the_schedule_of_the_best_learned_rule() -> None:
     assert found.learned.probes == linear.scorer.schedule
 
 
+@pytest.mark.slow
 def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
     table: OpenQuestions,
 ) -> None:

@@ -31,6 +31,8 @@ from stopadvisor.stats.group_betting import group_lower_limit, group_passes, gro
 from tests.frozen import frozen, source_of
 from tests.populations import POPULATIONS, regraded, renamed
 
+pytestmark = pytest.mark.slow
+
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.15, families=("confidence",))
 OF_GROUPS = replace(SETTINGS, group_claim="groups")

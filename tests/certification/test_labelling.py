@@ -143,6 +143,7 @@ def planned(population: KnownPopulation, labels: int | None, seed: int) -> tuple
     return len(grades), certificate.n, certificate.losses
 
 
+@pytest.mark.slow
 def test_so_many_questions_count_as_the_planned_labels_suffice_for() -> None:
     unsolved = POPULATIONS[2]
     asked, n, _ = planned(unsolved, None, 3)

@@ -26,6 +26,8 @@ from stopadvisor.stats.trinomial import drop_limit, most_lost
 from tests.frozen import drawn_source, frozen
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
+pytestmark = pytest.mark.slow
+
 HARMED = KnownPopulation("choice", (0.833, 0.044, 0.097, 0.009, 0.017), 280, 420)
 """In the shape of the sample `choice`, as measured on the bundled model (samples/README.md): .927
 of the answers are right before thinking, .894 after it."""

@@ -450,6 +450,7 @@ def test_verdicts_by_simulation(risk: float, verdict: str, low: float, high: flo
     assert low - room <= said / repeats <= high + room
 
 
+@pytest.mark.slow
 def test_the_saving_interval_covers(policy: dict[str, Any]) -> None:
     """95 % intervals of the net saving over 100 fresh samples of 80 questions."""
     truth = check(policy, fresh_table(20_000, 15)).outcome.total_saving_pct

@@ -205,6 +205,7 @@ def timed(request: float, round_trip: float = 0.0) -> Path:
     return Path("profile.json")
 
 
+@pytest.mark.slow
 def test_what_a_request_takes_decides_where_to_ask(call: Call) -> None:
     words = ("runs/sums", "--serving", "overlap", "--serving-profile")
     found = {
@@ -225,6 +226,7 @@ def test_tokens_are_not_time(call: Call) -> None:
     assert found["headline"].startswith(f"{said}{row['saving_pct']:.0f}% of the capacity")
 
 
+@pytest.mark.slow
 def test_a_rule_that_takes_more_time_is_said_to_save_nothing(call: Call) -> None:
     words = ("runs/sums", "--serving-profile", str(timed(1000.0)), "--serving")
     found = assessed(call, *words, "prefix-cache")
@@ -291,6 +293,7 @@ def test_fifty_questions_are_told_how_many_labels_it_takes(
     assert json.loads(answer)["calibration_labels"] == int(needed) > int(found)
 
 
+@pytest.mark.slow
 def test_no_calibration_label_shows(call: Call) -> None:
     code, human, _ = call("runs/sums")
     document = Path("runs/sums/assessment.json").read_bytes()
@@ -299,6 +302,7 @@ def test_no_calibration_label_shows(call: Call) -> None:
     assert Path("runs/sums/assessment.json").read_bytes() == document
 
 
+@pytest.mark.slow
 def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     line = refused(call, "runs/sums", "--protocol", "paper")
     assert "--open-calibration" in line
@@ -332,6 +336,7 @@ def test_paper_protocol_is_open_after_calibrate(call: Call) -> None:
     assert len(read_ledger(Path("runs/sums"))) == 1
 
 
+@pytest.mark.slow
 def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
     for _ in range(2):
         assessed(call, "raw.npz", "--protocol", "paper", "--alpha", "0.3")  # needs no leave

@@ -222,6 +222,7 @@ def test_the_conditional_certificate_says_so(call: Call) -> None:
     assert found["conditional"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_refused_conditional_certificate_counts_right_answers_in_every_word(call: Call) -> None:
     code, out, _ = call(str(RUN), "--conditional", "--alpha", "0.03", "--looks", "1", *FAST)
@@ -362,6 +363,7 @@ def test_no_other_request_follows_a_certificate(call: Call) -> None:
     assert calibrated(call, str(RUN), *FAST)["look"] == first["look"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_failed_look_shows_that_it_failed_and_nothing_else(call: Call) -> None:
     """Whatever the labels were: a later request can depend on one bit of them."""
@@ -444,6 +446,7 @@ def test_planned_looks_share_delta(call: Call) -> None:
     assert "used up" in refused(call, str(RUN), "--alpha", "0.1", *FAST)
 
 
+@pytest.mark.slow
 def test_declared_looks_follow_a_certificate_and_show_their_figures(call: Call) -> None:
     edit_records(RUN, lose_many)
     words = ["--later-alpha", "0.76", "--later-alpha", "0.05"]
@@ -464,6 +467,7 @@ def test_looks_cannot_be_planned_too_late(call: Call) -> None:
     assert "with the first look" in refused(call, str(RUN), "--alpha", "0.2", "--looks", "3", *FAST)
 
 
+@pytest.mark.slow
 def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run: Path) -> None:
     calibrated(call, str(RUN), *FAST)
     assert "--fresh: all" in refused(call, str(RUN), "--fresh", *FAST)
@@ -492,6 +496,7 @@ def test_cut_traces_are_refused_before_a_look_is_spent(call: Call, tmp_path: Pat
     assert found["certificate"]["truncated_share"] > 0.1
 
 
+@pytest.mark.slow
 def test_splits_of_one_archive_are_looks_at_the_same_probes(call: Call) -> None:
     """Whoever tries seeds until one certifies pays for each of them."""
     correct = archive_arrays()["correct"]
@@ -581,6 +586,7 @@ def test_the_summary_fits_eighty_columns(
     assert "stopadvisor inspect runs/sums/policy.joblib" in out
 
 
+@pytest.mark.slow
 def test_the_summary_names_claim_evidence_and_what_the_limit_is_not(call: Call) -> None:
     text = " ".join(call(str(RUN), "--verbose")[1].split())
     document = json.loads((RUN / "calibration.json").read_text(encoding="utf-8"))

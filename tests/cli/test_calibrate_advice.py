@@ -16,6 +16,8 @@ from stopadvisor.report.words import whole_percent
 from stopadvisor.runs.ledger import Ledger, read_ledger
 from tests.material import CERTIFY, Call, edit_records, make_run
 
+pytestmark = pytest.mark.slow
+
 RUN = Path("runs/sums")
 FAST = ["--families", "entropy,confidence"]
 

@@ -18,6 +18,8 @@ from tests.engines.test_judge import JUDGE, verdict
 from tests.material import CERTIFY, Call, caller
 from tests.scripted import ScriptedEngine, write_sums
 
+pytestmark = pytest.mark.slow
+
 BUDGETS = ("--budgets", "0,16,64", "--max-think", "256", "--quiet")
 GRADERS = """
 def strict(question, gold, answer):
@@ -136,7 +138,6 @@ def test_graders_do_not_mix(call: Call) -> None:
     assert (run / "probes.jsonl").read_bytes() == before  # strict says what gold says here
 
 
-@pytest.mark.slow
 def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
     probed(call, "--grader", "graders:strict")
     calibrated(call)
@@ -212,7 +213,6 @@ def test_typed_labels_are_for_runs_that_gold_grades(call: Call) -> None:
     assert policy.content["grader"] == GRADER
 
 
-@pytest.mark.slow
 def test_a_judge_at_a_server_grades(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sums(Path("sums.jsonl"), 60)
     monkeypatch.setattr(function_grader, "_MOST_WORKERS", 2)  # each takes half a second to start

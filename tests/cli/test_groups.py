@@ -13,6 +13,8 @@ from stopadvisor.cli.main import main
 from tests.material import CERTIFY, Call, caller
 from tests.scripted import ScriptedEngine, write_sums
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["--budgets", "0,8,16,32,64", "--max-think", "256", "--quiet", "--no-preflight"]
 ASKED = [*CERTIFY, "--alpha", "0.3", "--families", "confidence", "--json"]
 

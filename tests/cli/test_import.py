@@ -95,6 +95,7 @@ def test_no_file_and_no_such_format_end_with_exit_code_2(call: Call) -> None:
     assert call("import", "diary", "none.jsonl", "-o", "run")[0] == 2
 
 
+@pytest.mark.slow
 def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) -> None:
     call("import", "probes", recorded("old.jsonl", 600), "-o", "old", "--cap", "600")
     call("import", "probes", recorded("new.jsonl", 500, 400), "-o", "new", "--cap", "600")
@@ -117,6 +118,7 @@ def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) 
     assert checked["verdict"] != "contradicted"
 
 
+@pytest.mark.slow
 def test_a_policy_is_bound_to_the_model_that_is_named(call: Call) -> None:
     words = ("--cap", "600", "--model-name", "org/model")
     call("import", "probes", recorded("r.jsonl", 500), "-o", "run", *words)
@@ -125,6 +127,7 @@ def test_a_policy_is_bound_to_the_model_that_is_named(call: Call) -> None:
     assert load_policy(json.loads(out)["policy"]).content["model"]["name"] == "org/model"
 
 
+@pytest.mark.slow
 def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) -> None:
     lines = [json.loads(line) for line in Path(recorded("r.jsonl")).read_text().splitlines()]
     for i, row in enumerate(lines):

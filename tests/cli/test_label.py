@@ -29,6 +29,8 @@ from stopadvisor.workload.questions import PARTS
 from tests.material import Call, caller, make_run
 from tests.schemas import check_valid
 
+pytestmark = pytest.mark.slow
+
 ASK = ("--alpha", "0.04", "--families", "confidence", "--despite-advice", "--quiet")
 REQUEST = CertifyRequest(
     SettingsOverrides(alpha=0.04, families=("confidence",)), despite_advice=True
@@ -133,7 +135,6 @@ def _workload(directory: RunDirectory) -> list[str]:
 # --- The terminal ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     before = calibrated(call)
@@ -303,7 +304,6 @@ def test_a_terminal_takes_keys(folder: Path) -> None:
     assert [row["gold"] for row in labels()][1] == "17"
 
 
-@pytest.mark.slow
 def test_fresh_questions_are_labelled_after_a_certificate(call: Call, unlabelled_run: Path) -> None:
     Labeller().label()
     assert calibrated(call)["certified"]

@@ -15,6 +15,8 @@ from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import open_source
 from tests.material import Call
 
+pytestmark = pytest.mark.slow
+
 RUN = Path("runs/sums")
 FAST = ("--families", "entropy,confidence", "--despite-advice", "--allow-large-alpha")
 

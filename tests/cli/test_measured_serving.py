@@ -70,7 +70,7 @@ def _assessed(call: Call, *words: str | Path) -> tuple[dict[str, Any], list[str]
             id="seconds alone",
         ),
         pytest.param(
-            _server(None, says=False, per_token=0), "black-box", 16, "cannot be told", id="mute"
+            _server(None, says=False, per_token=0), "black-box", 16, "is not clear", id="mute"
         ),
     ],
 )  # fmt: skip

@@ -73,6 +73,7 @@ def test_a_quiet_course(call: Call, goldens: Goldens) -> None:
     goldens.check(FILES / "quiet.txt", out)
 
 
+@pytest.mark.slow
 def test_an_alarm_its_page_and_its_reset(call: Call, goldens: Goldens) -> None:
     policy = write_policy()
     log = write_log(policy, lost_from=600, requests=1_500)

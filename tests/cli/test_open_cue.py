@@ -20,6 +20,8 @@ from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
 from tests.replay import recorded_index
 from tests.scripted import ScriptedEngine, write_sums
 
+pytestmark = pytest.mark.slow
+
 POLICY, RUN = Path("policy.joblib"), Path("run")
 OPEN = "open:\n\nFinal answer:"
 

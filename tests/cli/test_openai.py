@@ -58,6 +58,7 @@ def test_a_run_is_collected_and_resumed(
     assert server.url not in json.dumps(manifest)  # a server that moves is the same run
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_in_mid_run_loses_nothing(
     sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,6 +108,7 @@ def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "286 where learned or scalar rules are tested alone" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_drop_takes_its_own_test_and_counts_what_is_gained(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -138,6 +139,7 @@ def test_what_only_a_drop_has_is_refused_elsewhere(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_says_what_more_labels_would_buy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,8 @@ from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
 from tests.policy_content import full_budget_content
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 
+pytestmark = pytest.mark.slow
+
 POLICY, FRESH = Path("policy.joblib"), Path("fresh.jsonl")
 
 

@@ -181,6 +181,7 @@ def test_a_policy_that_never_stops_is_not_compared(
     assert "a full-budget policy never stops: nothing to compare" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_server_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,8 @@ from stopadvisor.report.rewrite import agrees, refresh_report, rewrite_report
 from stopadvisor.runs.sources import ASSESSMENT, open_source
 from tests.material import CERTIFY, Call, caller, forget_looks, write_archive
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(quickly_assessed_run: Path, tmp_path: Path) -> Path:
@@ -85,7 +87,6 @@ def test_needs_no_model_and_no_torch(run: Path) -> None:
     assert not found & {"torch", "transformers", "sklearn"}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -> None:
     (run / "report.html").write_text("a page from before", encoding="utf-8")
@@ -107,7 +108,6 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
     assert (run / "report.html").read_bytes() == page
 
 
-@pytest.mark.slow
 def test_a_page_that_cannot_be_written_again_is_said_to_be_stale(
     run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,6 @@ def test_a_page_that_cannot_be_written_again_is_said_to_be_stale(
 # --- assess writes it too -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_assess_writes_the_same_page(run: Path, call: Call) -> None:
     code, _, err = call(run, "--report", command="assess")
@@ -209,7 +208,6 @@ def test_the_paper_s_protocol_waits_for_a_look(run: Path, call: Call) -> None:
     assert "that nobody has seen" in err
 
 
-@pytest.mark.slow
 def test_an_archive(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_archive(tmp_path / "raw.npz")

@@ -161,6 +161,7 @@ def test_gateways_that_are_refused(
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_gateway_of_its_own_process_serves_and_drains(tmp_path: Path) -> None:
     """From the command line to the last answer: signals, ports, the log, the exit code."""
     with fake_server(chat="reasoning_content") as upstream:

@@ -13,6 +13,8 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.simulation import PRESETS
 from tests.material import CERTIFY, Call, caller
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 POLICY = Path(__file__).parents[2] / "policies" / "hard.joblib"
 
 

@@ -70,6 +70,7 @@ def transferred(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call: Call) -> None:
     found = transferred(call, *ALPHA)
     assert list(found) == FIELDS
@@ -213,6 +214,7 @@ def test_inspect_names_the_source(call: Call) -> None:
     assert f"target-calibrated: the rule of policy {digest[:8]}" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_savings_are_told_in_the_policys_own_terms(call: Call) -> None:
     words = (
         "calibrate",

@@ -381,6 +381,7 @@ def another(number: int) -> Path:
     return rebound(versions=versions)
 
 
+@pytest.mark.slow
 def test_policies_on_the_same_questions_are_counted(call: Call) -> None:
     first = verified(call, POLICY, FRESH, "--test-only")
     assert first["check"] == {"number": 1, "planned": None, "spent": 0.05}

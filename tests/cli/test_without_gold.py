@@ -17,6 +17,8 @@ from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import open_source
 from tests.material import Call, caller, edit_records, make_run, write_archive
 
+pytestmark = pytest.mark.slow
+
 RUN = Path("run")
 
 

@@ -26,6 +26,8 @@ from stopadvisor.workload.questions import read_workload
 from tests.engines.tiny import plan
 from tests.scripted import write_sums
 
+pytestmark = pytest.mark.slow
+
 N = 12
 PLAN = plan([0, 4, 9, 16], max_think=24, cap=6)
 

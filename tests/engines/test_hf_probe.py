@@ -62,6 +62,7 @@ def many_stops(engines: dict[str, HfEngine]) -> dict[str, HfEngine]:
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "windowed"])
 def test_probes_equal_reading_everything_again(
     kind: str, many_stops: dict[str, HfEngine], references: dict[str, Reprefill], script: Script
@@ -214,6 +215,7 @@ def test_a_closer_of_several_tokens(random_model: Path, script: Script) -> None:
     assert first.suffix_tokens == 3 + len("\n\nAnswer:")
 
 
+@pytest.mark.slow
 def test_padding_and_batch_mates_change_nothing(random_engine: HfEngine) -> None:
     questions = [prompt("x" * n) for n in (1, 30, 7, 2, 90, 4, 5, 6, 11, 3)]
     at = plan([0, 4, 16, 40])

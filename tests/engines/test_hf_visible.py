@@ -17,6 +17,8 @@ from tests.engines.conftest import TINY_REASONER
 from tests.engines.tiny import Reprefill, plan, prompt
 from tests.policy_content import family_content
 
+pytestmark = pytest.mark.slow
+
 BUDGETS = (0, 5, 17, 30, 200)
 WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 

@@ -100,6 +100,7 @@ def endless(server: Raw, piece: bytes) -> Write:
     return write
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [whole, stream])
 @pytest.mark.parametrize(
     "piece",
@@ -376,6 +377,7 @@ def sums(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_key_that_the_server_repeats_is_in_no_file_and_on_no_screen(
     sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

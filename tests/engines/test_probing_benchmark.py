@@ -9,6 +9,8 @@ import pytest
 from tests.benchmarks.probing import EXACT, SHAPES, Report, main
 from tests.benchmarks.random_qwen3 import SHAPES as KNOWN
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_benchmark_measures_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--shape", "tiny", "--questions", "3", "--answer-tokens", "2", "5"]

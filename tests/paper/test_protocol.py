@@ -131,6 +131,7 @@ def test_verdicts(feasible: tuple[bool, bool], low: float, high: float, verdict:
     assert found == verdict
 
 
+@pytest.mark.slow
 def test_many_questions_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     table = POPULATIONS[3].draw(5000, np.random.default_rng(5))
     setting = PaperSetting.build(table)

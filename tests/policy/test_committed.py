@@ -24,6 +24,8 @@ from stopadvisor.report.documents.calibrate import where_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 
+pytestmark = pytest.mark.slow
+
 WORKLOADS = ("arithmetic", "choice", "hard")
 README = POLICIES / "README.md"
 SCHEMA_1 = Path(__file__).parents[1] / "testdata" / "policies" / "schema-1.joblib"

@@ -288,6 +288,7 @@ def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(content=valid_contents())
 def test_random_policies_survive_their_files(

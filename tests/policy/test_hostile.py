@@ -326,6 +326,7 @@ def test_truncated_files_are_refused(tmp_path: Path, whole: bytes) -> None:
         refusal(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("whole", "step"), [(VALID, 11), (VALID_JSON, 41)], ids=["joblib", "json"])
 def test_a_flipped_bit_is_refused_or_changes_nothing(
     tmp_path: Path, whole: bytes, step: int

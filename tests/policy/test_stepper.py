@@ -293,6 +293,7 @@ def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[st
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))

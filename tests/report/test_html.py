@@ -30,6 +30,8 @@ from stopadvisor.stats.bounds import upper_limit
 from tests.material import CERTIFY, edit_records, flip_calibration, make_run, write_archive
 from tests.pages import HOSTILE, Page, hostile_run, report_data
 
+pytestmark = pytest.mark.slow
+
 PICTURES = (
     *("kinds", "profile", "frontier", "risk", "serving", "alpha", "labels", "reliability"),
     *("checkpoints", "signals"),
@@ -290,7 +292,6 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
         assert ("points" in note) == all(sides)
 
 
-@pytest.mark.slow
 def test_a_refusal_is_said_with_its_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,7 +340,6 @@ def test_labels_changed_after_calibration_are_not_passed_off(
     assert data.figures.risk.observed is None
 
 
-@pytest.mark.slow
 def test_of_several_looks_the_calibration_s_own_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,7 +367,6 @@ def test_of_several_looks_the_calibration_s_own_is_found(
     assert len(sizes) == 2
 
 
-@pytest.mark.slow
 def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -436,7 +435,6 @@ def test_an_archive_has_no_texts(tmp_path: Path, paper: tuple[ReportData, Page])
         assert "holds no texts" in shown.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -470,7 +468,6 @@ def test_every_kind_of_assessment_has_its_page(small_run: Path, settings: Settin
         assert "Keep full thinking: nothing is saved, and nothing is lost." in shown.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "raw.npz"])
 def test_simulated_probes_are_called_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
@@ -514,7 +511,6 @@ def test_without_log_probabilities_none_are_shown(
 # --- What may be shown ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_before_a_look_no_calibration_outcome_is_on_the_page(
     run: Path, spoilt: Path, html: str
 ) -> None:
@@ -583,7 +579,6 @@ def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
         assert "<text" in svg  # text is text, not outlines
 
 
-@pytest.mark.slow
 def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
     data = report_data(hostile_run(tmp_path / "run"), Settings(families=QUICK))
     text = render(replace(data, remarks=(HOSTILE,), document={**data.document, "run": HOSTILE}))

@@ -37,6 +37,8 @@ from tests.populations import regraded
 from tests.replay import recorded_index
 from tests.scripted import ScriptedEngine, write_sums
 
+pytestmark = pytest.mark.slow
+
 ANSWER = replace(PLAN, on_stop="answer")
 FAST = ("--families", "entropy,confidence", "--price", "0/0/1")
 VISIBLE = {"visible_answer", "visible_correct", "visible_tokens"}

@@ -147,6 +147,7 @@ def triggered(schedule: MarkerSchedule, ids: list[int]) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data())
 def test_markers_are_probed_where_the_trigger_probes(data: st.DataObject) -> None:

@@ -15,6 +15,8 @@ from stopadvisor.runs.sources import open_source
 from tests.benchmarks.real_runs import CAP, SUFFIX_TOKENS, write_run
 from tests.benchmarks.real_traces import WAIT_MODEL, load_traces, load_waits
 
+pytestmark = pytest.mark.slow
+
 
 def same_pattern(ours: IntArray, theirs: IntArray) -> bool:
     """Whether two numberings of the same answers tell the same ones apart."""

@@ -155,6 +155,7 @@ def test_parts_of_a_split_are_disjoint_and_draws_may_repeat() -> None:
     assert not {*drawn.held_out.tolist()} & {*drawn.fit.tolist()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_waits", [False, True], ids=["text", "confidence"])
 def test_stopadvisor_certifies_what_it_chose_on_fit_questions_alone(with_waits: bool) -> None:
     traces = load_traces(WAIT_MODEL, 0, with_waits=with_waits)

@@ -344,6 +344,7 @@ def test_requests_go_where_the_fewest_are_and_probes_stay_there(policies: Path) 
 # --- Reload and end -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_policies_are_replaced_under_load(
     server: OddServer, policies: Path, tmp_path: Path
 ) -> None:

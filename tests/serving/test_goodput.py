@@ -29,6 +29,7 @@ def walked(
     return blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("turns", "width", "drift", "least"),
     [(10, 0.05, 0.0, 0.93), (25, 0.05, 0.05, 0.93), (10, 0.12, 0.0, 0.88), (50, 0.12, 0.05, 0.93)],

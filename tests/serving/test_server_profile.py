@@ -85,6 +85,7 @@ def test_what_a_server_does_not_say_is_not_cheap(file: Path) -> None:
     assert found.per_token_seconds.cached == found.per_token_seconds.prefilled
 
 
+@pytest.mark.slow
 def test_a_policy_that_halves_the_tokens_nearly_doubles_the_rate(file: Path) -> None:
     found = profiled(VirtualServer(policy=POLICY), file, REPLAY)
     goodput = found.goodput
@@ -102,6 +103,7 @@ def test_a_policy_that_halves_the_tokens_nearly_doubles_the_rate(file: Path) -> 
     assert ServingProfile.from_dict(json.loads(json.dumps(found.to_dict())), "it") == found
 
 
+@pytest.mark.slow
 def test_a_policy_whose_probes_cost_what_it_saves_is_said_to_save_nothing(file: Path) -> None:
     # Twelve requests for twenty tokens less: each costs 2 ms beside the step's share.
     server = VirtualServer(policy=POLICY, stopped=40, probes=12)
@@ -113,6 +115,7 @@ def test_a_policy_whose_probes_cost_what_it_saves_is_said_to_save_nothing(file: 
     assert goodput_headline(found.to_dict()["goodput"]).startswith("Saves nothing: ")
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(file: Path) -> None:
     first = VirtualServer(policy=POLICY)
     short = replace(REPLAY, minutes=2.0)

@@ -67,6 +67,7 @@ def asked(found: Labelled, rng: np.random.Generator, budget: int | None = None) 
     return end.indices[0], end.asked.size
 
 
+@pytest.mark.slow
 def test_each_decision_is_that_of_full_labels() -> None:
     rng = np.random.default_rng(15)
     fewer = 0

@@ -385,6 +385,7 @@ def test_more_than_a_million_is_no_number() -> None:
     assert labels_needed(0.1, 0.05, expected_risk=0.0999) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("risk", "needed"),
     [

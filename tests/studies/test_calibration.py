@@ -98,6 +98,7 @@ def test_traces_of_one_question_are_resampled_together(tmp_path: Path) -> None:
     assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.002)
 
 
+@pytest.mark.slow
 def test_many_questions_are_resampled_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import SCALARS, certified, load, split
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole_calibration_part_is_the_papers_comparison(name: str, archive: Archive) -> None:

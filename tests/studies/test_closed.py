@@ -17,6 +17,8 @@ from tests.material import edit_records, flip_calibration
 from tests.studies.material import Sums, rows_of
 from tests.studies.related_runs import probe
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = StudyOptions(resamples=100, alpha=0.2)
 SEVERAL = {"transfer": ("one", "two"), "cues": ("one", "two"), "temperature": ("one", "warm")}
 """Studies of more than one run; `tests/cli/test_study.py` has those of one."""
@@ -55,7 +57,6 @@ def opened(sums: Sums, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SEVERAL)
 def test_calibration_outcomes_change_nothing_before_a_look(
     name: str, pairs: dict[str, tuple[Path, Path]]

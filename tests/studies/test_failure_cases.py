@@ -20,6 +20,8 @@ from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of,
 from tests.studies.plain import load, scores_of, split, stops_of
 from tests.studies.related_runs import probe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cases_are_those_of_the_published_thresholds(name: str, archive: Archive) -> None:

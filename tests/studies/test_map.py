@@ -17,6 +17,8 @@ from stopadvisor.studies.study import StudyOptions
 from tests.material import ARCHIVES
 from tests.studies.material import NAMES, Archive, Sums, row_of, rows_of, studied
 
+pytestmark = pytest.mark.slow
+
 VERDICTS = {
     "LearnStop better": "learned better",
     "Scalar better": "scalar better",

@@ -16,6 +16,8 @@ from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import SCALARS, certified, gain, load, scores_of, split, stops_of
 
+pytestmark = pytest.mark.slow
+
 PRECISE = StudyOptions(resamples=5000)
 
 
@@ -59,7 +61,6 @@ def test_intervals_of_selected_thresholds_resample_test_questions(archive: Archi
         assert row["test_gain_high"] == pytest.approx(high, abs=0.004)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_alpha_grid_is_what_the_published_scripts_print(name: str, archive: Archive) -> None:
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]
@@ -80,7 +81,6 @@ def test_alpha_grid_is_what_the_published_scripts_print(name: str, archive: Arch
         assert shown == pytest.approx([spread["median"], *spread["ci95"]], abs=0.3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_split_sensitivity_is_the_comparison_under_five_seeds(name: str, archive: Archive) -> None:
     found = studied(split_sensitivity.run, [archive(name)], QUICK)

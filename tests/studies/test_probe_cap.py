@@ -13,6 +13,8 @@ from tests.material import edit_records, make_run
 from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied
 from tests.studies.plain import SCALARS, certified, load, split
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_savings_are_those_of_thresholds_chosen_for_the_cap(name: str, archive: Archive) -> None:

@@ -45,6 +45,7 @@ def fixed_budget(table: OpenQuestions, number: int) -> tuple[Any, Any, NDArray[n
     return cost / full[held_out].sum(), lost, held_out
 
 
+@pytest.mark.slow
 def test_a_fixed_budget_is_chosen_and_certified_as_one_would(sums: Sums) -> None:
     source = sums(500)
     found = studied(run, [source], OPTIONS)

@@ -14,6 +14,8 @@ from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import load, stops_of
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = StudyOptions(resamples=400, alpha=0.2)
 
 

@@ -17,6 +17,8 @@ from stopadvisor.studies.temperature import run
 from tests.studies.material import QUICK, row_of, rows_of
 from tests.studies.related_runs import probe
 
+pytestmark = pytest.mark.slow
+
 
 def test_runs_and_samples_are_rows(tmp_path: Path) -> None:
     paths = [

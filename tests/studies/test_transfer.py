@@ -114,6 +114,7 @@ def test_a_closed_target_shows_no_saving(material: Path, tmp_path: Path) -> None
     assert any("calibration questions of new" in remark for remark in found.remarks)
 
 
+@pytest.mark.slow
 def test_questions_that_made_the_policy_are_not_transferred_to(
     material: Path, tmp_path: Path
 ) -> None:
