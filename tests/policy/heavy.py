@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from stopadvisor.policy.file import encode
@@ -15,7 +14,7 @@ from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.values import canonical_digest
 from tests.policy_content import example_content, family_content
 
-__all__ = ["EIGHTHS", "HEAVY"]
+__all__ = ["HEAVY"]
 
 MEGABYTE = 2**20
 BUILT = build_policy(example_content())
@@ -67,26 +66,17 @@ def _wrapped(before: bytes, unit: bytes, after: bytes, size: int = 8 * MEGABYTE)
     return before + unit * ((size - len(before) - len(after)) // len(unit)) + after
 
 
-_LISTS: dict[str, Callable[[int], bytes]] = {
-    "ids": lambda k: _pickled(split=_ids(240_000 // k, 20)),
-    "long-ids": lambda k: _pickled(split=_ids(100_000 // k, 64)),
-    "ids-json": lambda k: _json(split=_ids(240_000 // k, 20)),
-    "dicts": lambda k: _pickled(profile={"x": [{str(i): i} for i in range(49_000 // k)]}),
-    "dicts-json": lambda k: _json(profile={"x": [{str(i): i} for i in range(49_000 // k)]}),
-    "lists": lambda k: _pickled(profile={"x": [[1.5] * 4 for _ in range(49_000 // k)]}),
-    "keys": lambda k: _pickled(profile={str(i): float(i) for i in range(120_000 // k)}),
-    "keys-json": lambda k: _json(profile={str(i): float(i) for i in range(120_000 // k)}),
-    "features": lambda k: _pickled(
-        calibration_features=[[0.1 * i] * 8 for i in range(27_000 // k)]
-    ),
-    "order": lambda k: _pickled(order=[1.375 - 0.001 * i for i in range(200_000 // k)]),
-    "frames": lambda k: _wrapped(b"\x80\x04", b"\x95" + bytes(8), b"}.", 8 * MEGABYTE // k),
-    "empty-texts": lambda k: _wrapped(b"\x80\x04](", b"\x8c\x00", b"e.", 8 * MEGABYTE // k),
-}
-"""Files of many equal parts, by what to divide their number by."""
-EIGHTHS = {name: partial(make, 8) for name, make in _LISTS.items()}
 HEAVY: dict[str, Callable[[], bytes]] = {
-    **{name: partial(make, 1) for name, make in _LISTS.items()},
+    "ids": lambda: _pickled(split=_ids(240_000, 20)),
+    "long-ids": lambda: _pickled(split=_ids(100_000, 64)),
+    "ids-json": lambda: _json(split=_ids(240_000, 20)),
+    "dicts": lambda: _pickled(profile={"x": [{str(k): k} for k in range(49_000)]}),
+    "dicts-json": lambda: _json(profile={"x": [{str(k): k} for k in range(49_000)]}),
+    "lists": lambda: _pickled(profile={"x": [[1.5] * 4 for _ in range(49_000)]}),
+    "keys": lambda: _pickled(profile={str(k): float(k) for k in range(120_000)}),
+    "keys-json": lambda: _json(profile={str(k): float(k) for k in range(120_000)}),
+    "features": lambda: _pickled(calibration_features=[[0.1 * k] * 8 for k in range(27_000)]),
+    "order": lambda: _pickled(order=[1.375 - 0.001 * k for k in range(200_000)]),
     "control-characters": lambda: _pickled(profile={str(k): "\x01" * 10**6 for k in range(8)}),
     "letters-beyond-ascii": lambda: _pickled(profile={str(k): "é" * 500_000 for k in range(7)}),
     "one-wide-letter-each": lambda: _pickled(
@@ -97,6 +87,8 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     "golden-too-much-text": lambda: _json(golden=_golden(" " * 30_000 + "x", 1)),
     "trees": _deep_trees,
     "memo-entries": lambda: _wrapped(b"\x80\x04}", b"\x94", b"."),
+    "frames": lambda: _wrapped(b"\x80\x04", b"\x95" + bytes(8), b"}."),
+    "empty-texts": lambda: _wrapped(b"\x80\x04](", b"\x8c\x00", b"e."),
     "json-text": lambda: _wrapped(b'{"a":"', b"x", b'"}'),
     "json-escaped": lambda: _wrapped(b'{"a":"', b"x", b'\\ud83d\\ude42"}', 6 * MEGABYTE),
     "json-wide": lambda: _wrapped(b'{"a":"\xf0\x9f\x99\x82', b"x", b'"}', 2 * MEGABYTE),
