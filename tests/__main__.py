@@ -62,8 +62,7 @@ LINT = (
 
 
 COLLECT = Check("pytest --collect-only", ("-m", "pytest", "--collect-only", "-qq", "-n", "0"))
-"""While the linters run: test modules, and what they import, are compiled once.  In a new clone
-every worker would do so, each in 16 seconds of a processor."""
+"""Compiles test modules, and what they import, once for all workers, while the linters run."""
 
 
 def _pytest(*words: str) -> Check:

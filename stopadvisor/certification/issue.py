@@ -1,7 +1,7 @@
 """From a request to the policy on disk: certify, name its file, write it, sign it, put it in use.
 
-The use case of `stopadvisor calibrate`.  Knows no command line and not how a calibration is told:
-whoever calls makes the document that is written beside the policy.
+The use case of `stopadvisor calibrate`.  Knows no command line and no document:
+whoever calls makes the one that is written beside the policy.
 """
 
 from __future__ import annotations

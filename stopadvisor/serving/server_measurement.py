@@ -1,4 +1,4 @@
-"""Measuring a server from start to end: which one, what is asked, and what goes on another day.
+"""Measuring a server from start to end: which one, what it is asked, and what an earlier call left.
 
 The use case of `stopadvisor profile-serving` at a server.  Knows no command line; loads no client
 until a server is measured.

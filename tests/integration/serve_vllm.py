@@ -1,4 +1,4 @@
-"""`vllm serve` that imports once what its two processes need: half the CPU seconds of a start.
+"""`vllm serve` that imports once what its two processes need, which is most of a start.
 
 On a CPU vLLM spawns its engine, which imports everything again, as a fork loses OpenMP's threads.
 The servers of tests have none (`OMP_NUM_THREADS=1`), so theirs is forked, as elsewhere it may be.

@@ -29,7 +29,7 @@ CONTEXT = 1024
 BLOCK = 32
 """Tokens per block of its prefix cache."""
 STARTS_WITHIN = 480.0
-"""Seconds; 6 to 8 on an idle machine, minutes on a busy one."""
+"""Seconds; a busy machine takes minutes."""
 BUILT_WITHIN = 480.0
 """Seconds that a build under way is waited for."""
 
