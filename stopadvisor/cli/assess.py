@@ -148,14 +148,13 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         served = server is not None or (source.engine or "").startswith("openai")
         is_paper, settings = options.protocol == "paper", _settings(options, source)
         if served and options.serving_is_open:
-            settings = measured_settings(settings, server, paper=is_paper)
+            settings = measured_settings(settings, server)
         assessment = _assess(source, settings, options)
         of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
         if not source.is_archive:
             of_sample += remarks_on_grader(RunDirectory.load(source.folder))
         if served:
-            asked = not options.serving_is_open
-            of_promise.append(remark_on_serving(server, settings, asked=asked))
+            of_promise.append(remark_on_serving(server, settings))
         flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
         document = assessment_document(assessment, [*flaws, *of_sample, *of_promise], server)
         write_json_atomically(source.folder / ASSESSMENT, document)

@@ -63,8 +63,7 @@ class Reply:
     rest of its request where markers decide on the next probe; with overlap all that came while the
     probe ran, even of an answer that the model began by itself."""
     probe_tokens: int
-    """Decoded by all probes of this prompt.  Where a chat stream broke off and the prompt was sent
-    anew, the first attempt counts here and in the other figures too."""
+    """Decoded by all probes of this prompt."""
     visible_tokens: int
     """Decoded for the visible answer, closer and ending token included."""
     n_probes: int

@@ -21,7 +21,6 @@ from stopadvisor.probes.table import ProbeTable
 __all__ = [
     "DEFAULT_CACHE_BLOCK",
     "MONEY",
-    "NOTHING_CACHED",
     "PAPER_WEIGHTS",
     "REGIMES",
     "SECONDS",
@@ -41,10 +40,6 @@ Serving = Literal["kv-fork", "prefix-cache", "black-box", "overlap"]
 REGIMES: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box", "overlap")
 DEFAULT_CACHE_BLOCK = 16
 """Tokens per block of a prefix cache; only whole blocks are reused (vLLM's default)."""
-
-NOTHING_CACHED = 10**9
-"""A block that no prompt fills, so that every request pays for its whole prefix: costs of a server
-of which nobody knows that it caches anything."""
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai.regime import (
-    Cached,
-    RegimeMeasure,
-    Repeated,
-    classify,
-    watched,
-    write_regime,
-)
-from stopadvisor.rules.costs import NOTHING_CACHED
+from stopadvisor.engines.openai.regime import RegimeMeasure, Repeated, classify, write_regime
 from stopadvisor.runs.sources import Source
 from tests.material import CERTIFY, Call, caller, make_run
 
@@ -134,7 +126,9 @@ def test_what_is_asked_for_overrules_the_measure(
 
 
 @pytest.mark.parametrize(
-    "measure", [classify(_server(32)), watched()], ids=lambda measure: str(measure.regime)
+    "measure",
+    [classify(_server(32)), classify(_server(0))],
+    ids=lambda measure: str(measure.regime),
 )
 def test_calibrate_certifies_under_the_measured_regime(
     run: Path, capsys: pytest.CaptureFixture[str], measure: RegimeMeasure
@@ -145,41 +139,6 @@ def test_calibrate_certifies_under_the_measured_regime(
     code = main(["calibrate", *CERTIFY, str(run), "--json", "--quiet"])
     assert code in (0, 3)
     assert json.loads(capsys.readouterr().out)["serving"] == measure.regime
-
-
-def test_a_chat_costs_as_overlap_and_under_the_paper_as_asked(call: Call, run: Path) -> None:
-    write_regime(run, watched())
-    document, (remark,) = _assessed(call, run)
-    assert document["recommendation"]["serving"] == "overlap"
-    assert document["server"]["basis"] == "visible-stream"
-    assert "streams on while a probe runs" in remark
-    words = ("--protocol", "paper", "--open-calibration", "--no-report", "--json", "--quiet")
-    code, out, _ = call(run, *words)
-    assert code == 0, out
-    document = json.loads(out)
-    assert document["recommendation"]["serving"] == "kv-fork"
-    assert any("as the paper has no such regime" in remark for remark in document["remarks"])
-
-
-def test_of_a_chat_only_what_was_seen_in_its_cache_counts_as_cached(call: Call, run: Path) -> None:
-    def cached(*words: str) -> tuple[int, bool, str]:
-        # Prefixes for nothing, so that a rule is advised however many of them are paid in full.
-        document, (remark,) = _assessed(call, run, "--price", "0/0/1", *words)
-        tokens = document["serving"]["overlap"]["tokens"]
-        return document["settings"]["cache_block"], tokens["cached"] > 0, remark
-
-    write_regime(run, watched())
-    *found, remark = cached()
-    assert found == [NOTHING_CACHED, False]
-    assert "nothing counts as cached" in remark
-    write_regime(run, watched(Cached(9, 900, 800), 8))
-    *found, remark = cached()
-    assert found == [8, True]
-    assert "89% came from the cache, in blocks of 8 tokens" in remark
-    write_regime(run, watched())
-    *found, remark = cached("--serving", "overlap")
-    assert found == [16, True]
-    assert "costs are those of blocks of 16, as asked" in remark
 
 
 def test_the_screen_says_what_the_server_is(call: Call, run: Path) -> None:

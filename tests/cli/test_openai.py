@@ -138,9 +138,9 @@ def test_options_that_do_not_fit(
     [
         ({"model": "another"}, "does not serve the model 'tiny-reasoner'; it serves 'another'"),
         ({"key": "k"}, "does not accept a request without a key (401"),
-        ({"completions": False, "chat": "content"}, "chat: no reasoning is shown"),
+        ({"completions": False, "chat": "reasoning"}, "takes and returns token ids"),
     ],
-    ids=["unknown model", "401", "hidden reasoning"],
+    ids=["unknown model", "401", "chat only"],
 )
 def test_a_server_that_cannot_be_used_is_bad_input(
     sums: Path,

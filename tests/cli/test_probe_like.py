@@ -23,7 +23,6 @@ from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.engines.fake_server import FakeServer, fake_server
-from tests.engines.test_openai_chat import VLLM
 from tests.engines.test_openai_online import policy_of
 from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
 from tests.policy_content import full_budget_content
@@ -202,7 +201,7 @@ def textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[F
     """An endpoint without log-probabilities, and a policy that was calibrated there."""
     monkeypatch.chdir(tmp_path)
     write_sums(FRESH, 100)
-    with fake_server(**VLLM) as server:
+    with fake_server(top_limit=0) as server:
         engine = load_engine("tiny-reasoner", [server.url], concurrency=4)
         policy = policy_of(engine, entropy_source="none", budgets=[0, 4, 12])
         engine.close()

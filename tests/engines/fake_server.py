@@ -105,18 +105,9 @@ class FakeServer:
     """Whether it has ``/tokenize``."""
     completions: bool = True
     chat: str | None = None
-    """Field of the stream's deltas that holds reasoning; ``content`` where it is hidden, ``inline``
-    where it stands in the answer's text; None for no chat."""
-    chat_form: str | None = None
-    """Field that makes the chat complete a message; None: it closes what it is given."""
+    """Field of the stream's deltas that holds reasoning; None for no chat."""
     judges: Callable[[str], str] | None = None
     """What it replies to a chat that is not streamed, by the last message."""
-    renders_reasoning: bool = True
-    """Whether reasoning in a message makes part of the prompt."""
-    renders_blank: bool = True
-    """Whether reasoning of nothing but white space does, too."""
-    renders_content: bool = True
-    """Whether the begin of an answer does."""
     key: str | None = None
     echoes_key: bool = False
     says: str = "Incorrect API key provided:"
@@ -287,23 +278,9 @@ class FakeServer:
 
     def _chat(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """A chat's choices piece by piece, and its counts."""
-        *before, last = body["messages"]
-        prompt = words().prompt_ids(before if last["role"] == "assistant" else body["messages"])
-        begun: list[int] = []
-        if last["role"] == "assistant":
-            reasoning = str(last.get("reasoning_content", "")) if self.renders_reasoning else ""
-            content = str(last["content"]) if self.renders_content else ""
-            begun = [*ids_of(reasoning), *words().closer.ids, *ids_of(content)]
-            if not (reasoning.strip() or self.renders_blank):
-                begun = ids_of(content)
-        prompt += begun
-        if begun and not (self.chat_form and (self.chat_form in body or self.chat_form in last)):
-            prompt += [end_id(), *ids_of("\n<|im_start|>assistant\n")]
-            begun = []
-        if begun[: 1 + len(words().closer.ids)] == [*ids_of("\n"), *words().closer.ids]:
-            begun = begun[1:]  # what is sent for no thinking
-        said = self.story.after(begun)
-        thinks = words().closer.ids[0] not in begun
+        prompt = words().prompt_ids(body["messages"])
+        said = self.story.after([])
+        thinks = True
         pieces: list[dict[str, Any]] = []
         text, reason = "", "length"
         for token in said[: body.get("max_tokens", 500)][: self.at_most]:
@@ -314,14 +291,8 @@ class FakeServer:
                 break
             text += "" if thinks else piece
             if token == words().closer.ids[0]:
-                thinks = False
-                piece = "</think>" if self.chat == "inline" else ""
-            elif thinks and self.chat == "content":
-                piece = ""
-            elif thinks and self.chat == "inline":
-                piece = piece if pieces else "<think>" + piece
-            delta = {"content" if field == "inline" else field: piece}
-            pieces.append({"delta": delta, "finish_reason": None})
+                thinks, piece = False, ""
+            pieces.append({"delta": {field: piece}, "finish_reason": None})
         pieces = [{"delta": None}, *pieces, {"delta": {}, "finish_reason": reason}]
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(pieces) - 2}
         return pieces, usage

@@ -14,8 +14,6 @@ from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Marker
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.openai import load_engine
-from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import ThinkingMode, make_requests, policy_plan
 from stopadvisor.probes.plan import Engine, OnStop, RawTrace
@@ -136,20 +134,6 @@ def test_what_follows_an_answer_is_asked_for(
         assert len(forced) == requests
         closer = len(words().closer.ids)
         assert [body["max_tokens"] for body in forced[1:]] == [closer] * (requests - 1)
-
-
-def test_a_chat_refuses_an_open_cue() -> None:
-    with fake_server(
-        completions=False, chat="reasoning_content", chat_form="continue_final_message"
-    ) as server:
-        engine = load_engine("tiny-reasoner", [server.url], tokenizer=str(TINY))
-        try:
-            with pytest.raises(ModelError, match="takes thinking that is closed"):
-                engine.probe(prompts(1), replace(OPEN_PLAN, entropy="none"))
-            with pytest.raises(ModelError, match="takes thinking that is closed"):
-                engine.engine_checks(prompts(1)[0], replace(OPEN_PLAN, entropy="none"))
-        finally:
-            engine.close()
 
 
 # --- Early exit -----------------------------------------------------------------------------------

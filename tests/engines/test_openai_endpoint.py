@@ -33,37 +33,19 @@ def found_at(
 
 
 @pytest.mark.parametrize(
-    ("settings", "way"),
-    [
-        ({}, "completions"),
-        ({"takes_ids": False, "chat": "reasoning"}, "visible-stream"),
-        ({"returns_ids": False, "chat": "reasoning"}, "visible-stream"),
-        ({"completions": False, "chat": "reasoning_content"}, "visible-stream"),
-        ({"completions": False, "chat": "reasoning"}, "visible-stream"),
-        ({"completions": False, "chat": "inline"}, "visible-stream"),
-    ],
-    ids=lambda value: str(value),
-)
-def test_the_way_to_its_reasoning_is_found(settings: dict[str, Any], way: str) -> None:
-    with fake_server(**settings) as server:
-        assert found(server).way == way
-
-
-@pytest.mark.parametrize("status", [400, 404, 422, 501])
-def test_ids_that_are_refused_leave_the_chat(status: int) -> None:
-    with fake_server(takes_ids=False, refuses_with=status, chat="reasoning") as server:
-        assert found(server).way == "visible-stream"
-
-
-@pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"takes_ids": False}, "completions on token ids: http"),
+        ({"takes_ids": False, "refuses_with": 501}, "completions on token ids: http"),
         ({"returns_ids": False}, "completions return text alone, no token ids"),
-        ({"completions": False}, "chat: http"),
-        ({"completions": False, "chat": "content"}, "chat: no reasoning is shown"),
+        ({"completions": False}, "completions on token ids: http"),
+        ({"completions": False, "chat": "reasoning"}, "completions on token ids: http"),
+        (
+            {"returns_ids": False, "chat": "reasoning"},
+            "completions return text alone, no token ids",
+        ),
     ],
-    ids=["takes text", "returns text", "nothing", "hidden reasoning"],
+    ids=["takes text", "takes none", "returns text", "nothing", "a chat", "a chat and text"],
 )
 def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
     settings: dict[str, Any], reason: str
@@ -81,7 +63,7 @@ def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
 def test_log_probabilities_that_are_refused_leave_ids() -> None:
     with fake_server(strict_about=("logprobs",)) as server:
         endpoint = found(server)
-    assert (endpoint.way, endpoint.top_limit) == ("completions", 0)
+    assert endpoint.top_limit == 0
 
 
 def test_an_account_without_credit_is_no_hidden_reasoning() -> None:
@@ -99,8 +81,7 @@ def test_another_model_under_the_same_name_is_refused() -> None:
         fake_server(root="/elsewhere/one") as third,
         fake_server(root="someone/one") as fourth,
     ):
-        assert found(first, third).way == "completions"
-        assert found(first, fourth).way == "completions"
+        assert found(first, third).root == found(first, fourth).root == "/models/one"
         with pytest.raises(ModelError, match="must be equal servers: root is '/models/other' at"):
             found(first, second)
 
@@ -150,7 +131,7 @@ def test_what_a_server_does_not_say_is_not_assumed() -> None:
 @pytest.mark.parametrize("model", ["tiny-reasoner", str(TINY)])
 def test_a_model_goes_by_its_name_or_its_folder(model: str) -> None:
     with fake_server(model="tiny-reasoner") as server:
-        assert found(server, model=model).way == "completions"
+        assert found(server, model=model).top_limit == 20
         assert {body["model"] for body in server.asked} == {"tiny-reasoner"}
 
 
@@ -220,7 +201,7 @@ OPENS: dict[str, Callable[[str, dict[str, Any]], bool]] = {
 @pytest.mark.parametrize("at", OPENS)
 @pytest.mark.parametrize("how", [500, 503])
 def test_a_server_that_fails_at_opening_is_not_called_unable(at: str, how: int) -> None:
-    with failing(OPENS[at], how, chat="reasoning") as server, pytest.raises(Unreachable) as caught:
+    with failing(OPENS[at], how) as server, pytest.raises(Unreachable) as caught:
         found(server)
     said = str(caught.value)
     assert f"no answer for 1 s from {server.url}: {how} " in said
@@ -230,7 +211,7 @@ def test_a_server_that_fails_at_opening_is_not_called_unable(at: str, how: int) 
 
 def test_a_server_that_is_silent_at_opening_is_not_called_unable() -> None:
     with (
-        failing(OPENS["completions"], 0, chat="reasoning") as server,
+        failing(OPENS["completions"], 0) as server,
         pytest.raises(Unreachable, match="no answer within --request-timeout"),
     ):
         found(server, request_timeout=0.3)
@@ -243,17 +224,6 @@ def test_a_server_that_comes_back_while_it_is_opened_lacks_nothing(at: str) -> N
     down_until = time.monotonic() + 0.7
     with failing(lambda *asked: OPENS[at](*asked) and time.monotonic() < down_until) as server:
         assert found(server, retry_timeout=20.0) == expected
-
-
-@pytest.mark.parametrize("chat_form", ["continue_final_message", "prefix"])
-def test_a_chat_that_fails_at_opening_is_not_called_unable(chat_form: str) -> None:
-    """A 503 must not pass for a form of request that has no effect."""
-    chat: dict[str, Any] = {"completions": False, "chat": "reasoning", "chat_form": chat_form}
-    with (
-        failing(lambda path, body: len(body.get("messages", ())) > 1, **chat) as server,
-        pytest.raises(Unreachable, match="503"),
-    ):
-        load_engine("tiny-reasoner", [server.url], retry_timeout=0.5)
 
 
 def test_streams_that_fail_at_opening_leave_overlap_undecided() -> None:
@@ -389,7 +359,6 @@ def test_a_base_url_without_v1_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"completions": False, "chat": "reasoning"}, "cannot resume it (visible-stream)"),
         ({"completions": False}, "cannot be probed (completions on token ids: "),
         ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
         (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -388,7 +388,7 @@ def test_the_ramp_needs_no_usage(ids: tuple[int, ...], monkeypatch: pytest.Monke
 
     server = OneByOne()
     monkeypatch.setattr("stopadvisor.engines.openai.ramp.time", server)
-    found = asyncio.run(find_concurrency(server, [[1]]))
+    found = asyncio.run(find_concurrency(cast(Client, server), [[1]]))
     assert found.concurrency == 1
     assert [step.concurrency for step in found.steps] == [1, 2, 4]
     rate = len(ids) / 0.02

@@ -274,16 +274,6 @@ def test_a_policy_of_another_tokenizer_is_refused() -> None:
             _ask(server, policy, "3+4")
 
 
-def test_a_chat_stream_alone_is_refused_by_name() -> None:
-    with fake_server() as server, engine_at(server) as engine:
-        policy = policy_of(engine)
-    with (
-        fake_server(completions=False, chat="reasoning_content") as server,
-        pytest.raises(ModelError, match="visible-stream"),
-    ):
-        _ask(server, policy, "3+4")
-
-
 def test_a_server_that_goes_on_failing_ends_the_call() -> None:
     with fake_server() as server:
         with engine_at(server) as engine:

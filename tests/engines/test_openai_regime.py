@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
+from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.regime import (
     SERVING,
@@ -20,13 +22,10 @@ from stopadvisor.engines.openai.regime import (
     found_in_cache,
     measure_regime,
     read_regime,
-    watched,
     write_regime,
 )
 from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import ProbeError
-from tests.engines.fake_server import fake_server
-from tests.engines.test_openai_chat import VLLM, chat_engine
 
 
 @dataclass
@@ -37,7 +36,6 @@ class _Server:
     """None: nothing is cached."""
     says: bool = True
     urls: tuple[str, ...] = ("http://127.0.0.1:1/v1",)
-    chat_form: str | None = None
     read_cost: float = 0.0
     floor: float = 0.01
     per_token: float = 1e-4
@@ -59,14 +57,9 @@ class _Server:
         said = cached if self.says else None
         return Completion((5,), "", None, None, "length", len(prompt), 1, said, seconds)
 
-    stream = complete
-
-    def assign_replica(self) -> int:
-        return 0
-
 
 def _measure(server: _Server, context: int = 2048) -> RegimeMeasure:
-    return asyncio.run(measure_regime(server, range(100, 300), context=context))
+    return asyncio.run(measure_regime(cast(Client, server), range(100, 300), context=context))
 
 
 @pytest.mark.parametrize(
@@ -172,40 +165,15 @@ def test_a_measure_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("probes", "block", "held", "said"),
+    "text",
     [
-        pytest.param(None, 0, None, "does not say what it cached", id="mute"),
-        pytest.param(Cached(9, 900, 0), 0, None, "prefixes none came", id="nothing"),
-        pytest.param(Cached(9, 0, 0), 64, None, "prefixes none came", id="nothing stood"),
-        pytest.param(Cached(9, 900, 800), 64, 64, "89% came from the cache, in bl", id="blocks"),
-        pytest.param(Cached(9, 900, 800), 1, 1, "cache, token by token", id="token by token"),
-        pytest.param(Cached(9, 900, 100), 64, None, "does not hold them", id="not held"),
+        "",
+        "[]",
+        "{}",
+        '{"schema": 2}',
+        '{"schema": 1, "probes": null, "basis": "wall-clock", "repeated": [{}]}',
+        '{"schema": 1, "probes": null, "basis": "visible-stream", "repeated": []}',
     ],
-)
-def test_a_chat_caches_what_its_probes_found(
-    tmp_path: Path, probes: Cached | None, block: int, held: int | None, said: str
-) -> None:
-    found = watched(probes, block)
-    assert (found.regime, found.cache_block, found.basis) == ("overlap", held, "visible-stream")
-    assert said in found.reason
-    write_regime(tmp_path, found)
-    assert read_regime(tmp_path) == found
-
-
-@pytest.mark.parametrize(
-    ("told", "block"),
-    [([64, 128, 0], 64), ([96, 64, None], 32), ([0, 0, 0], None), ([None, None, None], None)],
-    ids=str,
-)
-def test_the_probes_of_a_chat_tell_its_blocks(told: list[int | None], block: int | None) -> None:
-    with fake_server(**VLLM) as server, chat_engine(server) as engine:
-        engine.requests.append(RequestUsage("trace", 0, 50, 16))  # no probe: does not count
-        engine.requests += [RequestUsage("probe", 80, 150, cached) for cached in told]
-        assert engine.measure_regime("Answer:").cache_block == block
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema": 2}', '{"schema": 1, "probes": null, "repeated": [{}]}']
 )
 def test_a_damaged_file_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / SERVING).write_text(text)

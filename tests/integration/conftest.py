@@ -19,21 +19,6 @@ SIZES = (120, pytest.param(400, marks=pytest.mark.long))
 AT_ONCE = 32
 """Requests: they share steps of the model, so that more at once take fewer CPU seconds."""
 
-CHAT_TEMPLATE = """
-{%- for message in messages %}
-{{- '<|im_start|>' + message.role + '\\n' }}
-{%- set reasoning = message.reasoning_content or message.reasoning %}
-{%- if message.role == 'assistant' and loop.last and reasoning %}
-{{- '<think>' + reasoning + '</think>' }}
-{%- endif %}
-{{- message.content + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\\n<think>' }}
-{%- endif %}
-"""
-"""The tiny reasoner's own, but that it opens the thinking, and keeps that of a last message."""
-
 
 @pytest.fixture(scope="session")
 def vllm_home() -> Path:
@@ -61,19 +46,6 @@ def vllm(_vllm_process: VllmServer) -> VllmServer:
         _vllm_process.kill()
         _vllm_process.start()
     return _vllm_process
-
-
-@pytest.fixture(scope="package")
-def chatting(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """Another, whose chat shows its reasoning and takes it back, and which caches nothing."""
-    folder = tmp_path_factory.mktemp("vllm-chat")
-    template = folder / "template.jinja"
-    template.write_text(CHAT_TEMPLATE.lstrip(), encoding="utf-8")
-    words = ("--reasoning-parser", "deepseek_r1", "--chat-template", str(template))
-    server = VllmServer(vllm_home, folder, (*words, "--no-enable-prefix-caching"))
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="session")

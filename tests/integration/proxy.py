@@ -36,17 +36,11 @@ class FaultProxy:
     """Stands before a server on this machine and breaks what `schedule` says."""
 
     def __init__(
-        self,
-        port: int,
-        schedule: Callable[[int], Fault | None] = lambda number: None,
-        *,
-        unknown: Callable[[str, bytes], bool] = lambda path, body: False,
+        self, port: int, schedule: Callable[[int], Fault | None] = lambda number: None
     ) -> None:
         self._upstream = port
         self._schedule = schedule
         """From the number of a completion request, 0 for the first, to what befalls it."""
-        self._unknown = unknown
-        """From path and body to whether this endpoint does not offer that: it answers 400."""
         self.seen: Counter[str] = Counter()
         """Completion requests, by what befell them; ``passed`` for nothing."""
         self._loop = asyncio.new_event_loop()
@@ -103,14 +97,11 @@ class FaultProxy:
             head = await reader.readuntil(b"\r\n\r\n")
             body = await reader.readexactly(_content_length(head))
             path = head.split(b" ", 2)[1].decode()
-            if self._unknown(path, body):
-                await _refuse(writer, b"HTTP/1.1 400 Bad Request")
-            else:
-                fault = None
-                if path.endswith("completions"):
-                    fault = self._schedule(sum(self.seen.values()))
-                    self.seen[fault or "passed"] += 1
-                await self._answer(writer, head, body, fault)
+            fault = None
+            if path.endswith("completions"):
+                fault = self._schedule(sum(self.seen.values()))
+                self.seen[fault or "passed"] += 1
+            await self._answer(writer, head, body, fault)
         writer.close()
         if self._stop.is_set():
             writer.transport.abort()  # what nobody reads any more is not waited for

@@ -1,4 +1,4 @@
-"""A real server that caches in blocks is told by it; test_chat has one that caches nothing."""
+"""Real servers that cache in blocks, or nothing, are told apart."""
 
 from __future__ import annotations
 
@@ -64,4 +64,21 @@ def test_assess_costs_with_what_probing_found(
     assert kept.probes.requests > 60
     assert kept.probes.share is not None
     assert kept.probes.share > 0.9
+    assert document["recommendation"]["serving"] == document["server"]["regime"]
+
+
+def test_a_server_that_caches_nothing_is_a_black_box(
+    vllm_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = VllmServer(vllm_home, tmp_path, ("--no-enable-prefix-caching",))
+    server.start()
+    try:
+        found = measured(server)
+        document = assessed(server, tmp_path, capsys)
+    finally:
+        server.stop()
+    assert (found.regime, found.cache_block) == ("black-box", None)
+    kept = read_regime(tmp_path / "run")
+    assert kept is not None
+    assert document["server"]["regime"] == kept.regime == "black-box"
     assert document["recommendation"]["serving"] == document["server"]["regime"]

@@ -171,11 +171,6 @@ class Client:
         """Base URLs of the servers."""
         return self._servers.urls
 
-    @property
-    def chat_form(self) -> None:
-        """None: token ids are sent."""
-        return None
-
     def assign_replica(self) -> int:
         """Give a question its server, by number, as `Servers.assign_replica` does."""
         return self._servers.assign_replica()

@@ -7,11 +7,10 @@ the plan; no workload.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.probes.plan import Check, ProbePlan, Prompt
+from stopadvisor.probes.plan import Check, ProbePlan
 
 __all__ = ["server_checks"]
 
@@ -22,8 +21,6 @@ async def server_checks(
     model: ServedModel, prompt_ids: Sequence[int], plan: ProbePlan
 ) -> list[Check]:
     """Try the server with one prompt."""
-    if not model.endpoint.resumes:
-        return [await _chat_obeys(model, prompt_ids, plan), _caches(model), _top_k(model, plan)]
     return [
         await _obeys(model, prompt_ids),
         await _continues(model, prompt_ids),
@@ -34,7 +31,7 @@ async def server_checks(
 
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
     """The server obeys limits and stops, and takes ids as they are."""
-    drawn = await model.backend.complete(ids, max_tokens=_TOKENS)
+    drawn = await model.client.complete(ids, max_tokens=_TOKENS)
     tokens = drawn.token_ids or ()
     wrong = await _wrong_ends(model, ids, drawn)
     if drawn.prompt_tokens != len(ids):
@@ -52,29 +49,6 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
     return Check("server-obeys", "pass", f"{taken}, max_tokens and stop_token_ids obeyed")
 
 
-async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan) -> Check:
-    """The server obeys limits, and answers alike when it is given the same thinking again."""
-    drawn = await model.backend.complete(prompt, max_tokens=_TOKENS)
-    if drawn.decoded_tokens > _TOKENS:
-        return Check(
-            "server-obeys",
-            "fail",
-            f"the server decodes {drawn.decoded_tokens} tokens under max_tokens={_TOKENS}",
-            "limits must be obeyed, or what a probe costs is not known",
-        )
-    trace = model.begin(prompt, Prompt("", ()), replace(plan, entropy=NO_ENTROPY))
-    trace.ids += drawn.token_ids or ()
-    said = [(await model.force(trace, len(trace.ids))).text for _ in range(2)]
-    if said[0] != said[1]:
-        return Check(
-            "server-obeys",
-            "warn",
-            f"the server answers {said[0]!r} and then {said[1]!r} behind the same thinking",
-            "greedy answers that change move stops: certify with more questions, verify often",
-        )
-    return Check("server-obeys", "pass", "max_tokens obeyed, answers behind given thinking")
-
-
 async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
     """What is wrong with where it ends: too early, or not at a stop id."""
     tokens, wrong = drawn.token_ids or (), []
@@ -83,7 +57,7 @@ async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion)
     new = [i for i, token in enumerate(tokens) if i and token not in tokens[:i]]
     if new:
         at = new[0]
-        cut = await model.backend.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
+        cut = await model.client.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
         if len(cut.token_ids or ()) not in (at, at + 1):
             wrong.append(
                 f"does not stop at stop_token_ids=[{tokens[at]}], which is its token {at + 1}, but "
@@ -94,10 +68,10 @@ async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion)
 
 async def _continues(model: ServedModel, ids: Sequence[int]) -> Check:
     """A resumed trace continues with the tokens that it would have had anyway."""
-    backend = model.backend
-    whole = (await backend.complete(ids, max_tokens=_TOKENS)).token_ids or ()
+    client = model.client
+    whole = (await client.complete(ids, max_tokens=_TOKENS)).token_ids or ()
     half = len(whole) // 2
-    rest = await backend.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
+    rest = await client.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
     if whole[half:] == rest.token_ids:
         return Check("resumes", "pass", f"resumed after {half} tokens, greedy tokens are the same")
     detail = (

@@ -11,16 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
 
 from stopadvisor.engines.answer_end import ForcedAnswer
-from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
 from stopadvisor.engines.openai.trace import Trace, report_drawn
 from stopadvisor.engines.replies import (
@@ -53,14 +51,10 @@ async def choose_thinking_mode(
     ModelError
         The server cannot do what is asked for, or what the policy takes.
     """
-    if not served.endpoint.resumes:
-        if asked == "resume":
-            raise ModelError("a chat endpoint cannot resume thinking, got --serving resume")
-        return "overlap"
     if asked == "resume" or (asked is None and policy.terms.serving != "overlap"):
         return "resume"
     try:
-        await check_streams(served.backend)
+        await check_streams(served.client)
     except ModelError as error:
         if asked is not None:
             raise
@@ -85,8 +79,6 @@ _AT_ONCE = 64
 
 Half of them are drawn in vain at a stop; one by one, each would take a request.
 """
-_ATTEMPTS = 4
-"""Attempts at a request whose stream breaks off and cannot be continued."""
 
 
 class Observer(Protocol):
@@ -135,22 +127,20 @@ class PolicyService:
     to its end, where it would else be the request's error."""
 
     def __post_init__(self) -> None:
-        self.model.endpoint.check_plan(self.on_stop, self.plan.cue)
         self.model.check_cap(self.plan)
 
     async def answer(
         self,
         request: Request,
         *,
-        prompt_ids: Prefix | None = None,
+        prompt_ids: Sequence[int] | None = None,
         replica: int | None = None,
         observer: Observer | None = None,
     ) -> Reply:
         """Answer one request, by default at the server whose turn it is.
 
         `prompt_ids` are those of `ServedModel.open`, where they are known already.  For an observer
-        that `shows` all thinking is streamed.  What it was shown is never taken back: a chat's
-        stream that breaks off then is an error, as it cannot be asked for anew.
+        that `shows` all thinking is streamed.
         """
         prompt_ids = prompt_ids or self.model.open(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
@@ -162,14 +152,11 @@ class PolicyService:
             replica = self.model.client.assign_replica()
         trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
         row = _RequestRow(self, request, trace, self.session(request, observer), observer)
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                return await self._once(row)
-            except OtherTraceError:
-                if not left or row.has_shown:
-                    raise
-                row = row.restarted()
-        raise AssertionError("the last attempt returns or raises")
+        async with self._thinking(row) as thinking:
+            stopped = await row.think(thinking)
+        if stopped is None:
+            return row.ended()
+        return await row.stopped(*stopped)
 
     def session(self, request: Request, observer: Observer | None = None) -> Session:
         """Begin a trace of a request."""
@@ -185,13 +172,6 @@ class PolicyService:
     def _remark(self, text: str) -> None:
         if text not in self.remarks:
             self.remarks.append(text)
-
-    async def _once(self, row: _RequestRow) -> Reply:
-        async with self._thinking(row) as thinking:
-            stopped = await row.think(thinking)
-        if stopped is None:
-            return row.ended()
-        return await row.stopped(*stopped)
 
     def _thinking(self, row: _RequestRow) -> AbstractAsyncContextManager[Thinking]:
         grown = row.grown if row.observer is not None and row.observer.shows else None
@@ -212,32 +192,16 @@ class _RequestRow:
     observer: Observer | None = None
     shown: Session | None = None
     """Where nothing is ever stopped, the one that says what may be shown."""
-    has_shown: bool = False
     content_shown: int = 0
     """Tokens of the model's own answer that the observer was given."""
     started: float = field(default_factory=time.perf_counter)
     n_probes: int = 0
     probe_tokens: int = 0
-    discarded_tokens: int = 0
-    """Thinking of attempts that were given up; their probes and seconds count with the others."""
 
     def __post_init__(self) -> None:
         if self.service.shadow and self.observer is not None:
             closer_tokens = len(self.service.model.chat.closer.ids)
             self.shown = Session(None, closer_tokens=closer_tokens, streams=True)
-
-    def restarted(self) -> _RequestRow:
-        """Return the request for another attempt, with the counts of the earlier ones."""
-        old = self.trace
-        begin = self.service.model.begin
-        trace = begin(old.prompt_ids, old.prompt, old.plan, replica=old.replica)
-        session = self.service.session(self.request, self.observer)
-        return replace(
-            self,
-            trace=trace,
-            session=session,
-            discarded_tokens=self.discarded_tokens + len(old.ids),
-        )
 
     async def think(self, thinking: Thinking) -> tuple[Stop, ForcedAnswer | None] | None:
         """Do what the session asks until it stops, or until the trace and its answer are over.
@@ -280,12 +244,10 @@ class _RequestRow:
             new = [i for i in self.trace.visible[self.content_shown :] if i not in stops]
             self.content_shown += len(new)
             if new:
-                self.has_shown = True
                 self.observer.content(new)
 
     def _show(self, event: Show) -> None:
         assert self.observer is not None  # or the session would not speak of it
-        self.has_shown = True
         self.observer.reasoning(self.trace.ids[event.start : event.stop])
 
     async def _judge(self, position: int) -> ForcedAnswer | None:
@@ -346,7 +308,7 @@ class _RequestRow:
             cut=trace.end.cut,
             started=self.started,
             prompt_tokens=len(trace.prompt_ids),
-            think_tokens=self.discarded_tokens + drawn,
+            think_tokens=drawn,
             probe_tokens=self.probe_tokens,
             n_probes=self.n_probes,
         )

@@ -9,25 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused, Unreachable
-from stopadvisor.engines.http.completion import Completion, read_count
-from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
-from stopadvisor.engines.openai.requests import Backend
+from stopadvisor.engines.http.completion import read_count
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.probes.plan import OnStop, is_open
 
-__all__ = ["Endpoint", "Way", "check_streams", "find_endpoint", "open_backend"]
-
-Way = Literal["completions", "visible-stream"]
-"""How reasoning is reached: resumed on token ids, or watched in a chat's stream."""
+__all__ = ["Endpoint", "check_streams", "find_endpoint"]
 
 NEEDED = (
-    "needed is a server whose /v1/completions takes and returns token ids, such as vLLM or SGLang, "
-    "or a chat that shows its reasoning and answers behind reasoning given to it; elsewhere the "
-    "full budget and the provider's own effort setting remain"
+    "needed is a server whose /v1/completions takes and returns token ids, such as vLLM or SGLang; "
+    "elsewhere the full budget and the provider's own effort setting remain"
 )
 NO_STREAM = (
     "early exit with overlap needs an endpoint that streams token ids, such as vLLM's "
@@ -49,7 +41,6 @@ _ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
 class Endpoint:
     """What the endpoint showed it can do."""
 
-    way: Way
     server: str | None
     """Name and version as the server gives them; None where it does not."""
     context: int | None
@@ -64,27 +55,9 @@ class Endpoint:
     """Length of that prompt."""
 
     @property
-    def resumes(self) -> bool:
-        """Thinking can be resumed where it was left, and token ids go both ways."""
-        return self.way == "completions"
-
-    @property
     def counts_cached(self) -> bool:
         """It says how many prompt tokens came from its cache."""
         return self.cached_tokens is not None
-
-    def check_plan(self, on_stop: OnStop, cue: str) -> None:
-        """Refuse what a chat cannot do: close thinking without an answer, or leave it open."""
-        if is_open(cue) and not self.resumes:
-            raise ModelError(
-                "a chat endpoint takes thinking that is closed: a cue in the open thinking cannot "
-                f"be sent to it, got --cue {cue!r}"
-            )
-        if on_stop == "answer" and not self.resumes:
-            raise ModelError(
-                "a chat endpoint completes an answer that has begun: visible answers behind "
-                "closed thinking cannot be asked of it, got --on-stop answer"
-            )
 
 
 async def find_endpoint(client: Client) -> Endpoint:
@@ -93,8 +66,8 @@ async def find_endpoint(client: Client) -> Endpoint:
     Raises
     ------
     ModelError
-        A server does not accept the key, does not serve the model, or gives no access to its
-        reasoning; or the servers differ in version, context, or in what they can do.
+        A server does not accept the key, does not serve the model, or does not complete token
+        ids; or the servers differ in version, context, or in what they can do.
     Unreachable
         A server is down, busy or silent for longer than the client waits: what it can do is not
         known.
@@ -103,7 +76,7 @@ async def find_endpoint(client: Client) -> Endpoint:
     first = found[0]
     for url, other in zip(client.urls[1:], found[1:], strict=True):
         ours, theirs = asdict(first), asdict(other)
-        for name in ("way", "server", "context", "root", "top_limit"):
+        for name in ("server", "context", "root", "top_limit"):
             same = ours[name] == theirs[name]
             if name == "root":
                 same = _same_root(ours[name], theirs[name])
@@ -125,18 +98,11 @@ def _same_root(ours: str | None, theirs: str | None) -> bool:
     return here.name == there.name if here.is_absolute() else ours == theirs
 
 
-async def open_backend(client: Client, chat: Chat, endpoint: Endpoint) -> Backend:
-    """Return what a server with such an endpoint is asked through."""
-    if endpoint.resumes:
-        return client
-    return await ChatBackend.of(client, chat)
-
-
-async def check_streams(backend: Backend) -> None:
+async def check_streams(client: Client) -> None:
     """Find out whether every server streams token ids, as overlap needs it."""
-    for number, url in enumerate(backend.urls):
+    for number, url in enumerate(client.urls):
         try:
-            answer = await backend.stream(
+            answer = await client.stream(
                 _ANY_IDS, lambda new: True, max_tokens=2, temperature=0.0, **_opening(number)
             )
         except Unreachable:
@@ -156,20 +122,17 @@ async def _endpoint_of(client: Client, number: int) -> Endpoint:
     url = client.urls[number]
     entry = await _model_entry(client, number)
     context, root = _context(entry, url), entry.get("root")
-    way, logprobs = await _way(client, number)
-    top, cached, length = 0, None, 0
-    if way == "completions":
-        try:
-            top = await _top_limit(client, number) if logprobs else 0
-            length = min(_REPEATED, (context or _REPEATED) - 8)
-            repeated = (list(_ANY_IDS) * (length // len(_ANY_IDS) + 1))[:length]
-            cached, length = await _cached(client, repeated, number)
-        except Unreachable:
-            raise
-        except EngineError as error:
-            raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
+    logprobs = await _completes_ids(client, number)
+    try:
+        top = await _top_limit(client, number) if logprobs else 0
+        length = min(_REPEATED, (context or _REPEATED) - 8)
+        repeated = (list(_ANY_IDS) * (length // len(_ANY_IDS) + 1))[:length]
+        cached, length = await _cached(client, repeated, number)
+    except Unreachable:
+        raise
+    except EngineError as error:
+        raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
     return Endpoint(
-        way=way,
         server=await _version(client, number),
         context=context,
         root=root if _is_name(root) else None,
@@ -227,45 +190,30 @@ def _same(name: Any, model: str) -> bool:
     return name == model or (Path(model).is_dir() and Path(name).resolve() == Path(model).resolve())
 
 
-async def _way(client: Client, number: int) -> tuple[Way, bool]:
-    """Try completions on token ids, then a chat stream; also, whether log-probabilities come.
+async def _completes_ids(client: Client, number: int) -> bool:
+    """Check that completions take and return token ids; return whether log-probabilities come.
 
-    Raises `ModelError` where neither gives access to the reasoning, or nothing gets an answer.
+    Raises `ModelError` where they do not.
     """
-    tried: list[str] = []
     try:
         # Without log-probabilities first, as traces are asked for: some servers name ids beside
         # log-probabilities only.
         answer = await client.complete(_ANY_IDS, max_tokens=2, **_opening(number))
-        if not _without_ids(answer, tried):
-            return "completions", await _gives_logprobs(client, number)
     except EngineError as error:
         _raise_if_final(error)
-        tried.append(f"completions on token ids: {error}")
-    url = client.urls[number]
-    try:
-        shown = await shows_reasoning(client, number)
-    except EngineError as error:
-        _raise_if_final(error)
-        tried.append(f"chat: {error}")
+        wrong = f"completions on token ids: {error}"
     else:
-        if shown is not False:
-            return "visible-stream", False
-        tried.append("chat: no reasoning is shown")
-    raise ModelError(f"{url} cannot be probed ({'; '.join(tried)}): {NEEDED}")
-
-
-def _without_ids(answer: Completion, tried: list[str]) -> bool:
-    """Whether a server does not take ids and give ids back; says why in `tried`."""
-    # A server that took the ids for something else counts another prompt.
-    if answer.prompt_tokens != len(_ANY_IDS):
-        tried.append(
-            f"completions on token ids: it counts {answer.prompt_tokens} prompt tokens for "
-            f"{len(_ANY_IDS)} ids"
-        )
-    elif answer.token_ids is None:
-        tried.append("completions return text alone, no token ids")
-    return bool(tried)
+        # A server that took the ids for something else counts another prompt.
+        if answer.prompt_tokens != len(_ANY_IDS):
+            wrong = (
+                f"completions on token ids: it counts {answer.prompt_tokens} prompt tokens for "
+                f"{len(_ANY_IDS)} ids"
+            )
+        elif answer.token_ids is None:
+            wrong = "completions return text alone, no token ids"
+        else:
+            return await _gives_logprobs(client, number)
+    raise ModelError(f"{client.urls[number]} cannot be probed ({wrong}): {NEEDED}")
 
 
 async def _gives_logprobs(client: Client, number: int) -> bool:

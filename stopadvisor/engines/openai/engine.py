@@ -119,7 +119,6 @@ class OpenAiEngine(ChatEngine):
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""
         self.served_model.check_entropy(plan.entropy)
-        self.served_model.endpoint.check_plan(plan.on_stop, plan.cue)
         ids = self.served_model.open(prompt.messages)
         return self.call(server_checks, self.served_model, ids, plan)
 
@@ -153,7 +152,6 @@ class OpenAiEngine(ChatEngine):
         del on_tokens
         self.served_model.sampling(plan)  # refused before, not after, anything is asked
         self.served_model.check_entropy(plan.entropy)
-        self.served_model.endpoint.check_plan(plan.on_stop, plan.cue)
 
         async def ask(prompt: Prompt, slots: anyio.CapacityLimiter) -> RawTrace:
             return await self._question(prompt, plan, slots)
@@ -252,7 +250,7 @@ class OpenAiEngine(ChatEngine):
             questions = [f"What is {n} + {n + 9}? Think step by step." for n in range(16)]
             model = self.served_model
             prompts = [model.open([{"role": "user", "content": q}]) for q in questions]
-            found = self.call(find_concurrency, model.backend, prompts)
+            found = self.call(find_concurrency, model.client, prompts)
             self.concurrency = found.concurrency
             self.remarks.append(found.remark())
         return self.concurrency

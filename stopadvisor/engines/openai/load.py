@@ -97,7 +97,7 @@ async def open_model(
     ------
     ModelError
         A package is missing; the server does not accept the key, does not serve the model, or
-        gives no access to its reasoning; or the tokenizer cannot be found.
+        does not complete token ids; or the tokenizer cannot be found.
     Unreachable
         The server is down, busy or silent for longer than `retry_timeout`.
     """
@@ -138,7 +138,7 @@ async def open_client(
 
     from stopadvisor.engines.answer_end import AnswerStops
     from stopadvisor.engines.chat import Chat
-    from stopadvisor.engines.openai.endpoint import find_endpoint, open_backend
+    from stopadvisor.engines.openai.endpoint import find_endpoint
     from stopadvisor.engines.openai.model import ServedModel
 
     model, key = client.model, client.key
@@ -160,7 +160,6 @@ async def open_client(
         await _check_tokenizer(client, chat)
         return ServedModel(
             client=client,
-            backend=await open_backend(client, chat, endpoint),
             chat=chat,
             stop_ids=found.stop_ids,
             stops=stops,
@@ -225,8 +224,7 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     root = Path(name)
     local = (root / "config.json").is_file()
     return {
-        # Named by how its probes come about: those of one way are not another's.
-        "engine": "openai" if served.form is None else f"openai-chat ({served.form})",
+        "engine": "openai",
         "engine_version": served.endpoint.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
         "model": root.resolve().name if local or root.is_absolute() else name,
@@ -243,15 +241,7 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
 
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
-    endpoint, form = served.endpoint, served.form
-    if form is not None:
-        return [
-            "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream);"
-            f" it answers behind given reasoning ({form}): probed and served with overlap, no "
-            "log-probabilities: only families that read answers' texts can be used",
-            "thinking is split into tokens of the local tokenizer, word by word: a policy from "
-            "these probes is for endpoints of this kind",
-        ]
+    endpoint = served.endpoint
     name = "the server" if endpoint.server is None else f"the server (version {endpoint.server})"
     logprobs = (
         f"{endpoint.top_limit} log-probabilities per token"

@@ -15,14 +15,7 @@ from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnsw
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.endpoint import Endpoint
-from stopadvisor.engines.openai.requests import (
-    GREEDY,
-    Backend,
-    Kind,
-    Prefix,
-    RequestUsage,
-    sampling_params,
-)
+from stopadvisor.engines.openai.requests import GREEDY, Kind, RequestUsage, sampling_params
 from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.recorded import recorded_ids
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
@@ -40,8 +33,6 @@ class ServedModel:
     """What asking a server takes, beside the question."""
 
     client: Client
-    backend: Backend = field(repr=False)
-    """What the client is asked through."""
     chat: Chat
     stop_ids: tuple[int, ...]
     stops: AnswerStops = field(repr=False)
@@ -49,11 +40,6 @@ class ServedModel:
     generation: Any = field(repr=False)
     """The model's own generation settings."""
     endpoint: Endpoint
-
-    @property
-    def form(self) -> str | None:
-        """How a chat is asked to answer behind given reasoning; None where token ids are sent."""
-        return self.backend.chat_form
 
     @property
     def context(self) -> int | None:
@@ -68,9 +54,9 @@ class ServedModel:
         """Return how this plan's traces are drawn, or refuse as `Sampling.of`."""
         return Sampling.of(self.generation, plan)
 
-    def open(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
+    def open(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Return a conversation's prompt, thinking opened; refuses what `Chat.prompt_ids` does."""
-        return Prefix(tuple(messages), tuple(self.chat.prompt_ids(messages)))
+        return tuple(self.chat.prompt_ids(messages))
 
     def check_entropy(self, entropy: str) -> int | None:
         """Return how many log-probabilities to ask for; None for ``none``."""
@@ -133,14 +119,12 @@ class ServedModel:
             answer = await self._continue(
                 "trace",
                 trace,
-                Prefix.of(trace.prompt_ids, trace.ids),
+                [*trace.prompt_ids, *trace.ids],
                 at,
                 max_tokens=most - at,
                 **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
             )
             trace.take(self._new_ids(answer))
-            if not self.endpoint.resumes:
-                trace.end.give_up(trace.ids)
 
     async def stream(
         self, trace: Trace, grown: Callable[[], None], *, until: int | None = None
@@ -163,21 +147,17 @@ class ServedModel:
         most = trace.end.most if until is None else min(until, trace.end.most)
         while not trace.end.over and len(trace.ids) < most:
             at = len(trace.ids)
-            resumed = at if self.endpoint.resumes else 0  # a chat is asked for all of it again
-            answer = await self.backend.stream(
-                Prefix.of(trace.prompt_ids, trace.ids),
+            answer = await self.client.stream(
+                [*trace.prompt_ids, *trace.ids],
                 take,
                 replica=trace.replica,
                 stop_token_ids=self.stop_ids,
-                max_tokens=most - resumed,
-                **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, resumed),
+                max_tokens=most - at,
+                **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
             )
             self._record("trace", trace, answer, len(trace.prompt_ids) + at, at)
-            if answer.finish_reason != "broken":
-                if not trace.end.over:
-                    take(self._new_ids(answer)[len(answer.token_ids or ()) :])
-                if not self.endpoint.resumes:
-                    trace.end.give_up(trace.ids)
+            if answer.finish_reason != "broken" and not trace.end.over:
+                take(self._new_ids(answer)[len(answer.token_ids or ()) :])
             stalled = stalled + 1 if len(trace.ids) == at else 0
             if stalled > _STALLED:
                 raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")
@@ -223,7 +203,7 @@ class ServedModel:
             answer = await self._continue(
                 "probe",
                 trace,
-                Prefix.of(trace.prompt_ids, trace.ids[:at], [*suffix, *ids]),
+                [*trace.prompt_ids, *trace.ids[:at], *suffix, *ids],
                 at,
                 max_tokens=min(most, cap - len(ids)),
                 logprobs=k,
@@ -259,7 +239,7 @@ class ServedModel:
             answer = await self._continue(
                 "answer",
                 trace,
-                Prefix.of(trace.prompt_ids, trace.ids[:at], [*closer, *ids]),
+                [*trace.prompt_ids, *trace.ids[:at], *closer, *ids],
                 at,
                 max_tokens=plan.answer_cap - len(ids),
                 **sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
@@ -275,10 +255,10 @@ class ServedModel:
         return ids
 
     async def _continue(
-        self, kind: Kind, trace: Trace, prefix: Prefix, budget: int, **options: Any
+        self, kind: Kind, trace: Trace, prefix: Sequence[int], budget: int, **options: Any
     ) -> Completion:
         """Ask once and record what came from the cache."""
-        answer = await self.backend.complete(
+        answer = await self.client.complete(
             prefix, stop_token_ids=self.stop_ids, replica=trace.replica, **options
         )
         self._record(kind, trace, answer, len(prefix), budget)
@@ -288,7 +268,7 @@ class ServedModel:
         """Record a request, if the server took what was sent."""
         # A stream that did not come to its end may not have come to its counts.
         counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
-        if self.endpoint.resumes and counted and answer.prompt_tokens != sent:
+        if counted and answer.prompt_tokens != sent:
             raise EngineError(
                 f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
                 "sent: it does not take ids as they are"

@@ -151,9 +151,7 @@ class PolicyServer:
         a remark where they are more than one message of a user.  A prompt that is no `Question`
         needs a `task` where the policy's is ``mixed``.
 
-        Any number of prompts may be on their way at once.  A chat whose stream breaks off and that
-        then thinks something else is asked anew; thinking, probes and seconds of such attempts
-        count in the reply as all others do.
+        Any number of prompts may be on their way at once.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """How many requests at once a server serves well, found by sending more and more.
 
-Knows a backend and a few prompts; nothing of probing.
+Knows a client and a few prompts; nothing of probing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from stopadvisor.engines.openai.requests import Backend
+from stopadvisor.engines.http.client import Client
 
 __all__ = ["Concurrency", "RampStep", "find_concurrency"]
 
@@ -60,17 +60,17 @@ class Concurrency:
         return text
 
 
-async def find_concurrency(backend: Backend, prompts: Sequence[Sequence[int]]) -> Concurrency:
+async def find_concurrency(client: Client, prompts: Sequence[Sequence[int]]) -> Concurrency:
     """Double the requests until throughput stops growing or latency grows too much.
 
     Finds the last step whose throughput was worth it, at a bounded latency.  The prompts are used
     in turn.
     """
-    await _step(backend, prompts, 1)  # the first request finds everything cold
+    await _step(client, prompts, 1)  # the first request finds everything cold
     steps: list[RampStep] = []
     best = 0
-    for number in (n * len(backend.urls) for n in RAMP):
-        steps.append(await _step(backend, prompts, number))
+    for number in (n * len(client.urls) for n in RAMP):
+        steps.append(await _step(client, prompts, number))
         if steps[-1].latency > SLOWER * steps[0].latency:
             break
         if steps[-1].tokens_per_second > WORTH * steps[best].tokens_per_second:
@@ -81,14 +81,12 @@ async def find_concurrency(backend: Backend, prompts: Sequence[Sequence[int]]) -
     return Concurrency(tuple(steps), steps[best].concurrency)
 
 
-async def _step(backend: Backend, prompts: Sequence[Sequence[int]], number: int) -> RampStep:
+async def _step(client: Client, prompts: Sequence[Sequence[int]], number: int) -> RampStep:
     tokens, slowest = 0, 0.0
 
     async def ask(ids: Sequence[int]) -> None:
         nonlocal tokens, slowest
-        answer = await backend.complete(
-            ids, max_tokens=RAMP_TOKENS, replica=backend.assign_replica()
-        )
+        answer = await client.complete(ids, max_tokens=RAMP_TOKENS, replica=client.assign_replica())
         # Not every endpoint counts them.
         tokens += answer.decoded_tokens or len(answer.token_ids or ())
         slowest = max(slowest, answer.seconds)

@@ -2,7 +2,7 @@
 
 Prompts that nobody sent before are sent twice; what the server says it took from its cache, and
 how long it took, tell a prefix cache, its block size, and a server that computes everything again.
-Probes that were recorded say whether that held under load.  Knows a backend's `complete`; nothing
+Probes that were recorded say whether that held under load.  Knows a client's `complete`; nothing
 of workloads, answers or policies.
 """
 
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from stopadvisor.json_text import parse_json
 from stopadvisor.runs.storage import write_json_atomically
 
 if TYPE_CHECKING:
+    from stopadvisor.engines.http.client import Client
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.requests import Backend, RequestUsage
+    from stopadvisor.engines.openai.requests import RequestUsage
 
 __all__ = [
     "SERVING",
@@ -35,11 +36,11 @@ __all__ = [
     "measure_regime",
     "measure_server",
     "read_regime",
-    "watched",
     "write_regime",
 ]
 
-Regime = Literal["kv-fork", "prefix-cache", "black-box", "overlap"]
+Regime = Literal["kv-fork", "prefix-cache", "black-box"]
+_Basis = Literal["cached-tokens", "wall-clock"]
 
 SERVING = "serving.json"
 """Where a run directory keeps the measure."""
@@ -101,7 +102,7 @@ class RegimeMeasure:
     """None where neither cached tokens nor seconds tell."""
     cache_block: int | None
     """Tokens per block of its cache; None where nothing is cached or the server does not say."""
-    basis: Literal["cached-tokens", "wall-clock", "visible-stream"]
+    basis: _Basis
     reason: str
     """In words."""
     read_cost: float | None
@@ -119,14 +120,16 @@ class RegimeMeasure:
         """Read it back; the verdict is drawn from the figures again."""
         if data["schema"] != _SCHEMA:
             raise ValueError(f"field 'schema' must be {_SCHEMA}, got {data['schema']!r}")
+        if data["basis"] not in get_args(_Basis):
+            raise ValueError(
+                f"field 'basis' must be one of {get_args(_Basis)}, got {data['basis']!r}"
+            )
         probes = Cached(**data["probes"]) if data["probes"] else None
-        if data["basis"] == "visible-stream":
-            return watched(probes, int(data["cache_block"] or 0))
         return classify([Repeated(**row) for row in data["repeated"]], probes)
 
 
 async def measure_regime(
-    backend: Backend, vocabulary: Sequence[int], *, context: int | None = None
+    client: Client, vocabulary: Sequence[int], *, context: int | None = None
 ) -> RegimeMeasure:
     """Send prompts twice, one request at a time, and see what the second time costs.
 
@@ -138,34 +141,15 @@ async def measure_regime(
     # Not seeded: a prompt that an earlier measurement sent may stand in the cache still.
     rng = np.random.default_rng()
     rows = []
-    for turn in range(max(REPEATS, len(backend.urls))):
-        replica = turn % len(backend.urls)
+    for turn in range(max(REPEATS, len(client.urls))):
+        replica = turn % len(client.urls)
         for share in SHARES:
             tokens = max(2, round((share + SPREAD * rng.random()) * longest))
             prompt = rng.choice(ids, tokens).tolist()
-            first = await backend.complete(prompt, max_tokens=1, replica=replica)
-            second = await backend.complete(prompt, max_tokens=1, replica=replica)
+            first = await client.complete(prompt, max_tokens=1, replica=replica)
+            second = await client.complete(prompt, max_tokens=1, replica=replica)
             rows.append(Repeated(tokens, second.cached_tokens, first.seconds, second.seconds))
     return classify(rows)
-
-
-def watched(probes: Cached | None = None, block: int = 0) -> RegimeMeasure:
-    """What an endpoint is whose thinking can be watched and not resumed.
-
-    `probes` is None where the server does not say what they found in the cache; `block` is the
-    greatest size that divides their counts, 0 where nothing was cached.
-    """
-    reason = "its reasoning streams on while a probe runs, and cannot be resumed; "
-    held = None
-    if probes is None:
-        reason += "it does not say what it cached: nothing counts as cached"
-    elif not probes.share:
-        reason += "of the probes' prefixes none came from the cache"
-    else:
-        reason += f"of the probes' prefixes {probes.share:.0%} came from the cache"
-        held = block if probes.share >= HELD else None
-        reason += f", {_in_blocks(held)}" if held else ": it does not hold them"
-    return RegimeMeasure("overlap", held, "visible-stream", reason, None, (), probes)
 
 
 async def measure_server(
@@ -173,14 +157,8 @@ async def measure_server(
 ) -> RegimeMeasure:
     """Measure the server of a model that was probed, and hold what its probes found against it."""
     suffix = len(model.chat.suffix_ids(cue))
-    if not model.endpoint.resumes:
-        # Token ids that belong to no conversation cannot be sent: its probes alone tell.
-        reported = [row.cached_tokens for row in requests if row.kind == "probe"]
-        counts = [cached for cached in reported if cached is not None]
-        block = math.gcd(*counts)
-        return watched(found_in_cache(requests, suffix, block or 1) if counts else None, block)
     vocabulary = model.chat.prompt_ids([{"role": "user", "content": _WORDS}])
-    found = await measure_regime(model.backend, vocabulary, context=model.context)
+    found = await measure_regime(model.client, vocabulary, context=model.context)
     if found.cache_block is None:
         return found
     return classify(found.repeated, found_in_cache(requests, suffix, found.cache_block))
@@ -223,7 +201,7 @@ def classify(repeated: Sequence[Repeated], probes: Cached | None = None) -> Regi
     regime: Regime | None
     block: int | None = None
     if len(counts) < len(repeated) or not counts:
-        basis: Literal["cached-tokens", "wall-clock"] = "wall-clock"
+        basis: _Basis = "wall-clock"
         if cost is None:
             regime = None
             reason = (

@@ -233,7 +233,7 @@ class LabelNeedFields(TypedDict):
 class _ServerFields(TypedDict):
     regime: Annotated[str | None, "What it was measured to be; null where that is not clear."]
     cache_block: Annotated[int | None, "Tokens per block of its cache, where it says."]
-    basis: Annotated[str, "`cached-tokens`, `wall-clock` or `visible-stream`."]
+    basis: Annotated[str, "`cached-tokens` or `wall-clock`."]
     read_cost: Annotated[
         float | None, "Seconds of reading a token back, as a part of those of prefilling it."
     ]

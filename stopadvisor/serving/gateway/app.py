@@ -21,7 +21,6 @@ import aiohttp
 from stopadvisor.engines.http.client import Refused
 from stopadvisor.engines.http.key import FORWARDED
 from stopadvisor.engines.openai.early_exit import PolicyService
-from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header_value
@@ -359,7 +358,7 @@ async def _beside(work: Callable[..., T], *given: Any, size: int) -> T:
     return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
 
 
-def _has_room(service: PolicyService, prompt_ids: Prefix) -> bool:
+def _has_room(service: PolicyService, prompt_ids: tuple[int, ...]) -> bool:
     """Whether a prompt leaves room for the policy's cap on thinking."""
     try:
         room = service.model.thinking_room(prompt_ids, service.plan)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.serving.audits import (
@@ -63,7 +62,12 @@ class GatewayAudits:
         return digest in self._shadowed
 
     def served(
-        self, bound: Bound, request: Request, prompt_ids: Prefix, reply: Reply, request_id: str
+        self,
+        bound: Bound,
+        request: Request,
+        prompt_ids: tuple[int, ...],
+        reply: Reply,
+        request_id: str,
     ) -> None:
         """Take note of a request that was answered under its policy."""
         service = bound.service

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stopadvisor.engines.openai.early_exit import PolicyService
-from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.errors import EngineError, StopAdvisorError
 from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.policy.session import Stop
@@ -47,7 +46,7 @@ class Exchange:
     covered: CoveredRequest
     request: Request
     """That of `covered`, with a seed of its own."""
-    prompt_ids: Prefix
+    prompt_ids: tuple[int, ...]
     send: Send
     header: tuple[bytes, bytes]
     timeouts: Timeouts
