@@ -1,4 +1,4 @@
-"""Policy files as bytes: decoded with distrust, encoded plainly, replaced atomically.
+"""Policy files as bytes: decoded with distrust, encoded plainly.
 
 A policy file is a pickle (what `joblib.dump` writes, uncompressed) or JSON, and holds plain values
 only.  Sizes are checked before anything of that size is read or built.  Knows no field of a policy.
@@ -10,16 +10,16 @@ import io
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.errors import PolicyError
 from stopadvisor.policy.opcodes import decode_pickle
 from stopadvisor.policy.values import MAX_BYTES, MAX_CONTAINERS, MAX_DEPTH, MAX_ELEMENTS
 from stopadvisor.printable import short_repr
 
-__all__ = ["Format", "decode", "encode", "read_bytes", "replace_file"]
+__all__ = ["Format", "decode", "encode", "read_bytes"]
 
 Format = Literal["joblib", "json"]
 
@@ -163,45 +163,3 @@ def encode(content: Mapping[str, Any], format: Format) -> bytes:
     buffer = io.BytesIO()
     joblib.dump(dict(content), buffer, compress=0, protocol=_PICKLE_PROTOCOL)
     return buffer.getvalue()
-
-
-def replace_file(
-    path: Path, data: bytes, check: Callable[[Path], object], *, what: str = "policy"
-) -> None:
-    """Write a file so that at any moment the old one or the whole new one stands there.
-
-    `check` reads the written file back before it takes its place, and raises if it is unusable;
-    `what` is what it is called in messages.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
-    if not path.name:
-        raise OutputError(f"cannot write the {what}: {str(path)!r} names no file")
-    # Not tempfile: its files are private to the writer, while a policy is read by other users.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            check(temporary)
-            os.replace(temporary, path)
-            _sync_directory(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot write the {what}: {error.strerror}") from error
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make the renaming durable too, where directories can be opened (not on Windows)."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.errors import PolicyError
 from stopadvisor.json_text import parse_json
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.signature import is_signed, signature_path
+from stopadvisor.printable import short_repr
 from stopadvisor.runs.ledger import CALIBRATION
-from stopadvisor.runs.storage import replace_file, write_json_atomically
+from stopadvisor.runs.storage import remove_file, replace_file, write_json_atomically
 
 __all__ = [
     "Promotion",
@@ -106,9 +107,15 @@ def free_file(wanted: Path, content: Mapping[str, Any], alpha: float) -> Path:
 def put(
     content: Mapping[str, Any], file: Path, calibration: Mapping[str, Any], *, format: Format
 ) -> None:
-    """Write a policy and, beside it, the calibration that it came from."""
+    """Write a policy and, beside it, the calibration that it came from, which names its digest.
+
+    The calibration is taken away first and written last: whenever this ends, none is there that
+    belongs to another policy.
+    """
+    beside = calibration_of(file)
+    remove_file(beside)
     save_policy(content, file, format=format)
-    write_json_atomically(calibration_of(file), calibration)
+    write_json_atomically(beside, calibration)
 
 
 @dataclass(frozen=True)
@@ -140,21 +147,39 @@ def check_promotion(original: Path) -> tuple[Policy, bytes]:
             f"{original}: is the policy in use already; name one of "
             f"{', '.join(other_policies(original.parent)) or 'the others (there is none)'}"
         )
+    beside = calibration_of(original)
     try:
-        calibration = calibration_of(original).read_bytes()
-        parse_json(calibration)
+        calibration = beside.read_bytes()
+        digest = _named_in(calibration)
     except (OSError, ValueError) as error:
         why = "missing" if isinstance(error, FileNotFoundError) else f"not readable ({error})"
         raise PolicyError(
-            f"{original}: its calibration {calibration_of(original).name} is {why}: without it "
+            f"{original}: its calibration {beside.name} is {why}: without it "
             "reports and later looks would not know what is in use; copy the policy where it is "
             "to be served instead"
         ) from error
+    if digest != policy.digest:
+        named = "no policy" if digest is None else f"policy {short_repr(digest[:_DIGITS])}"
+        raise PolicyError(
+            f"{original}: {beside.name} names {named}, not this one ({policy.digest[:_DIGITS]}): "
+            "it is the calibration of another; calibrate again"
+        )
     return policy, calibration
+
+
+def _named_in(calibration: bytes) -> str | None:
+    """Digest of the policy that a calibration is about."""
+    found = parse_json(calibration)
+    digest = found.get("digest") if isinstance(found, dict) else None
+    return digest if isinstance(digest, str) else None
 
 
 def promote(original: Path) -> Promotion:
     """Make a policy the one in use in its folder: ``policy.joblib`` or ``policy.json`` is its copy.
+
+    ``calibration.json`` names the digest of the policy in use.  It is taken away first and written
+    last, so that a kill in between leaves no calibration instead of another policy's; promoting
+    again then finishes.
 
     Raises
     ------
@@ -167,6 +192,7 @@ def promote(original: Path) -> Promotion:
     folder = original.parent
     current = folder / f"policy{original.suffix}"
     before, kept_as = _keep(current)
+    remove_file(folder / CALIBRATION)
     replace_file(current, original.read_bytes())
     # Until this is done, whoever requires a signature is refused, and nobody is deceived.
     _copy_signature(original, current)
@@ -179,11 +205,8 @@ def _copy_signature(original: Path, copy: Path) -> None:
     signature, beside = signature_path(original), signature_path(copy)
     if is_signed(original):
         replace_file(beside, signature.read_bytes())
-        return
-    try:
-        beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot remove {beside}: {error.strerror or error}") from error
+    else:
+        remove_file(beside)
 
 
 def other_policies(folder: Path) -> list[str]:
@@ -218,14 +241,13 @@ def _keep(current: Path) -> tuple[Policy | None, Path | None]:
     replace_file(original, data)
     _copy_signature(current, original)
     calibration = current.with_name(CALIBRATION)
-    if calibration.exists() and before is not None and _is_about(calibration, before):
+    if before is not None and _is_about(calibration, before):
         replace_file(calibration_of(original), calibration.read_bytes())
     return before, original
 
 
 def _is_about(calibration: Path, policy: Policy) -> bool:
     try:
-        found = parse_json(calibration.read_bytes())
-        return bool(found["certificate"] == policy.content["certificate"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return _named_in(calibration.read_bytes()) == policy.digest
+    except (OSError, ValueError):
         return False

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.answers.normal_form import NORMALIZER
-from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.errors import PolicyError
 from stopadvisor.policy.claims import check_certificate, claim
 from stopadvisor.policy.evidence import check_evidence
-from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
+from stopadvisor.policy.file import Format, decode, encode, read_bytes
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.replay_cost import check_replay_cost
 from stopadvisor.policy.schema import (
@@ -51,6 +51,7 @@ from stopadvisor.policy.values import (
 from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.runs.storage import remove_file, replace_file
 
 __all__ = [
     "MIXED_TASKS",
@@ -354,13 +355,9 @@ def save_policy(
             )
 
     same = _holds(target, data)
-    replace_file(target, data, check)
+    replace_file(target, data, check=check)
     if not same and is_signed(target):
-        beside = signature_path(target)  # of what stood there
-        try:
-            beside.unlink()
-        except OSError as error:
-            raise OutputError(f"{beside}: cannot remove the signature: {error.strerror}") from error
+        remove_file(signature_path(target))  # of what stood there
 
 
 def _holds(file: Path, data: bytes) -> bool:
@@ -408,7 +405,7 @@ def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -
     if found != digest:
         raise PolicyError(f"{file}: expected policy {digest[:8]}, got {found[:8]}: nothing signed")
     target = signature_path(file)
-    replace_file(target, sign(data, file.name, key), lambda _: None, what="signature")
+    replace_file(target, sign(data, file.name, key))
     check_signature(data, file, [key.public])
     return target
 

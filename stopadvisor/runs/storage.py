@@ -9,8 +9,9 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "lock_neighbours",
     "make_folder",
     "no_follow",
+    "remove_file",
     "replace_file",
     "set_aside_tail",
     "write_json_atomically",
@@ -91,30 +93,77 @@ def write_json_atomically(path: Path, content: Any) -> None:
     replace_file(path, encode(text))
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put a whole new file in the place of another.
+def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | None = None) -> None:
+    """Put a whole new file in the place of another; at any moment one of the two stands there.
+
+    Every file of the package that is not appended to is written here.  Safe among threads and
+    processes: the last one wins.  A link is replaced and not followed.
+
+    Parameters
+    ----------
+    check : callable, optional
+        Reads the new file back before it takes its place, and raises if it is unusable.
 
     Raises
     ------
     OutputError
-        The file cannot be written, or the name is that of a device or pipe; what stood there before
-        still does.
+        The file cannot be written, or the name is that of a device, pipe or socket; what stood
+        there before still does.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    # A name that nobody can guess, in a folder that others may write to.
+    beside = path.parent / f".{secrets.token_hex(16)}.tmp"
     try:
+        if not path.name:
+            raise OSError(errno.EINVAL, "names no file")
+        if path.parent.resolve() == Path("/dev") or not _is_replaceable(path):
+            # Renaming would put a file in its place, for everybody.
+            raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        # Not tempfile: its files are private to the writer, while others read runs and policies.
+        descriptor = os.open(beside, flags, 0o666)
         try:
-            if path.parent.resolve() == Path("/dev") or path.is_fifo() or path.is_char_device():
-                # Renaming would put a file in its place, for everybody.
-                raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
-            beside.unlink(missing_ok=True)
-            with open(beside, "xb", buffering=0) as file:  # new: no link stands there
-                _write_all(file.fileno(), data)
-                os.fsync(file.fileno())
+            try:
+                _write_all(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if check is not None:
+                check(beside)
             os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)
+        _sync_folder(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Whether nothing stands there, or a file; a folder too, which renaming refuses by itself."""
+    return path.is_file() or path.is_dir() or not path.exists()
+
+
+def remove_file(path: Path) -> None:
+    """Take a file away, if it is there, so that not even a power failure brings it back.
+
+    Raises
+    ------
+    OutputError
+        It cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(f"cannot remove {path}: {error.strerror or error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a renaming or removal durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

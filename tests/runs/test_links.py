@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stopadvisor.errors import OutputError
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.storage import append, lock_directory, replace_file
 from stopadvisor.studies.study import StudyResult
 from stopadvisor.studies.write import write_study
+from tests.policy_content import full_budget_content
 
 
 @pytest.fixture
@@ -62,3 +68,64 @@ def test_studies_that_are_a_link_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="links in a run directory"):
         write_study(StudyResult.__new__(StudyResult), {}, run)
     assert list(elsewhere.iterdir()) == []
+
+
+def test_the_name_of_a_draft_cannot_be_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a link could wait there, or two writers use one draft."""
+    drafts: list[str] = []
+    replace = os.replace
+
+    def noted(draft: Path, target: Path) -> None:
+        drafts.append(Path(draft).name)
+        replace(draft, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    for _ in range(3):
+        replace_file(tmp_path / "policy.joblib", b"x")
+    assert len(set(drafts)) == 3
+    assert not [name for name in drafts if str(os.getpid()) in name.split(".")]
+    assert os.listdir(tmp_path) == ["policy.joblib"]
+
+
+def test_a_socket_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its path has at most 108 bytes
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+        with pytest.raises(OutputError, match="expected the name of a file"):
+            replace_file(Path("socket"), b"{}")
+    assert Path("socket").is_socket()
+
+
+def test_a_policy_follows_no_link_and_replaces_no_pipe(tmp_path: Path, precious: Path) -> None:
+    content = build_policy(full_budget_content())
+    for name in (".policy.joblib", f".policy.joblib.{os.getpid()}.tmp"):
+        (tmp_path / name).symlink_to(precious)
+    (tmp_path / "policy.joblib").symlink_to(precious)
+    save_policy(content, tmp_path / "policy.joblib")
+    assert precious.read_text() == "kept"
+    assert load_policy(tmp_path / "policy.joblib").kind == "full-budget"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match="expected the name of a file, got a device or pipe"):
+        save_policy(content, tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("write", [replace_file, lambda path, data: save_policy(data, path)])
+def test_many_threads_may_write_one_file(
+    tmp_path: Path, write: Callable[[Path, Any], None]
+) -> None:
+    of_file = write is replace_file
+    contents: list[Any] = [bytes([k]) * 4096 for k in range(8)]
+    if not of_file:
+        contents = [build_policy(full_budget_content() | {"max_think": 900 + k}) for k in range(8)]
+    path = tmp_path / "policy.joblib"
+    with ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(write, path, contents[k % 8]) for k in range(200)]:
+            done.result()
+    if of_file:
+        assert path.read_bytes() in contents
+    else:
+        assert load_policy(path).digest in {content["digest"] for content in contents}
+    assert os.listdir(tmp_path) == ["policy.joblib"]

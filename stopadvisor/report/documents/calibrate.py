@@ -92,6 +92,7 @@ class _CertificationFields(Document):
     look: Annotated[_LookFields | None, "This look at the calibration questions."]
     certified: Annotated[bool, "Whether a rule was certified."]
     policy: Annotated[str, "The file that was written; no other policy is ever written there."]
+    digest: Annotated[str, "Digest of that policy: so the calibration names what it is about."]
     promoted: Annotated[
         str | None,
         "Its copy, the policy in use; null where another stays in use, and with `--out`.",
