@@ -60,8 +60,7 @@ class ModelOptions:
     base_url: tuple[str, ...] = ()
     tokenizer: str | None = None
     """None: from where the server says that it took the model, else under the model's name."""
-    concurrency: int | None = None
-    """None: found by a ramp."""
+    concurrency: int = 32
     api_key_env: str | None = None
     """None: OPENAI_API_KEY, where it is set."""
     request_timeout: float = 600.0
@@ -215,7 +214,7 @@ SERVER = (
     _model(
         "--concurrency",
         type=click.IntRange(min=1),
-        show_default="found by a short ramp",
+        default=ModelOptions.concurrency,
         help="Most requests to the server at once. Where thinking and probes overlap, most "
         "questions at once, each with up to two requests.",
     ),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.constants import CUES
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.ramp import RAMP, RAMP_TOKENS, RampStep, find_concurrency
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import read_workload
@@ -322,77 +319,15 @@ def test_a_server_that_changes_its_ways_ends_the_run(
     assert caught.value.exit_code == 1
 
 
-def test_concurrency_is_found_by_a_short_ramp() -> None:
-    with fake_server() as server, engine_at(server, concurrency=None) as engine:
-        engine.probe(prompts(2), replace(PLAN, budgets=()))
-    assert engine.concurrency in RAMP
-    assert engine.remarks[-1].startswith(f"concurrency {engine.concurrency}: ")
-    ramp = [body for body in server.asked if body["max_tokens"] == RAMP_TOKENS]
-    assert 1 + RAMP[0] <= len(ramp) <= 1 + sum(RAMP)
-    # Known to every server: what some would refuse is not asked for.
-    assert all("ignore_eos" not in body for body in ramp)
-
-
-@pytest.mark.parametrize(
-    ("tokens_per_second", "latency", "found", "tried"),
-    [
-        ([100, 190, 350, 600, 640, 650], [1, 1, 1, 1, 1.5, 2], 8, 6),
-        ([100, 190, 180, 400, 410, 400], [1, 1, 1, 1, 1, 1], 8, 6),  # 4 was held up
-        ([100, 200, 400, 800], [1, 1.5, 3, 4.5], 4, 4),
-        ([100, 90, 80], [1, 2, 3], 1, 3),
-        ([100 * 2**i for i in range(8)], [1] * 8, 128, 8),
-    ],
-    ids=["saturates", "a hiccup", "latency", "one at a time", "to the end"],
-)
-def test_the_ramp_stops_where_more_is_not_worth_it(
-    tokens_per_second: list[float],
-    latency: list[float],
-    found: int,
-    tried: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[int] = []
-
-    async def step(client: object, prompts: object, number: int) -> RampStep:
-        asked.append(number)
-        at = RAMP.index(number)
-        return RampStep(number, tokens_per_second[at], latency[at])
-
-    monkeypatch.setattr("stopadvisor.engines.openai.ramp._step", step)
-    client = Client(["http://127.0.0.1:9/v1"], "m")
-    result = asyncio.run(find_concurrency(client, [[1]]))
-    assert result.concurrency == found
-    assert asked == [1, *RAMP[:tried]]
-
-
-@pytest.mark.parametrize("ids", [(5, 6, 7), ()], ids=["ids", "nothing"])
-def test_the_ramp_needs_no_usage(ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    class OneByOne:
-        """Takes 20 ms for each request, one after the other, by a clock of its own."""
-
-        urls = ("http://host/v1",)
-        chat_form = None
-        now = 0.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-        def assign_replica(self) -> int:
-            return 0
-
-        async def complete(self, prompt: object, **options: object) -> Completion:
-            self.now += 0.02
-            return Completion(ids, "", None, None, "length", 0, 0, None, seconds=0.02)
-
-        stream = complete
-
-    server = OneByOne()
-    monkeypatch.setattr("stopadvisor.engines.openai.ramp.time", server)
-    found = asyncio.run(find_concurrency(cast(Client, server), [[1]]))
-    assert found.concurrency == 1
-    assert [step.concurrency for step in found.steps] == [1, 2, 4]
-    rate = len(ids) / 0.02
-    assert [step.tokens_per_second for step in found.steps] == pytest.approx([rate] * 3)
+def test_so_many_requests_are_on_their_way_at_once_and_no_more() -> None:
+    with fake_server(delay=0.02) as server:
+        engine = load_engine("tiny-reasoner", [server.url])
+        try:
+            engine.probe(prompts(40), replace(PLAN, budgets=()))
+        finally:
+            engine.close()
+    assert engine.concurrency == 32
+    assert 8 < server.most_at_once <= 32
 
 
 def test_progress_tells_requests_and_the_cached_share() -> None:

@@ -26,7 +26,6 @@ from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.openai.checks import server_checks
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.engines.openai.regime import RegimeMeasure, measure_server
 from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.engines.raw_trace import raw_trace
@@ -65,8 +64,8 @@ class OpenAiEngine(ChatEngine):
     """Into the event loop's thread."""
     thread: AbstractContextManager[BlockingPortal] = field(repr=False)
     """That thread, to be left at the end."""
-    concurrency: int | None = None
-    """Most requests at once; None: found by a short ramp over the first questions asked."""
+    concurrency: int = 32
+    """Most requests at once."""
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each, in the order it came up."""
     requests: deque[RequestUsage] = field(default_factory=lambda: deque(maxlen=KEPT), repr=False)
@@ -176,7 +175,7 @@ class OpenAiEngine(ChatEngine):
 
     def questions_at_once(self, plan: ProbePlan) -> int:
         """Return the concurrency."""
-        return self.slots()
+        return self.concurrency
 
     def serve(
         self,
@@ -217,7 +216,7 @@ class OpenAiEngine(ChatEngine):
 
         Of several errors the first of ours is raised, after what was done before it.
         """
-        size = size or self.slots()
+        size = size or self.concurrency
         done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
         waiting = iter(enumerate(items))
 
@@ -243,17 +242,6 @@ class OpenAiEngine(ChatEngine):
         finally:
             if not running.done():
                 running.cancel()
-
-    def slots(self) -> int:
-        """Return the concurrency, found by a ramp when it is needed for the first time."""
-        if self.concurrency is None:
-            questions = [f"What is {n} + {n + 9}? Think step by step." for n in range(16)]
-            model = self.served_model
-            prompts = [model.open([{"role": "user", "content": q}]) for q in questions]
-            found = self.call(find_concurrency, model.client, prompts)
-            self.concurrency = found.concurrency
-            self.remarks.append(found.remark())
-        return self.concurrency
 
     def call(self, function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
         """Run one asynchronous function in the engine's loop and wait for it."""

@@ -33,11 +33,11 @@ _PACKAGES = ("httpx2", "tenacity", "anyio", "transformers", "jinja2")
 
 
 def load_engine(
-    model: str, base_urls: Sequence[str], *, concurrency: int | None = None, **options: Any
+    model: str, base_urls: Sequence[str], *, concurrency: int = 32, **options: Any
 ) -> OpenAiEngine:
-    """Make the engine of a served model; what `open_model` takes and raises holds here too.
+    """Make the engine of a served model, with at most `concurrency` requests at once.
 
-    Without a `concurrency`, the most requests at once, it is found by a short ramp.
+    What `open_model` takes and raises holds here too.
     """
     require_packages("openai", *_PACKAGES)
     from anyio.from_thread import start_blocking_portal
