@@ -37,6 +37,8 @@ CONFIDENT = {
     for name in ("family", "threshold", "decision_threshold")
 }
 """Changes of a policy that make it read log-probabilities."""
+UNSURE = {name: family_content("entropy")[name] for name in CONFIDENT}
+"""Changes of a policy that make it read entropies."""
 
 
 def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
@@ -229,8 +231,8 @@ def test_one_call_answers_one_prompt() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (CONFIDENT | {"entropy_source": "full"}, "entropy source 'full', got 'top-k:20'"),
-        (CONFIDENT | {"entropy_source": "top-k:30"}, "source 'top-k:30', got 'top-k:20'"),
+        (UNSURE | {"entropy_source": "full"}, "entropy source 'full', got 'top-k:20'"),
+        (UNSURE | {"entropy_source": "top-k:30"}, "source 'top-k:30', got 'top-k:20'"),
         ({"model": None, "engine": None}, "bound to no model"),
     ],
     ids=lambda value: "" if isinstance(value, str) else ", ".join(value),
@@ -263,6 +265,31 @@ def test_a_policy_that_reads_answers_alone_was_calibrated_anywhere(top_limit: in
     assert "the engine is 'openai' here, was 'hf' at calibration" in remark
     assert "run `stopadvisor verify` before you rely on it" in remark
     assert reply.budget == 4
+
+
+@pytest.mark.parametrize("source", ["full", "top-k:30"])
+def test_a_policy_that_reads_no_entropy_takes_any_source(source: str) -> None:
+    """A token's own log-probability is the same in every source."""
+    with fake_server(top_limit=20) as server:
+        with engine_at(server) as engine:
+            policy = policy_of(engine, **CONFIDENT, entropy_source=source)
+            assert engine.entropy_for(policy) == source
+            assert engine.policy_plan(policy).entropy == "top-k:1"
+        (reply,) = _ask(server, policy, "3+4")
+        asked = {body.get("logprobs") for body in server.asked if body.get("stop")}
+    assert reply.n_probes > 0
+    assert 1 in asked
+
+
+def test_log_probabilities_of_every_token_are_the_full_entropy() -> None:
+    everything = len(words().tokenizer)
+    with fake_server(top_limit=everything) as server:
+        with engine_at(server) as engine:
+            policy = policy_of(engine, **UNSURE, entropy_source="full")
+            assert engine.entropy_for(policy) == "full"
+        (reply,) = _ask(server, policy, "3+4")
+        assert everything in {body.get("logprobs") for body in server.asked}
+    assert reply.n_probes > 0
 
 
 def test_a_policy_of_another_tokenizer_is_refused() -> None:

@@ -29,7 +29,6 @@ from stopadvisor.engines.replies import (
     report_answer,
     written_reply,
 )
-from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
@@ -63,15 +62,20 @@ async def choose_thinking_mode(
     return "overlap"
 
 
-def entropy_at(served: ServedModel, policy: Policy) -> str:
-    """Return the entropy source that a server gives a policy: its own, or none if it reads none."""
-    own = policy.terms.entropy_source
-    top = served.endpoint.top_limit
-    if not policy.reads_logprobs:
-        return NO_ENTROPY
-    if own != "full" and (entropy_top_k(own) or 0) <= top:
-        return own
-    return f"top-k:{top}" if top else NO_ENTROPY
+def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
+    """Return the entropy source that a policy gets at a server, and what its probes ask for.
+
+    A rule that reads no entropy gets the same log-probability from every source; one that reads
+    answers alone is asked none.
+    """
+    own, top = policy.terms.entropy_source, served.endpoint.top_limit
+    if not policy.reads_logprobs or not top:
+        return NO_ENTROPY, NO_ENTROPY
+    if not policy.rule.needs_entropy:
+        return own, "top-k:1"
+    if served.top_of(own) > top:
+        own = f"top-k:{top}"
+    return own, own
 
 
 _AT_ONCE = 64

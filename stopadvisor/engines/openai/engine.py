@@ -160,12 +160,13 @@ class OpenAiEngine(ChatEngine):
     # --- Answering with a policy ---
 
     def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
-        """Return a policy's plan, without log-probabilities where the policy reads none."""
-        return policy_plan(policy, answer_cap=answer_cap, at_server=True)
+        """Return a policy's plan, with no more log-probabilities than the policy reads."""
+        plan = policy_plan(policy, answer_cap=answer_cap, at_server=True)
+        return replace(plan, entropy=entropy_at(self.served_model, policy)[1])
 
     def entropy_for(self, policy: Policy) -> str:
         """Return the entropy source that the server gives a policy."""
-        return entropy_at(self.served_model, policy)
+        return entropy_at(self.served_model, policy)[0]
 
     def thinking_mode(
         self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]

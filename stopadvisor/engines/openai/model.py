@@ -62,14 +62,18 @@ class ServedModel:
         """Return how many log-probabilities to ask for; None for ``none``."""
         if entropy == NO_ENTROPY:
             return None
-        k = entropy_top_k(entropy)
-        if k is None or k > self.endpoint.top_limit:
+        k = self.top_of(entropy)
+        if k > self.endpoint.top_limit:
             best = f"top-k:{self.endpoint.top_limit}" if self.endpoint.top_limit else NO_ENTROPY
             raise ModelError(
                 f"--entropy must be {best} or less at this server, which gives "
                 f"{self.endpoint.top_limit} log-probabilities per token, got {entropy!r}"
             )
         return k
+
+    def top_of(self, entropy: str) -> int:
+        """Return how many likeliest tokens an entropy source takes; ``full`` is all of them."""
+        return entropy_top_k(entropy) or self.stops.vocabulary
 
     def begin(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
@@ -109,8 +109,10 @@ async def bind(
     serving: ThinkingMode | None = None,
 ) -> PolicyService:
     """Hold a policy against an opened model, and return what answers with the two."""
-    remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
+    source, asked = entropy_at(served, policy)
+    remarks = policy.check_source(identity_of(served), source)
     mode = await choose_thinking_mode(served, policy, serving, remarks)
+    plan = replace(plan, entropy=asked)
     return PolicyService(served, plan, policy, on_stop or policy.on_stop, mode, remarks)
 
 
