@@ -71,7 +71,8 @@ class FunctionGrader:
     ----------
     name : str
         ``MODULE:FUNCTION``, looked for among the installed packages and then in the current
-        directory.  The function may carry attributes: `version`, a text that becomes a part of its
+        directory, where nothing else that it imports is looked for, except in its own package.
+        The function may carry attributes: `version`, a text that becomes a part of its
         name, and `workers`, how many processes may ask it at once.
     timeout_s : float
         CPU seconds that one answer may take.

@@ -1,17 +1,18 @@
 """The process that grades one answer after the other, so that a hanging one can be killed.
 
-``worker.py`` starts this file as a script, without arguments to compare mathematical answers, or
-with ``MODULE:FUNCTION`` to ask a function of the user's.  It reads one JSON request per line from
-standard input and writes a short reply each: ``+`` once it is ready, then ``1`` for right and ``0``
-for wrong; of a user's function also ``?`` and why it cannot tell, ``!`` and what it did that no
-grader may do, ``x`` and why nothing can be graded now.  It knows nothing of the package around it,
-not even how to import it.
+``worker.py`` starts this file as a script: without arguments it compares mathematical answers, with
+``MODULE:FUNCTION`` it asks a function of the user's.  It reads one JSON request per line from
+standard input and writes a short reply to each: ``+`` once it is ready, then ``1`` for right and
+``0`` for wrong.  For a user's function there are also ``?`` and why it cannot tell, ``!`` and what
+it did that no grader may do, ``x`` and why nothing can be graded now.  It imports nothing of the
+package itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import json
 import logging
@@ -20,10 +21,10 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-
-from stopadvisor.json_text import parse_json
 
 __all__ = ["main"]
 
@@ -51,7 +52,7 @@ def main() -> None:
         return
     os.write(answers, b"+" + ready)
     for line in requests:
-        request = parse_json(line)
+        request = json.loads(line)
         # The limit is CPU time, so that a busy machine changes no label; the signal's default
         # action ends the process, whatever code it is in, even when the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, request["cpu_seconds"])
@@ -110,9 +111,7 @@ def _limit_memory() -> None:
 def _function(name: str) -> tuple[_Grade, bytes]:
     """Load ``MODULE:FUNCTION``, and say which file it is from."""
     module_name, _, attribute = name.partition(":")
-    sys.path.append(os.getcwd())  # at the end: a user's json.py is not taken for the library's
-    sys.dont_write_bytecode = True
-    module = importlib.import_module(module_name)
+    module = _module(module_name)
     function = getattr(module, attribute)
     if not callable(function):
         raise TypeError(f"{attribute} is a {type(function).__name__}, not a function")
@@ -151,6 +150,23 @@ def _function(name: str) -> tuple[_Grade, bytes]:
         return b"1" if verdict else b"0"
 
     return grade, json.dumps(identity).encode()
+
+
+def _module(name: str) -> ModuleType:
+    """Import a grader's module, from the current directory if it is found nowhere else.
+
+    The directory does not become a part of ``sys.path``: whoever can write there must not answer
+    for what else is imported.
+    """
+    top = name.partition(".")[0]
+    if importlib.util.find_spec(top) is None:
+        spec = PathFinder.find_spec(top, [os.getcwd()])
+        if spec is not None:
+            sys.dont_write_bytecode = True
+            sys.modules[top] = importlib.util.module_from_spec(spec)
+            if spec.loader is not None:  # a folder without __init__.py has none
+                spec.loader.exec_module(sys.modules[top])
+    return importlib.import_module(name)
 
 
 if __name__ == "__main__":

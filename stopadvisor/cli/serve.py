@@ -101,7 +101,7 @@ def run(options: ServeOptions, out: TextIO, err: TextIO) -> int:
     if not options.output.quiet:
         how = "in the shadow of" if options.settings.shadow else "under"
         digests = ", ".join(policy.digest[:8] for _, policy in policies)
-        print(f"vLLM {version} {how} {digests}: {' '.join(argv[4:])}", file=err)
+        print(f"vLLM {version} {how} {digests}: {' '.join(argv[5:])}", file=err)
     out.flush()
     err.flush()
     os.execve(argv[0], argv, environment)
@@ -118,5 +118,6 @@ def _process(
     if NAME not in plugins:
         plugins.append(NAME)
     changed = {"VLLM_PLUGINS": ",".join(plugins), **options.settings.environment()}
-    argv = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *words]
+    # -P: a module in the current directory must not stand in for one of vLLM's.
+    argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", *words]
     return argv, {**environment, **changed}

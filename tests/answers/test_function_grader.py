@@ -155,6 +155,30 @@ def test_the_current_directory_shadows_no_library(tmp_path: Path) -> None:
         assert grader.grade_many(items("7"), ["Q"]) == [True]
 
 
+def test_only_the_named_module_comes_from_the_current_directory(
+    tmp_path: Path, module: Path
+) -> None:
+    """An optional import of some library is not answered by whoever can write there."""
+    (tmp_path / "brotli.py").write_text("open('ran', 'w').close()")
+    module.write_text("def same(question, gold, answer):\n    import brotli\n    return True\n")
+    with FunctionGrader("mine:same") as grader:
+        assert grader.grade_many(items("7"), ["Q"]) == [None]
+        assert "No module named 'brotli'" in grader.remarks()[0]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_package_may_hold_it(tmp_path: Path) -> None:
+    package = tmp_path / "ours"
+    package.mkdir()
+    (package / "shared.py").write_text("RIGHT = '7'")
+    (package / "graders.py").write_text(
+        "from ours.shared import RIGHT\ndef same(question, gold, answer):\n"
+        "    return answer == RIGHT\n"
+    )
+    with FunctionGrader("ours.graders:same") as grader:
+        assert grader.grade_many(items("7", "8"), ["Q"] * 2) == [True, False]
+
+
 @pytest.mark.slow
 def test_whether_two_answers_are_equal_is_never_asked_of_it() -> None:
     with open_graders("mine:same") as graders:

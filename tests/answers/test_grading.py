@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,10 +132,10 @@ def test_hanging_answers_are_killed_and_counted() -> None:
     with Grader(timeout_s=0.5) as grader:
         assert grader.grade_many(items) == [False, False, True, True]
         assert grader.timeouts == 2
-        start = time.monotonic()
+        grader.close()
         assert grader.grade_many(items[:2]) == [False, False]  # remembered
-        assert time.monotonic() - start < 0.5  # what one comparison may take
         assert grader.timeouts == 2
+        assert grader._workers.each[0]._process is None
 
 
 @pytest.mark.slow

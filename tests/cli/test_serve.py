@@ -57,8 +57,8 @@ def test_it_becomes_vllm_with_the_policy(
     with pytest.raises(Became):
         main(["serve", str(policy), "--shadow", "--", "model", "--port", "8001", "--shadow-x"])
     ((argv, environment),) = become
-    assert argv[:4] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
-    assert argv[4:] == ["model", "--port", "8001", "--shadow-x", "--scheduling-policy", "priority"]
+    assert argv[:5] == [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve"]
+    assert argv[5:] == ["model", "--port", "8001", "--shadow-x", "--scheduling-policy", "priority"]
     assert environment["VLLM_PLUGINS"] == "other,stopadvisor"
     told = settings.PluginSettings.of_environment(environment)
     assert (told.policy, told.shadow, told.any_text) == (policy, True, False)
@@ -69,7 +69,7 @@ def test_a_scheduling_policy_of_ones_own_stays(
 ) -> None:
     with pytest.raises(Became):
         main(["serve", str(policy), "--", "model", "--scheduling-policy=fcfs"])
-    assert become[0][0][4:] == ["model", "--scheduling-policy=fcfs"]
+    assert become[0][0][5:] == ["model", "--scheduling-policy=fcfs"]
 
 
 @pytest.mark.parametrize(
