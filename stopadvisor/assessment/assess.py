@@ -27,7 +27,7 @@ from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
 from stopadvisor.rules.schedules import grid_positions, grid_view
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
-from stopadvisor.workload.questions import SMALLEST_PARTS
+from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS
 
 __all__ = [
     "SIMULATED_PROBES",
@@ -178,7 +178,14 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
     categories = Counter(sealed.take(entering).categories)
     try:
         check_labels(fit)
-        choice = choose(fit, n_entering, settings, n_groups=n_groups, categories=categories)
+        choice = choose(
+            fit,
+            n_entering,
+            settings,
+            n_groups=n_groups,
+            categories=categories,
+            others=_other_parts(source),
+        )
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
         choice = nothing_chosen(fit, n_entering, settings, str(error), n_groups=n_groups)
     return FitAssessment(
@@ -197,6 +204,12 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
         choice,
         repeats_of(fit),
     )
+
+
+def _other_parts(source: Source) -> ProbeTable:
+    """First traces of calibration and test questions, without outcomes."""
+    rows = (source.parts != PARTS.index("fit")) & (source.table.samples == 0)
+    return source.table.take(rows).observations
 
 
 def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:

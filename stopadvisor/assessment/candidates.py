@@ -22,16 +22,8 @@ from stopadvisor.assessment.sequences import (
     score_scalar,
     sequence_of,
 )
-from stopadvisor.errors import ProbeError
-from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
-from stopadvisor.rules.schedules import (
-    GridSchedule,
-    MarkerSchedule,
-    Schedule,
-    grid_positions,
-    probed_markers,
-)
+from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 
 __all__ = ["boosted_candidates", "candidates", "grid_schedules", "last_resort", "marker_schedules"]
 
@@ -54,14 +46,14 @@ _FROM_THE_START = ("run-stability", "confidence-leap", "agreement")
 """Families as they are known: tried from the first probe on alone."""
 
 
-def last_resort(table: GradedTable) -> int | None:
+def last_resort(fit: FitData) -> int | None:
     """Position at which thinking ends for everybody; None where that never pays.
 
     A quarter beyond the smallest position from which stopping loses no fit question: traces that
     go on from there are the longest, and thinking on made no fit question right.  Never under the
     last-checkpoint reference, where the last checkpoint is that end already.
     """
-    positions = grid_positions(table)
+    table, positions = fit.table, fit.positions
     if table.reference == "last-checkpoint" or not positions:
         return None
     view = GridSchedule(positions).view(table)
@@ -74,12 +66,12 @@ def last_resort(table: GradedTable) -> int | None:
     return next((p for p in positions if p >= max(wanted, 1)), None)
 
 
-def grid_schedules(table: GradedTable, stop_at: int | None = None) -> tuple[GridSchedule, ...]:
+def grid_schedules(fit: FitData, stop_at: int | None = None) -> tuple[GridSchedule, ...]:
     """Strides over the positions that all questions share, at once and late.
 
     A position 0, the probe without any thinking, is tried with and without.
     """
-    shared = grid_positions(table)
+    table, shared = fit.table, fit.positions
     longest = int(table.trace_tokens.max()) if stop_at is None else stop_at
     inner = [p for p in shared if 0 < p < longest]
     late = float(np.quantile(table.trace_tokens, _LATE_QUANTILE))
@@ -105,40 +97,32 @@ def grid_schedules(table: GradedTable, stop_at: int | None = None) -> tuple[Grid
     return tuple(found)
 
 
-def marker_schedules(table: GradedTable, stop_at: int | None = None) -> tuple[MarkerSchedule, ...]:
+def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSchedule, ...]:
     """Markers with a gap between them; none where nobody looked for any.
 
-    Only such whose every probe was made on every fit question.
+    Only those whose every probe was made on every question, in all parts.
     """
+    table = fit.table
     if table.marker_positions is None or table.reference == "last-checkpoint":
         return ()
-    most = probed_markers(table)
+    most = fit.probed_markers
     width = table.marker_positions.shape[1]
     counted = width if most is None else most
     if not counted:
         return ()
     found = [MarkerSchedule(gap, counted, most, stop_at) for gap in _GAPS]
-    return tuple(schedule for schedule in found if _was_probed(schedule, table))
-
-
-def _was_probed(schedule: Schedule, table: GradedTable) -> bool:
-    try:
-        schedule.view(table)
-    except ProbeError:
-        return False
-    return True
+    return tuple(schedule for schedule in found if fit.was_probed(schedule))
 
 
 def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
     """Measure every family on every schedule that suits it; boosted trees are left out."""
-    table = fit.table
-    shared = grid_positions(table)
+    shared = fit.positions
     if FIXED_BUDGET in families and shared:
         rule = score_scalar(fit, FIXED_BUDGET, GridSchedule(shared))
         if rule is not None:
             yield sequence_of(fit, rule)
-    stop_at = last_resort(table)
-    on_grid = grid_schedules(table, stop_at)
+    stop_at = last_resort(fit)
+    on_grid = grid_schedules(fit, stop_at)
     scalars = [family for family in families if family in STOP_SCALARS and family != "deer"]
     more = FREE_FEATURES if len(shared) <= _FEW_POSITIONS else FULL_FEATURES
     late = {s for s in on_grid if _starts_late(s, on_grid)}
@@ -146,7 +130,7 @@ def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSeque
         known = [f for f in scalars if schedule not in late or f not in _FROM_THE_START]
         yield from _measured(fit, families, known, schedule, more)
     at_markers = [f for f in families if f in ("deer", "agreement-scaled")]
-    for marker_schedule in marker_schedules(table, stop_at):
+    for marker_schedule in marker_schedules(fit, stop_at):
         yield from _measured(fit, families, at_markers, marker_schedule, FULL_FEATURES)
 
 
@@ -188,6 +172,6 @@ def boosted_candidates(
     if linear is not None:
         schedules: Sequence[Schedule] = [linear.scorer.schedule]
     else:
-        schedules = grid_schedules(fit.table, last_resort(fit.table))[:1]
+        schedules = grid_schedules(fit, last_resort(fit))[:1]
     rules = [score_learned(fit, "learned-boosted", s, FULL_FEATURES) for s in schedules]
     yield from (sequence_of(fit, rule) for rule in rules if rule is not None)

@@ -27,6 +27,7 @@ from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import ServingCost, serving_costs
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
@@ -127,6 +128,7 @@ def choose(
     *,
     n_groups: int | None = None,
     categories: Mapping[str | None, int] | None = None,
+    others: ProbeTable | None = None,
 ) -> Choice:
     """Choose family, schedule and threshold order from fit questions alone.
 
@@ -138,6 +140,9 @@ def choose(
         In how many groups, where groups hold several; None for as many as their size on fit says.
     categories : mapping, optional
         Calibration questions of each category; None for as many as their share on fit says.
+    others : ProbeTable, optional
+        Questions of the other parts: no rule probes where one of them was not probed.  Their
+        outcomes are not read.
 
     Raises
     ------
@@ -162,7 +167,7 @@ def choose(
             f"alpha must be below the full-thinking accuracy ({full_accuracy:.3f} on fit "
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
-    fit = _fit_data(table, settings)
+    fit = _fit_data(table, settings, others)
     imitation = Imitation.draw(fit, n_calibration, settings, groups)
     measured = _measured(fit, settings, imitation)
     counted = _counted(table, n_calibration, settings, categories)
@@ -284,9 +289,9 @@ def _at_most(table: FitQuestions) -> FitQuestions:
     return table.take(rows.astype(np.int64))
 
 
-def _fit_data(table: FitQuestions, settings: Settings) -> FitData:
+def _fit_data(table: FitQuestions, settings: Settings, others: ProbeTable | None = None) -> FitData:
     limits = settings.guarantees_on(table.graded_by)
-    return FitData.build(table, settings.costing, guarantees=limits)
+    return FitData.build(table, settings.costing, guarantees=limits, others=others)
 
 
 # --- Candidates and what they are expected to save ------------------------------------------------

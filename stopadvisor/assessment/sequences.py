@@ -9,21 +9,23 @@ question.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.limits import BlockCounts, FitLimits, block_counts
 from stopadvisor.constants import DEFAULT_ALPHA, N_FOLDS
-from stopadvisor.errors import CalibrationError
+from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel, fit_boosted
 from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, LEARNED_FAMILIES
 from stopadvisor.rules.features import OPEN_FEATURES, feature_array
 from stopadvisor.rules.losses import LOST, Guarantee, Loss
-from stopadvisor.rules.schedules import Schedule
+from stopadvisor.rules.schedules import Schedule, grid_positions, probed_markers, probed_positions
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
@@ -82,6 +84,8 @@ class FitData:
     full_cost: FloatArray  # (n_questions,)
     guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),)
     """What is to hold; its losses are counted along every sequence."""
+    others: ProbeTable | None = None
+    """Questions of the other parts, without outcomes: a rule probes only where they were probed."""
     _views: dict[Schedule, FitQuestions] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -94,6 +98,7 @@ class FitData:
         *,
         most_blocks: int = 1000,
         guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),),
+        others: ProbeTable | None = None,
     ) -> FitData:
         """Prepare fit questions; raises CalibrationError for others, and when there are too few."""
         require_fit(table)
@@ -112,12 +117,36 @@ class FitData:
             costing,
             costing.full(table),
             guarantees,
+            others,
         )
 
     @property
     def loss(self) -> Loss:
         """What the first of the guarantees counts."""
         return self.guarantees[0].counted
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """Positions at which every question that thinks on was probed, in all parts."""
+        shared = grid_positions(self.table)
+        return shared if self.others is None else probed_positions(self.others, shared)
+
+    @cached_property
+    def probed_markers(self) -> int | None:
+        """As `schedules.probed_markers`, of the questions of all parts."""
+        parts = (self.table,) if self.others is None else (self.table, self.others)
+        counts = [count for part in parts if (count := probed_markers(part)) is not None]
+        return min(counts, default=None)
+
+    def was_probed(self, schedule: Schedule) -> bool:
+        """Whether every question, in all parts, was probed where a schedule probes it."""
+        try:
+            self.view(schedule)
+            if self.others is not None:
+                schedule.view(self.others)
+        except ProbeError:
+            return False
+        return True
 
     @property
     def block_sizes(self) -> IntArray:

@@ -21,7 +21,7 @@ from stopadvisor.assessment.probabilities import counted_labels, first_useful_ri
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
-from stopadvisor.errors import CalibrationError
+from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
@@ -105,7 +105,8 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     Raises
     ------
     CalibrationError
-        A question served for fitting already, there is none, or too many traces were cut off.
+        A question served for fitting already, there is none, too many traces were cut off, or one
+        was not probed where a rule probes it, or lacks what the rule reads there.
     """
     fit = choice.fit.table
     shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
@@ -114,7 +115,17 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
             f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
         )
     check_groups(calibration_table, choice.settings, choice.groups)
-    return entering_rows(calibration_table, choice.settings)
+    rows = entering_rows(calibration_table, choice.settings)
+    for sequence in choice.sequences:
+        try:
+            view = sequence.scorer.view(calibration_table.take(rows))
+            sequence.scorer.curve(view, sequence.thresholds)
+        except (ProbeError, CalibrationError) as error:
+            raise CalibrationError(
+                f"the {sequence.scorer.family} rule cannot be tested on these calibration "
+                f"questions: {error}"
+            ) from error
+    return rows
 
 
 def require_gold(settings: Settings, table: ProbeTable) -> None:

@@ -24,12 +24,13 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verdicts import Verdict, verdict_on
 from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.grouping import calibration_rows, group_sizes, in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import profile, trajectory
-from stopadvisor.rules.families import display_threshold
+from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
-from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.ledger import Look
@@ -123,12 +124,13 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
             "the policy holds no testing order of its thresholds, so that it cannot be calibrated "
             "anew"
         )
-    last = table.reference == "last-checkpoint" and int(table.budgets[-1])
-    if last and scorer.view(table).budgets[-1] != last:
-        raise PolicyError(
-            f"under the last-checkpoint reference the policy must probe at the target's last "
-            f"budget, {last}; it probes {scorer.schedule.describe()}"
-        )
+    if table.reference == "last-checkpoint" and content["family"] != FIXED_BUDGET:
+        last, schedule = int(table.budgets[-1]), schedule_of(trigger_of(content))
+        if not isinstance(schedule, GridSchedule) or schedule.positions[-1] != last:
+            raise PolicyError(
+                f"under the last-checkpoint reference the policy must probe at the target's last "
+                f"budget, {last}; it probes {schedule.describe()}"
+            )
     # The source's calibration decided which sequence was exported, so it counts as fitting.
     shared = questions_seen(content, table, workload_sha256=target.workload_sha256)
     if shared:

@@ -32,14 +32,14 @@ from stopadvisor.probes.grouping import (
     question_rows,
 )
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.probes.table import GradedBy, ProbeTable
+from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
 from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, feature_drift, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import DIFFERS, LossName, loss_of
 from stopadvisor.rules.outcomes import Outcome, measure
-from stopadvisor.rules.schedules import GridSchedule, Schedule, schedule_of
+from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_view, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.archives import names_questions
@@ -136,7 +136,9 @@ def scorer_of(
 ) -> Scorer:
     """What a policy's stepper computes, for a whole table at once.
 
-    `along_order`: to be looked at along all thresholds of its testing order.
+    With `along_order` it covers every threshold of the policy's testing order.  Under the
+    last-checkpoint reference its view ends with the table's last checkpoint, wherever the policy
+    stops: that is where full thinking answers.
 
     Raises
     ------
@@ -150,6 +152,8 @@ def scorer_of(
         schedule: Schedule = GridSchedule(tuple(int(t) for t in reversed(content["order"])))
     else:
         schedule = schedule_of(trigger_of(content))
+        if table.reference == "last-checkpoint" and isinstance(schedule, GridSchedule):
+            schedule = schedule.up_to(int(table.budgets[-1]))
     scorer = Scorer(content["family"], schedule, _model_of(content))
     try:
         scorer.view(table)
@@ -294,10 +298,9 @@ def verify(
     again.
     """
     certificate = content["certificate"]
+    questions = _under_reference(certificate["reference"], questions)
     scorer = scorer_of(content, questions)
     probed = scorer.view(questions).with_on_stop(content["on_stop"])
-    if probed.reference != certificate["reference"]:
-        probed = probed.with_reference(certificate["reference"])
     stops = scorer.stops(probed, content["decision_threshold"])
     own = costing(content)
     asked = Costing(serving or own.serving, weights or own.weights, cache_block or own.cache_block)
@@ -362,6 +365,19 @@ def verify(
     )
 
 
+def _under_reference(reference: Reference, questions: GradedTable) -> GradedTable:
+    """The questions under the certificate's full reference.
+
+    It is set on all probes, before the policy's own are picked: under ``last-checkpoint`` full
+    thinking answers at the last one, where the policy need not probe.
+    """
+    if questions.reference == reference:
+        return questions
+    if reference == "last-checkpoint" and not questions.is_grid:
+        questions = grid_view(questions)
+    return questions.with_reference(reference)
+
+
 def costing(content: Mapping[str, Any]) -> Costing:
     """How a policy counts the saving that it expects."""
     expected = content["expected"] or {}
@@ -405,7 +421,8 @@ def _drift(
     content: Mapping[str, Any], view: ProbeTable, rng: np.random.Generator
 ) -> tuple[Drift, ...]:
     stored = content.get("calibration_features")
-    if not stored:
+    # A fixed budget probes at its stop alone; its calibration was probed at all positions.
+    if not stored or content["family"] == FIXED_BUDGET:
         return ()
     before = np.array(stored, dtype=np.float64)
     names = drift_features(content["schema"])

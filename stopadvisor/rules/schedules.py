@@ -27,6 +27,7 @@ __all__ = [
     "grid_positions",
     "grid_view",
     "probed_markers",
+    "probed_positions",
     "schedule_of",
 ]
 
@@ -62,6 +63,12 @@ class GridSchedule:
         )
         live = table.trace_tokens[:, None] > wanted
         return table.at(_columns(table, wanted, live), self.positions)
+
+    def up_to(self, last: int) -> GridSchedule:
+        """Append a last position, unless this schedule reaches that far."""
+        if self.positions and self.positions[-1] >= last:
+            return self
+        return GridSchedule((*self.positions, last), self.stop_at)
 
     def trigger(self) -> GridTrigger | StrideTrigger:
         """Where a request is probed by it."""
@@ -205,6 +212,16 @@ def grid_positions(table: ProbeTable) -> tuple[int, ...]:
         np.sort(table.trace_tokens), positions, side="right"
     )
     return tuple(positions[probed == thinking].tolist())
+
+
+def probed_positions(table: ProbeTable, positions: Sequence[int]) -> tuple[int, ...]:
+    """Of these positions, those at which every question that thinks on was probed."""
+    wanted = np.broadcast_to(
+        np.array(positions, dtype=np.int64), (table.n_questions, len(positions))
+    )
+    goes_on = table.trace_tokens[:, None] > wanted
+    there = (~goes_on | (_find(table, wanted) >= 0)).all(axis=0)
+    return tuple(np.array(positions, dtype=np.int64)[there].tolist())
 
 
 def grid_view(table: Table) -> Table:

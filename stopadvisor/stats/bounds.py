@@ -414,21 +414,38 @@ def labels_needed(
     if expected_risk >= alpha:
         return None
 
-    def enough(n: int) -> bool:
-        return power(n, alpha, delta, expected_risk, bound) >= power_wanted
+    def reaches(losses: int, more: int = 0) -> bool:
+        """Whether the power is reached at the last size that allows so many losses at most."""
+        size = _last_size(losses, alpha, delta, bound) + more
+        return float(scipy.stats.binom.cdf(losses, size, expected_risk)) >= power_wanted
 
-    # Above a first generous size the teeth of the saw are shorter than the margin.
-    ceiling = 16
-    while not (enough(ceiling) and enough(ceiling + 1) and enough(2 * ceiling)):
-        if ceiling >= _MOST_LABELS:
+    # Between two sizes at which a further loss is allowed the power falls, so that it is lowest at
+    # the last size of each tooth.  One question more gives a bound that rises with the losses.
+    most = max_losses(_MOST_LABELS, alpha, delta, bound)
+    low, high = -1, 0
+    while not reaches(high, more=1):
+        if high >= most:
             return None
-        ceiling = min(2 * ceiling, _MOST_LABELS)
-    ceiling *= 4
-    sizes = np.arange(1, ceiling + 1)
-    most = _most_losses(sizes, alpha, delta, bound)
-    reached = scipy.stats.binom.cdf(most, sizes, expected_risk) >= power_wanted  # cdf(-1) is 0
-    short = np.flatnonzero(~reached)
-    return int(sizes[short[-1]]) + 1 if short.size else 1
+        low, high = high, min(2 * high + 1, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle, more=1) else (middle, high)
+    while high > 0 and reaches(high - 1):
+        high -= 1
+    needed = _last_size(high - 1, alpha, delta, bound) + 1
+    return needed if needed <= _MOST_LABELS else None
+
+
+def _last_size(losses: int, alpha: float, delta: float, bound: Bound) -> int:
+    """Largest sample that allows no more than so many losses, found by bisection."""
+    low, high = losses + 1, max(2 * (losses + 1), 1)
+    while max_losses(high, alpha, delta, bound) <= losses:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        allowed = max_losses(middle, alpha, delta, bound)
+        low, high = (middle, high) if allowed <= losses else (low, middle)
+    return low
 
 
 def _most_losses(sizes: IntArray, alpha: float, delta: float, bound: Bound) -> FloatArray:

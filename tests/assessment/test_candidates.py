@@ -75,7 +75,7 @@ def with_markers(
 @given(st.integers(0, 2**32 - 1))
 def test_no_fit_question_is_lost_from_the_last_resort_on(seed: int) -> None:
     table = draw(40, seed)
-    found = last_resort(table)
+    found = last_resort(data(table))
     lost = [
         p
         for j, p in enumerate(BUDGETS)
@@ -90,8 +90,8 @@ def test_no_fit_question_is_lost_from_the_last_resort_on(seed: int) -> None:
 
 
 def test_the_last_checkpoint_is_an_end_already() -> None:
-    assert last_resort(draw(40, 1)) is not None
-    assert last_resort(draw(40, 1).with_reference("last-checkpoint")) is None
+    assert last_resort(data(draw(40, 1))) is not None
+    assert last_resort(data(draw(40, 1).with_reference("last-checkpoint"))) is None
 
 
 # --- Schedules ------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_grid_schedules_are_strides_over_shared_positions(
     if not natural:
         table = table.with_reference("last-checkpoint")
     stop_at = budgets[-1] if stops and natural and budgets[-1] > 0 else None
-    found = grid_schedules(table, stop_at)
+    found = grid_schedules(data(table), stop_at)
     assert len(set(found)) == len(found)
     longest = table.trace_tokens.max() if stop_at is None else stop_at
     for schedule in found:
@@ -130,44 +130,63 @@ def test_grid_schedules_are_strides_over_shared_positions(
 def test_a_late_start_leaves_out_what_nearly_all_traces_pass() -> None:
     table = on_budgets(tuple(range(100, 1500, 100)))
     table = replace(table, trace_tokens=np.where(np.arange(30) == 7, 40, 750))
-    found = {s.positions for s in grid_schedules(table)}
+    found = {s.positions for s in grid_schedules(data(table))}
     assert (100, 200, 300, 400, 500, 600, 700) in found
     assert (200, 400, 600) in found
     assert (400,) in found
     early = np.where(np.arange(30) % 10 == 7, 40, 750)  # a tenth ends at once
-    starts = {s.positions[0] for s in grid_schedules(replace(table, trace_tokens=early))}
+    starts = {s.positions[0] for s in grid_schedules(data(replace(table, trace_tokens=early)))}
     assert starts == {100, 200, 300, 400}  # 300: every fourth, counted from the last
     late = replace(table, trace_tokens=np.full(30, 750))
-    assert (700,) in {s.positions for s in grid_schedules(late)}
+    assert (700,) in {s.positions for s in grid_schedules(data(late))}
 
 
 def test_many_positions_are_thinned() -> None:
     table = on_budgets(tuple(range(10, 3000, 10)))
     longest = replace(table, trace_tokens=np.full(30, 5000))
-    steps = {s.positions[1] - s.positions[0] for s in grid_schedules(longest) if len(s) > 1}
+    steps = {s.positions[1] - s.positions[0] for s in grid_schedules(data(longest)) if len(s) > 1}
     assert steps == {40, 80, 160}  # 299 positions: every fourth of them leaves 74
-    assert max(map(len, grid_schedules(longest))) <= 128
+    assert max(map(len, grid_schedules(data(longest)))) <= 128
 
 
 def test_markers_are_used_as_far_as_everybody_was_probed_there() -> None:
     table = draw(40, 2)
-    assert marker_schedules(table) == ()  # nobody looked
+    assert marker_schedules(data(table)) == ()  # nobody looked
     every = with_markers(table)
-    found = marker_schedules(every, 1024)
+    found = marker_schedules(data(every), 1024)
     assert [s.min_gap for s in found] == [64, 128, 256]
     assert {s.max_markers for s in found} == {None}
     assert {s.stop_at for s in found} == {1024}
     assert found[0].max_probes == every.marker_positions.shape[1]  # type: ignore[union-attr]
-    few = marker_schedules(with_markers(table, counted=3))
+    few = marker_schedules(data(with_markers(table, counted=3)))
     assert {(s.max_markers, s.max_probes) for s in few} == {(3, 3)}
-    assert marker_schedules(with_markers(table, counted=0)) == ()
+    assert marker_schedules(data(with_markers(table, counted=0))) == ()
     for schedule in (*found, *few):
         schedule.view(every)
 
 
 def test_a_last_resort_that_was_not_probed_is_none_at_markers() -> None:
     table = with_markers(draw(40, 2))
-    assert marker_schedules(table, 1000) == ()  # no budget, no multiple of 70
+    assert marker_schedules(data(table), 1000) == ()  # no budget, no multiple of 70
+
+
+def test_no_rule_probes_where_a_question_of_another_part_was_not() -> None:
+    table, later = with_markers(draw(40, 2)), with_markers(draw(40, 3))
+    longest = int(later.trace_tokens.argmax())
+    column = int(np.flatnonzero(later.positions[longest] == BUDGETS[2])[0])
+    columns = np.tile(np.arange(later.n_checkpoints), (40, 1))
+    columns[longest, column:-1] = columns[longest, column + 1 :]
+    columns[longest, -1] = -1
+    missing = later.at(np.where(later.positions == NO_PROBE, -1, columns))
+    alone = data(table)
+    fit = FitData.build(table.as_fit(), Costing(), others=missing.observations)
+    assert set(alone.positions) - set(fit.positions) == {BUDGETS[2]}
+    for schedule in grid_schedules(fit, last_resort(fit)):
+        schedule.view(missing)
+    assert all(map(fit.was_probed, marker_schedules(fit)))
+    marked = with_markers(draw(40, 3), counted=3)
+    few = FitData.build(table.as_fit(), Costing(), others=marked.observations)
+    assert {s.max_markers for s in marker_schedules(few)} == {3}
 
 
 # --- Candidates -----------------------------------------------------------------------------------
@@ -182,8 +201,8 @@ def by_family(table: OpenQuestions, families: tuple[str, ...]) -> dict[str, list
 
 def test_every_family_is_tried_where_it_suits() -> None:
     table = draw(80, 3)
-    stop_at = last_resort(table)
-    on_grid = grid_schedules(table, stop_at)
+    stop_at = last_resort(data(table))
+    on_grid = grid_schedules(data(table), stop_at)
     families = ("learned", "learned-keeps", "learned-boosted", *STOP_SCALARS, FIXED_BUDGET)
     found = by_family(table, families)
     assert set(found) == set(families) - {"learned-boosted", "deer"}
@@ -256,4 +275,4 @@ def test_without_a_common_position_there_are_markers_alone() -> None:
 def test_a_question_that_is_always_right_needs_no_thinking() -> None:
     table = draw(40, 7)
     right = regraded(table, correct=np.ones_like(table.correct))
-    assert last_resort(right) == BUDGETS[1]  # from the first on nothing is lost; 0 is no end
+    assert last_resort(data(right)) == BUDGETS[1]  # from the first on nothing is lost; 0 is no end

@@ -255,12 +255,12 @@ def test_the_conditional_risk_counts_questions_that_full_thinking_gets_right(
 
 
 def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
-    """Under last-checkpoint, the last one of the policy, whatever else was probed."""
+    """Under last-checkpoint, the last one that was probed, wherever the policy ends."""
     content = of_family("confidence", (0, 256, 640))
     content["certificate"] = {**content["certificate"], "reference": "last-checkpoint"}
     table = fresh_table(50, 8)
     found = check(content, table)
-    assert found.outcome.full_correct == int(table.correct[:, 6].sum())
+    assert found.outcome.full_correct == int(table.correct[:, -1].sum())
     archive = replace(table, natural_tokens=None, reference="last-checkpoint")
     with pytest.raises(ProbeError, match="needs natural answers"):
         check(policy, archive)
@@ -351,6 +351,29 @@ def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order(
         goes_on = table.trace_tokens > budget
         assert (stopped.stops(index)[goes_on] == 2 - index).all()
         assert (stopped.stops(index)[~goes_on] == 3).all()
+
+
+@pytest.mark.parametrize("archive", [True, False], ids=["archive", "run"])
+def test_a_fixed_budget_loses_against_the_last_checkpoint_of_the_probes(archive: bool) -> None:
+    """Not against its own stop, where it would lose nothing and save nothing."""
+    content = of_family("confidence", ()) | {
+        "family": FIXED_BUDGET,
+        "decision_threshold": 640.0,
+        **trigger_content(GridTrigger((640,), 640), family=FIXED_BUDGET),
+        "order": [640.0],
+    }
+    content["certificate"] = {**content["certificate"], "reference": "last-checkpoint"}
+    table = fresh_table(300, 8)
+    probes = table.with_reference("last-checkpoint") if archive else table
+    found = check(content, probes)
+    at_640 = table.correct[:, table.budgets.tolist().index(640)]
+    stops = table.trace_tokens > 640
+    assert found.outcome.full_correct == int(table.correct[:, -1].sum())
+    assert found.losses == int((stops & table.correct[:, -1] & ~at_640).sum()) > 0
+    full = np.minimum(table.trace_tokens, table.budgets[-1])
+    assert found.outcome.think_saving_pct == pytest.approx(
+        100 * (1 - np.minimum(full, 640).sum() / full.sum())
+    )
 
 
 # --- How often it is wrong ------------------------------------------------------------------------

@@ -496,6 +496,37 @@ def test_cut_traces_are_refused_before_a_look_is_spent(call: Call, tmp_path: Pat
     assert found["certificate"]["truncated_share"] > 0.1
 
 
+def leave_out(*budgets: int) -> Callable[[dict[str, Any], str], None]:
+    """For `edit_records`: long calibration questions were not probed at these budgets."""
+
+    def edit(row: dict[str, Any], part: str) -> None:
+        if part == "calibration" and row["trace_tokens"] > max(budgets):
+            row["checkpoints"] = [c for c in row["checkpoints"] if c["budget"] not in budgets]
+
+    return edit
+
+
+def test_nothing_is_advised_that_calibration_questions_were_not_probed_for(call: Call) -> None:
+    edit_records(RUN, leave_out(16, 48))
+    code, out, err = call(str(RUN), "--alpha", "0.15", "--json", command="assess")
+    assert code == 0, err
+    assert not {16, 48} & set(json.loads(out)["recommendation"]["schedule"])
+    assert not {16, 48} & set(calibrated(call, str(RUN))["schedule"])
+    assert len(read_ledger(RUN)) == 1
+
+
+def test_a_rule_that_cannot_be_tested_costs_no_look(call: Call) -> None:
+    def forget_entropy(row: dict[str, Any], part: str) -> None:
+        if part == "calibration":
+            for checkpoint in row["checkpoints"]:
+                checkpoint["mean_entropy"] = None
+
+    edit_records(RUN, forget_entropy)
+    said = refused(call, str(RUN), "--families", "entropy", "--alpha", "0.15")
+    assert "the entropy rule cannot be tested on these calibration questions" in said
+    assert read_ledger(RUN) == []
+
+
 @pytest.mark.slow
 def test_splits_of_one_archive_are_looks_at_the_same_probes(call: Call) -> None:
     """Whoever tries seeds until one certifies pays for each of them."""

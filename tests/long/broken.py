@@ -92,7 +92,7 @@ def _cheapest_of_25(population: KnownPopulation, alpha: float) -> Callable[[int,
         for fit_set in range(fit_sets):
             rng = seeded(population, alpha, 22, fit_set)
             fit = _fit_data(renamed(population.draw(population.n_fit, rng), "fit-"))
-            schedules = grid_schedules(fit.table)[:5]
+            schedules = grid_schedules(fit)[:5]
             sequences: list[ThresholdSequence] = []
             for family in ("learned", *SCALAR_FAMILIES):
                 built = (_sequence(fit, family, schedule) for schedule in schedules)

@@ -69,7 +69,7 @@ def told_apart(case: Case, repeats: int) -> float:
         rng = np.random.default_rng([case.n_fit, round(1000 * case.alpha), number])
         table = _exchangeable(case.population, case.n_fit, case.alpha, rng)
         fit = FitData.build(table.as_fit(), Costing())
-        schedules = grid_schedules(table)
+        schedules = grid_schedules(fit)
         if not case.every_schedule:
             schedules = schedules[:1]
         sides: list[list[ThresholdSequence]] = []

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.errors import CalibrationError
+from stopadvisor.stats import bounds
 from stopadvisor.stats.bounds import (
     BOUNDS,
     MULTIPLICITIES,
@@ -20,6 +22,7 @@ from stopadvisor.stats.bounds import (
     Certified,
     NotCertified,
     StopCurve,
+    _most_losses,
     certify,
     labels_needed,
     max_losses,
@@ -385,21 +388,25 @@ def test_more_than_a_million_is_no_number() -> None:
     assert labels_needed(0.1, 0.05, expected_risk=0.0999) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("risk", "needed"),
-    [
-        pytest.param(0.0475, 59_201, id="sixty thousand"),
-        pytest.param(0.0493, 759_327, id="a million", marks=pytest.mark.long),  # 24 s
-    ],
-)
-def test_large_sizes_are_found(risk: float, needed: int) -> None:
+@pytest.mark.parametrize(("risk", "needed"), [(0.0475, 59_201), (0.0493, 759_327)])
+def test_large_sizes_are_searched_for(
+    risk: float, needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def counted(sizes: IntArray, *rest: Any) -> FloatArray:
+        tried.append(np.size(sizes))
+        return _most_losses(sizes, *rest)
+
+    monkeypatch.setattr(bounds, "_most_losses", counted)
+    max_losses.cache_clear()
     assert labels_needed(0.05, 0.025, expected_risk=risk) == needed
+    assert sum(tried) < 5000
     assert power(needed, 0.05, 0.025, risk) >= 0.8 > power(needed - 1, 0.05, 0.025, risk)
 
 
 def test_sizes_up_to_a_million_keep_the_power() -> None:
-    # The number that the long case above finds, and a thinned set of the sizes beyond it.
+    # The number that is found above, and a thinned set of the sizes beyond it.
     sizes = np.unique(np.geomspace(759_327, 1_000_000, 400).astype(int))
     assert min(power(int(n), 0.05, 0.025, 0.0493) for n in sizes) >= 0.8
     assert power(759_326, 0.05, 0.025, 0.0493) < 0.8
