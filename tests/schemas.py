@@ -1,7 +1,6 @@
 """Write what follows from the types of the JSON documents: `python -m tests.schemas`.
 
-The JSON Schema files of `stopadvisor/report/schemas`, which `stopadvisor schema` shows, and the
-tables of fields in `stopadvisor/report/README.md`.  A test fails while a file is out of date.
+The JSON Schema files of `stopadvisor/report/schemas`, of documents that no result class gives yet.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, is_typeddict
 
 from jsonschema import Draft202012Validator
 
-from stopadvisor.report.documents import parts
+from stopadvisor.cli.schema import RESULTS, result_class
 from stopadvisor.report.documents.assess import AssessDocument
 from stopadvisor.report.documents.calibrate import CalibrateDocument
 from stopadvisor.report.documents.diff import DiffDocument
@@ -25,15 +23,9 @@ from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.label import LabelDocument
 from stopadvisor.report.documents.monitor import MonitorDocument
 from stopadvisor.report.documents.plan import PlanDocument
-from stopadvisor.report.documents.probe import PreflightDocument, ProbeDocument
+from stopadvisor.report.documents.probe import ProbeDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
-from stopadvisor.report.documents.program import (
-    CompletionDocument,
-    ErrorDocument,
-    SamplesDocument,
-    SchemaListDocument,
-)
-from stopadvisor.report.documents.promote import PromoteDocument
+from stopadvisor.report.documents.program import CompletionDocument, ErrorDocument, SamplesDocument
 from stopadvisor.report.documents.run import RunDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.report.documents.verify import VerifyDocument
@@ -44,17 +36,9 @@ from stopadvisor.report.documents.written import (
     SimulateDocument,
     WorkloadDocument,
 )
+from stopadvisor.results import schema_of
 
-__all__ = [
-    "DOCUMENTS",
-    "FOLDER",
-    "PARTS",
-    "check_valid",
-    "field_table",
-    "main",
-    "schema",
-    "schema_text",
-]
+__all__ = ["DOCUMENTS", "FOLDER", "check_valid", "main", "schema", "schema_text"]
 
 FOLDER = Path(__file__).resolve().parent.parent / "stopadvisor" / "report" / "schemas"
 
@@ -64,12 +48,10 @@ DOCUMENTS: dict[str, type] = {
     "label": LabelDocument,
     "report": ReportDocument,
     "probe": ProbeDocument,
-    "preflight": PreflightDocument,
     "import": ImportDocument,
     "import-log": ImportLogDocument,
     "inspect": InspectDocument,
     "diff": DiffDocument,
-    "promote": PromoteDocument,
     "verify": VerifyDocument,
     "run": RunDocument,
     "profile-serving": ProfileServingDocument,
@@ -81,19 +63,10 @@ DOCUMENTS: dict[str, type] = {
     "study-all": StudyAllDocument,
     "study-list": StudyListDocument,
     "samples": SamplesDocument,
-    "schema-list": SchemaListDocument,
     "completion": CompletionDocument,
     "error": ErrorDocument,
 }
 """Every document by the name of its schema."""
-
-PARTS: dict[str, type] = {
-    "certificate": parts.CertificateFields,
-    "expected": parts.ExpectedFields,
-    "profile": parts.ProfileFields,
-    "weights": parts.WeightFields,
-}
-"""Parts that have a table of their own, as several documents hold them."""
 
 _PLAIN: dict[Any, str] = {
     int: "integer",
@@ -166,7 +139,9 @@ def _value(kind: Any, definitions: dict[str, Any], *, is_open: bool) -> dict[str
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema that the package ships for a document."""
+    """Return the JSON Schema of a document."""
+    if name in RESULTS:
+        return schema_of(result_class(name))
     found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_bytes())
     return found
 
@@ -174,63 +149,6 @@ def schema(name: str) -> dict[str, Any]:
 def check_valid(name: str, document: Any) -> None:
     """Hold a document against its schema; what does not fit raises, with its place."""
     Draft202012Validator(schema(name)).validate(document)
-
-
-# --- Tables of fields -----------------------------------------------------------------------------
-
-
-def field_table(kind: type) -> list[tuple[str, str, str]]:
-    """Rows of name, type and meaning; fields inside fields under a dotted name."""
-    return list(_rows(kind, "", {}))
-
-
-def _rows(kind: type, path: str, shown: dict[type, str]) -> Iterator[tuple[str, str, str]]:
-    for field in fields_of(kind):
-        name = f"{path}{field.name}"
-        inside = _inside(field.kind)
-        part = next((title for title, known in PARTS.items() if known is inside), None)
-        text = field.text
-        if part is not None:
-            text += f" See [{part}](#{part})."
-        elif inside in shown:
-            text += f" Its fields are those of `{shown[inside]}`."
-        yield f"`{name}`", _words(field.kind) + ("" if field.required else ", optional"), text
-        if inside is None or part is not None or inside in {*shown, *DOCUMENTS.values()}:
-            continue
-        shown[inside] = f"{name}[]" if _is_list(field.kind) else name
-        yield from _rows(inside, f"{shown[inside]}.", shown)
-
-
-def _is_list(kind: Any) -> bool:
-    return any(get_origin(option) is list for option in alternatives(kind))
-
-
-def _inside(kind: Any) -> type | None:
-    """The type of a field's own fields, or of those of the items of a list."""
-    for option in alternatives(kind):
-        inner = get_args(option)[0] if get_origin(option) is list else option
-        if is_typeddict(inner):
-            found: type = inner
-            return found
-    return None
-
-
-def _words(kind: Any) -> str:
-    """A type in words."""
-    return " or ".join(_word(option) for option in alternatives(kind))
-
-
-def _word(kind: Any) -> str:
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    if get_origin(kind) is Literal:
-        return " or ".join(f"`{value}`" for value in get_args(kind))
-    if get_origin(kind) is list:
-        (item,) = get_args(kind)
-        word = _word(item)
-        several = f"lists{word.removeprefix('list')}" if word.startswith("list") else f"{word}s"
-        return "list" if len(alternatives(item)) > 1 else f"list of {several}"
-    return "object"
 
 
 def main() -> int:

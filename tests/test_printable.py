@@ -10,7 +10,7 @@ import pytest
 from stopadvisor.cli.options import OutputOptions, emit
 from stopadvisor.cli.progress import LineProgress
 from stopadvisor.printable import csv_cell, json_safe, printable, short_repr
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\x07d\u202ee\re\x7f"
 ESCAPED = "a\\x1b[2Jb\\x9b1mc\\x07d\\u202ee\\re\\x7f".replace("\\r", "\\x0d")

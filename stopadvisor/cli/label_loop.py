@@ -10,8 +10,8 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.certification.labelling import Labelling, LabelState, known_labels
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.text.label import show_question
-from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import plural
 from stopadvisor.runs.labels import Label, LabelFile
 

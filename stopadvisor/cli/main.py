@@ -75,7 +75,7 @@ COMMANDS = {
 """The commands, in the order in which one needs them."""
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "": ("click", "joblib", "math-verify", "numpy", "rich", "scikit-learn", "scipy"),
+    "": ("click", "joblib", "math-verify", "numpy", "pydantic", "rich", "scikit-learn", "scipy"),
     "hf": ("torch", "transformers", "jinja2"),
     "report": ("matplotlib",),
     "openai": ("anyio", "httpx2", "tenacity"),

@@ -7,16 +7,23 @@ value of what click parsed.  This module knows no command.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
 from stopadvisor.json_text import parse_json
 from stopadvisor.printable import json_safe
+from stopadvisor.report.screen import draw
+from stopadvisor.report.sheet import Sheet
+from stopadvisor.results import to_json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "COUNT",
@@ -35,6 +42,7 @@ __all__ = [
     "is_given",
     "option",
     "parse_object",
+    "show",
     "take",
 ]
 
@@ -157,6 +165,14 @@ def is_given(name: str) -> bool:
     """Whether the command line itself names an option; neither default nor environment does."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.COMMANDLINE
+
+
+def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:
+    """Print a result on standard output: as JSON, or its sheet."""
+    if json:
+        click.echo(to_json(result))
+    else:
+        draw(sheet, sys.stdout)
 
 
 def emit(

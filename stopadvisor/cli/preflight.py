@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from stopadvisor.cli.model import open_engine
-from stopadvisor.cli.options import PATH, emit
+from stopadvisor.cli.options import PATH, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.cues import CUE_QUESTIONS
 from stopadvisor.collection.probing import try_engine
 from stopadvisor.errors import PreflightError
-from stopadvisor.report.documents.probe import preflight_document
-from stopadvisor.report.text.preflight import show_cues, show_report
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.sheets.preflight import preflight_sheet
 
-__all__ = ["command", "run"]
+__all__ = ["command"]
 
 
 @click.command(
@@ -50,31 +47,18 @@ def command(workload: Path, compare_cues: bool, **params: Any) -> int:
     options say.  `probe` and `assess` do this first, unless --no-preflight.
     """
     options = ProbeOptions.of(params, workload)
-    return run(options, sys.stdout, sys.stderr, compare=compare_cues)
+    settings = options.settings
+    with progress_on(sys.stderr, quiet=options.output.quiet) as progress:
+        model = partial(open_engine, replace(options.model, remark=progress.remark))
+        report = try_engine(settings, model, progress, compare=compare_cues)
+    show(report, preflight_sheet(report, settings.cue), json=options.output.json)
+    may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
+    if may_go_on and not (options.output.json or options.output.quiet):
+        click.echo("next: the same command with `assess` in place of `preflight`", err=True)
+    return PreflightError.exit_code if report.status == "fail" else 0
 
 
 for _option in command.params:
-    # Taken, so that a line for `probe` does here too, and without effect: nothing is kept.
+    # A line for `probe` works here too; these have no effect, because nothing is kept.
     if isinstance(_option, click.Option) and _option.name in ("out", "preflight", "regrade"):
         _option.hidden = True
-
-
-def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = False) -> int:
-    """Check and report; a failed check is a result here, with its own exit code."""
-    settings = options.settings
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        model = partial(open_engine, replace(options.model, remark=progress.remark))
-        report, cues = try_engine(settings, model, progress, compare=compare)
-
-    def show(document: Mapping[str, Any], out: TextIO) -> None:
-        screen = Screen(out)
-        show_report(report, screen)
-        if cues:
-            show_cues(cues, settings.cue, screen)
-
-    document = preflight_document(report, cues)
-    emit(document, options.output, out, show, indent=None)
-    may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
-    if may_go_on and not (options.output.json or options.output.quiet):
-        print("next: the same command with `assess` in the place of `preflight`", file=err)
-    return PreflightError.exit_code if report.status == "fail" else 0

@@ -22,7 +22,7 @@ from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.probing import probe
 from stopadvisor.report.documents.probe import probe_document
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.words import listed, plural, share, shell_quote
 
 __all__ = ["command", "run"]

@@ -117,7 +117,7 @@ class _BarProgress:
             TimeRemainingColumn,
         )
 
-        from stopadvisor.report.text.screen import LocaleConsole
+        from stopadvisor.report.screen import LocaleConsole
 
         self._console = LocaleConsole(file=err, highlight=False)
         self._bar = Progress(

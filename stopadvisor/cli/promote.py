@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
+from stopadvisor.cli.options import OUTPUT, PATH, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.policy.folder import check_promotion, promote
-from stopadvisor.report.documents.promote import promote_document
 from stopadvisor.report.rewrite import refresh_report
-from stopadvisor.report.text.policies import show_promotion
+from stopadvisor.report.sheets.promote import promote_sheet
 from stopadvisor.runs.storage import lock_directory
 
-__all__ = ["PromoteOptions", "command", "run"]
-
-
-@dataclass(frozen=True)
-class PromoteOptions:
-    """Which policy to put in use."""
-
-    policy: Path
-    output: OutputOptions = field(default_factory=OutputOptions)
+__all__ = ["command"]
 
 
 @click.command(
@@ -39,25 +29,19 @@ class PromoteOptions:
 )
 @click.argument("policy", metavar="POLICY", type=PATH)
 @declare(*OUTPUT)
-def command(policy: Path, **params: Any) -> int:
+def command(policy: Path, *, json: bool, quiet: bool) -> int:
     """Make POLICY the one in use: policy.joblib in its folder becomes a copy of it.
 
     `calibrate` does this with the last policy that it certified.  Nothing is lost: the policy that
     was in use keeps a file of its own, which can be promoted again.
     """
-    return run(PromoteOptions(policy, take(OutputOptions, params)), sys.stdout, sys.stderr)
-
-
-def run(options: PromoteOptions, out: TextIO, err: TextIO) -> int:
-    """Promote, and say what is in use now."""
-    original = options.policy
-    check_promotion(original)  # refused before a lock is left in a folder that is no run
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        with lock_directory(original.parent):
-            found = promote(original)
-        remarks = refresh_report(original.parent)
+    check_promotion(policy)  # refused before a lock is left in a folder that is no run
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        with lock_directory(policy.parent):
+            promotion = promote(policy)
+        remarks = refresh_report(policy.parent)
         for remark in remarks:
             progress.remark(f"note: {remark}")
-    document = promote_document(found, original, remarks)
-    emit(document, options.output, out, show_promotion)
+    promotion = replace(promotion, remarks=tuple(remarks))
+    show(promotion, promote_sheet(promotion), json=json)
     return 0

@@ -1,49 +1,73 @@
-"""`stopadvisor schema`: the JSON Schema of what `--json` prints, from files in the package."""
+"""`stopadvisor schema`: the JSON Schema of what `--json` prints, derived from result classes."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, field
+import json as json_text
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import files
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from stopadvisor.cli.options import OUTPUT, OutputOptions, declare, emit, take
+from stopadvisor.cli.options import OUTPUT, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.json_text import parse_json
-from stopadvisor.report.documents.program import schema_list_document
-from stopadvisor.report.text.schema import show_schemas
+from stopadvisor.report.sheet import Sheet
+from stopadvisor.results import schema_of
 
-__all__ = ["SchemaOptions", "command", "run"]
+__all__ = ["RESULTS", "command", "result_class"]
+
+RESULTS = {
+    "preflight": ("stopadvisor.collection.preflight:PreflightReport", "and `preflight.json`"),
+    "promote": ("stopadvisor.policy.folder:Promotion", ""),
+    "schema-list": ("stopadvisor.cli.schema:SchemaList", "`schema --json`, without a name"),
+}
+"""By the name of a schema: the class of the result, and where else than `NAME --json` it is."""
 
 _FOLDER = files("stopadvisor.report").joinpath("schemas")
 
 
 @dataclass(frozen=True)
-class SchemaOptions:
-    """Which schema to show."""
+class SchemaEntry:
+    """One schema."""
 
-    name: str | None = None
-    """None: the list of them."""
-    output: OutputOptions = field(default_factory=OutputOptions)
+    name: str
+    """For `stopadvisor schema NAME`."""
+    describes: str
+    """Which command prints such a document, and which file holds one."""
 
 
-class _Name(click.ParamType[str]):
-    name = "name"
+@dataclass(frozen=True)
+class SchemaList:
+    """`schema --json`, without a name."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in _names():
-            self.fail(f"there is no schema {value!r}; there are {', '.join(_names())}", param, ctx)
-        return str(value)
+    schemas: tuple[SchemaEntry, ...]
+    """All there are."""
+
+
+def result_class(name: str) -> Any:
+    """Import the class of a result."""
+    module, _, kind = RESULTS[name][0].partition(":")
+    return getattr(import_module(module), kind)
 
 
 def _names() -> list[str]:
-    return sorted(file.name.removesuffix(".json") for file in _FOLDER.iterdir())
+    return sorted({*RESULTS, *(file.name.removesuffix(".json") for file in _FOLDER.iterdir())})
 
 
-def _read(name: str) -> str:
-    return _FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8")
+def _describes(name: str) -> str:
+    if name not in RESULTS:
+        return str(parse_json(_FOLDER.joinpath(f"{name}.json").read_bytes())["description"])
+    beside = RESULTS[name][1]
+    return beside if beside.startswith("`") else f"`{name} --json` {beside}".strip()
+
+
+def _check(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    if name is not None and name not in _names():
+        there = ", ".join(_names())
+        raise click.BadParameter(f"there is no schema {name!r}; there are {there}", ctx, param)
+    return name
 
 
 @click.command(
@@ -51,21 +75,20 @@ def _read(name: str) -> str:
     cls=Command,
     examples=["stopadvisor schema", "stopadvisor schema assess > assess.schema.json"],
 )
-@click.argument("name", required=False, type=_Name())
+@click.argument("name", required=False, callback=_check)
 @declare(*OUTPUT)
-def command(name: str | None, **params: Any) -> int:
+def command(name: str | None, *, json: bool, quiet: bool) -> int:
     """Print the JSON Schema of the documents that `--json` prints, by NAME; without one, a list.
 
     A document is named for the command that prints it.
     """
-    return run(SchemaOptions(name, take(OutputOptions, params)), sys.stdout, sys.stderr)
-
-
-def run(options: SchemaOptions, out: TextIO, err: TextIO) -> int:
-    """Print one schema, or what there is."""
-    if options.name is not None:
-        print(_read(options.name), end="", file=out)
-        return 0
-    described = {name: str(parse_json(_read(name))["description"]) for name in _names()}
-    emit(schema_list_document(described), options.output, out, show_schemas)
+    if name is None:
+        schemas = SchemaList(tuple(SchemaEntry(each, _describes(each)) for each in _names()))
+        facts = tuple((row.name, row.describes) for row in schemas.schemas)
+        show(schemas, Sheet("JSON Schemas: stopadvisor schema NAME", facts=facts), json=json)
+    elif name in RESULTS:
+        schema = {"title": name, **schema_of(result_class(name))}
+        click.echo(json_text.dumps(schema, ensure_ascii=False, indent=1))
+    else:
+        click.echo(_FOLDER.joinpath(f"{name}.json").read_bytes(), nl=False)
     return 0

@@ -39,8 +39,11 @@ class CueExample:
     """A question whose forced answer at the end of its thinking is not its natural one."""
 
     id: str
+    """Of the question."""
     natural: str
+    """The answer after full thinking."""
     forced: str
+    """The forced answer."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,9 @@ class CueRow:
     """What one cue does at the end of thinking."""
 
     name: str
+    """Of the cue."""
     cue: str
+    """Its text."""
     status: Status
     """Of the agreement: pass, warn or fail."""
     forced_accuracy: float | None
@@ -109,7 +114,9 @@ class CueRow:
     agreement: float | None
     """Share of finished traces whose forced and natural answers agree; None without any."""
     mean_probe_tokens: float
+    """Tokens of a forced answer."""
     mean_think_tokens: float
+    """Tokens of thinking."""
     same_traces: float
     """Share of the traces that are those of the first cue."""
 
@@ -119,9 +126,11 @@ class CueComparison:
     """Several cues on the same fit questions."""
 
     n_questions: int
+    """Fit questions asked."""
     natural_accuracy: float | None
     """Share of visible answers after full thinking that are right; None without any gold."""
     rows: tuple[CueRow, ...]
+    """One for each cue."""
 
 
 def compare_cues(

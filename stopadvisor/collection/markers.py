@@ -67,6 +67,7 @@ class MarkerWord:
     """One candidate, and how the traces use it."""
 
     text: str
+    """The word."""
     ids: tuple[tuple[int, ...], ...]
     """Token ids with which it begins a sentence."""
     sentences: int
@@ -86,7 +87,9 @@ class MarkerFindings:
     """All candidates, the most frequent first."""
 
     words: tuple[MarkerWord, ...]
+    """The most frequent first."""
     n_traces: int
+    """Traces they were counted in."""
     n_tokens: int
     """Thinking tokens of all traces."""
     without: float

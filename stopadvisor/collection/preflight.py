@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import (
@@ -21,7 +20,7 @@ from stopadvisor.answers.normal_form import (
     normalize,
 )
 from stopadvisor.collection.collect import ask_all, make_prompts
-from stopadvisor.collection.cues import CueAgreement, CueExample, agreement, below
+from stopadvisor.collection.cues import CueAgreement, CueComparison, CueExample, agreement, below
 from stopadvisor.collection.markers import MarkerFindings, count_words
 from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
 from stopadvisor.constants import TRUNCATED_WARN
@@ -31,7 +30,7 @@ from stopadvisor.probes.positions import marker_positions
 from stopadvisor.progress import NullProgress, Progress
 from stopadvisor.workload.questions import Question
 
-__all__ = ["PREFLIGHT_QUESTIONS", "PreflightReport", "WrongExample", "run_preflight"]
+__all__ = ["PREFLIGHT_QUESTIONS", "PreflightReport", "WrongExample", "run_preflight", "worst"]
 
 PREFLIGHT_QUESTIONS = 16
 PREFIX_BUDGET = 32
@@ -56,39 +55,39 @@ class WrongExample:
     """A question that was answered wrong, for the reader to see why."""
 
     id: str
+    """Of the question."""
     question: str
     """The last message, its first characters."""
     gold: str
+    """The right answer."""
     answer: str | None
     """What was read out of the reply; None where nothing could be."""
 
 
 @dataclass(frozen=True)
 class PreflightReport:
-    """All checks on one engine, plan and workload."""
+    """`preflight --json` and `preflight.json`: all checks on one engine, plan and workload."""
 
+    status: Status
+    """The worst of the checks."""
     checks: tuple[Check, ...]
+    """What was tried."""
     agreement: float | None
-    """Share of finished traces whose forced and natural answers agree; None without any."""
+    """Share of finished traces whose forced and natural answers agree; null without any."""
     examples: tuple[CueExample, ...]
+    """Some that do not."""
     accuracy: float | None
-    """Share of right answers at the end of thinking, of questions with gold; None without any."""
+    """Share of right answers at the end of thinking, of questions with gold; null without any."""
     wrong: tuple[WrongExample, ...]
     """Some that are not."""
     n_questions: int
+    """Fit questions asked."""
     marker_words: MarkerFindings
     """Words that begin sentences when the model turns back."""
     cost: ProbeCost | None
-    """What the plan's probes will decode; None where it names no places yet."""
-
-    @property
-    def status(self) -> Status:
-        """The worst of the checks."""
-        return max((c.status for c in self.checks), key=_SEVERITY.index)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content of ``preflight.json``."""
-        return {"schema": 1, "status": self.status, **asdict(self)}
+    """What the plan's probes will decode; null where a pilot has to settle their places."""
+    cues: CueComparison | None
+    """With `--compare-cues`, null otherwise and in the file."""
 
     def raise_on_failure(self) -> None:
         """Refuse to go on with an engine that failed."""
@@ -159,22 +158,24 @@ def run_preflight(
     agreed = agreement(questions, traces, final, grader)
     verdicts, wrong = _graded(questions, traces, final, right or grader)
     accuracy = sum(verdicts) / len(verdicts) if verdicts else None
+    checks = (
+        _markers(traces, plan),
+        *engine.prompt_checks(prompts),
+        _truncation(traces, plan),
+        _budgets(traces, full),
+        _think_cap(traces, capped, prefix),
+        _cue(questions, final),
+        _answer_cap(forced, plan),
+        _escape(questions, traces, full),
+        _agreement(agreed),
+        *([] if accuracy is None else [_accuracy(accuracy, wrong, len(verdicts))]),
+        _marker_words(words, traces, plan),
+        _numbers(traces, plan, engine.capabilities.vocabulary),
+        *engine.engine_checks(prompts[0], plan),
+    )
     return PreflightReport(
-        checks=(
-            _markers(traces, plan),
-            *engine.prompt_checks(prompts),
-            _truncation(traces, plan),
-            _budgets(traces, full),
-            _think_cap(traces, capped, prefix),
-            _cue(questions, final),
-            _answer_cap(forced, plan),
-            _escape(questions, traces, full),
-            _agreement(agreed),
-            *([] if accuracy is None else [_accuracy(accuracy, wrong, len(verdicts))]),
-            _marker_words(words, traces, plan),
-            _numbers(traces, plan, engine.capabilities.vocabulary),
-            *engine.engine_checks(prompts[0], plan),
-        ),
+        status=worst(checks),
+        checks=checks,
         agreement=agreed.share,
         examples=agreed.examples[:EXAMPLES],
         accuracy=accuracy,
@@ -182,7 +183,13 @@ def run_preflight(
         n_questions=len(questions),
         marker_words=words,
         cost=expected_cost(plan, traces, sum(p.probe_tokens for p in forced) / len(forced)),
+        cues=None,
     )
+
+
+def worst(checks: Sequence[Check]) -> Status:
+    """Return the status that all checks together have."""
+    return max((check.status for check in checks), key=_SEVERITY.index)
 
 
 def _check(name: str, status: Status, detail: str, advice: str) -> Check:

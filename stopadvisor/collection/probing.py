@@ -19,12 +19,12 @@ import numpy as np
 
 from stopadvisor.answers.function_grader import Graders, open_graders
 from stopadvisor.collection.collect import collect
-from stopadvisor.collection.cues import CUE_QUESTIONS, CueComparison, compare_cues
+from stopadvisor.collection.cues import CUE_QUESTIONS, compare_cues
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_grader, regrade
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.pilot import CAP_STEP, cue_ids, thinking_cap
-from stopadvisor.collection.preflight import PreflightReport, run_preflight
+from stopadvisor.collection.preflight import PreflightReport, run_preflight, worst
 from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle
 from stopadvisor.collection.settings import (
@@ -40,6 +40,7 @@ from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadErro
 from stopadvisor.json_text import parse_json
 from stopadvisor.probes.plan import Check, Engine, ProbePlan
 from stopadvisor.progress import Progress, report_remarks
+from stopadvisor.results import to_document
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
@@ -159,7 +160,7 @@ def _remarks_on_traces(workload: Workload, settings: ProbeSettings) -> list[str]
 
 def try_engine(
     settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, compare: bool = False
-) -> tuple[PreflightReport, CueComparison | None]:
+) -> PreflightReport:
     """Run the preflight alone, on fit questions, and compare cues where that is wanted.
 
     Raises
@@ -195,15 +196,15 @@ def try_engine(
         if shortage is not None:
             advice = "add questions: `probe` and `assess` refuse so few"
             check = Check("questions", "warn", shortage, advice)
-            report = replace(report, checks=(check, *report.checks))
-        cues = None
+            checks = (check, *report.checks)
+            report = replace(report, status=worst(checks), checks=checks)
         if compare:
             asked = fit[: settings.limit or CUE_QUESTIONS]
             known = settings.cue in CUES.values()
             named = dict(CUES) if known else {**CUES, "yours": settings.cue}
-            cues = compare_cues(engine, asked, plan, named, **how)
+            report = replace(report, cues=compare_cues(engine, asked, plan, named, **how))
         report_remarks(engine.remarks, progress, set())
-    return report, cues
+    return report
 
 
 def _probe_with(
@@ -413,7 +414,7 @@ class _Probing:
             named=[word["text"] for word in run.manifest.get("markers", [])] or None,
             progress=self.progress,
         )
-        write_json_atomically(file, report.to_dict())
+        write_json_atomically(file, to_document(report))
         for check in report.checks:
             if check.status == "warn":
                 self.progress.remark(f"preflight: {check.name}: {check.detail}; {check.advice}")

@@ -44,6 +44,7 @@ class ProbeCost:
     """What probing decodes for a question, beside its thinking; means over a few traces."""
 
     probes: float
+    """Probes a question."""
     decoded_tokens: float
     """Of all forced answers, and of visible ones with on-stop ``answer``."""
     share_of_thinking: float | None

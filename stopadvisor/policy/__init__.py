@@ -1,6 +1,7 @@
 """The frozen policy: its file, read with distrust, and the stepper that decides; numpy at most."""
 
 __all__ = [
-    "budgets", "claims", "engine_settings", "file", "folder", "frozen", "requests", "schema",
-    "session", "signature", "stepper", "template_arguments", "triggers", "upgrade"
+    "budgets", "claims", "engine_settings", "file", "folder", "frozen", "promises",
+    "requests", "schema", "session", "signature", "stepper", "template_arguments", "triggers",
+    "upgrade"
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.json_text import parse_json
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
+from stopadvisor.policy.promises import promise_of, says_lost
 from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.printable import short_repr
 from stopadvisor.runs.ledger import CALIBRATION
@@ -120,15 +121,26 @@ def put(
 
 @dataclass(frozen=True)
 class Promotion:
-    """A policy that was put in use."""
+    """`promote --json`: which policy is in use now, and which was before."""
 
-    policy: Policy
+    policy: Path
+    """The file that was named."""
+    digest: str
+    """Its digest."""
+    kind: str
+    """`stop` or `full-budget`."""
+    alpha: float | None
+    """What it promises; null for one that never stops."""
     current: Path
-    """The copy."""
-    before: Policy | None
-    """The policy in use until then; None where there was none that can be read."""
-    kept_as: Path | None
-    """Where that one lies."""
+    """Its copy, the policy in use."""
+    previous_digest: str | None
+    """Of the policy in use before; null where there was none that can be read."""
+    previous_policy: Path | None
+    """Where that one is kept, to be promoted again; null where there was none."""
+    remarks: tuple[str, ...]
+    """What the reader should know."""
+    promise: str | None = None
+    """All that it promises in words, where it is not about lost answers alone."""
 
 
 def check_promotion(original: Path) -> tuple[Policy, bytes]:
@@ -197,7 +209,18 @@ def promote(original: Path) -> Promotion:
     # Until this is done, whoever requires a signature is refused, and nobody is deceived.
     _copy_signature(original, current)
     replace_file(folder / CALIBRATION, calibration)
-    return Promotion(policy, current, before, kept_as)
+    certificate = policy.content["certificate"]
+    return Promotion(
+        policy=original,
+        digest=policy.digest,
+        kind=policy.kind,
+        alpha=None if certificate is None else certificate["alpha"],
+        current=current,
+        previous_digest=None if before is None else before.digest,
+        previous_policy=kept_as,
+        remarks=(),
+        promise=None if certificate is None or says_lost(certificate) else promise_of(certificate),
+    )
 
 
 def _copy_signature(original: Path, copy: Path) -> None:

@@ -243,7 +243,9 @@ class Check:
     """One thing that preflight tried."""
 
     name: str
+    """What was tried."""
     status: Status
+    """`pass`, `warn` or `fail`."""
     detail: str
     """What was seen."""
     advice: str = ""

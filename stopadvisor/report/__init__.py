@@ -1,3 +1,3 @@
 """Results as JSON documents, texts, pictures and one page; formats, and never computes."""
 
-__all__ = ["documents", "html", "junit", "rewrite", "text", "words"]
+__all__ = ["documents", "html", "junit", "rewrite", "screen", "sheet", "sheets", "text", "words"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stopadvisor.assessment.evidence import overthinks
+from stopadvisor.policy.promises import promised
 from stopadvisor.report.words import (
     COMMON_STACK,
     advised_point,
@@ -20,7 +21,6 @@ from stopadvisor.report.words import (
     on_stack,
     percent,
     points,
-    promised,
     share,
     whole_percent,
 )

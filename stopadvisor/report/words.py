@@ -38,7 +38,6 @@ __all__ = [
     "percent",
     "plural",
     "points",
-    "promised",
     "reason",
     "risk_difference",
     "rule_headline",
@@ -108,11 +107,6 @@ _KINDS = {
 def share(value: float | None) -> str:
     """A share in 0–1 as a percentage."""
     return "-" if value is None else f"{100 * value:.1f}%"
-
-
-def promised(alpha: float) -> str:
-    """A risk target as a percentage, as it was asked for."""
-    return f"{100 * alpha:.10g}%"
 
 
 def percent(value: float | None) -> str:

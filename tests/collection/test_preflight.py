@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from stopadvisor.collection.preflight import PreflightReport, run_preflight
 from stopadvisor.engines.chat import Chat
 from stopadvisor.errors import EngineError, PreflightError
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.results import to_json
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 from tests.scripted import ScriptedEngine, write_sums
@@ -86,7 +86,7 @@ def test_each_fault_is_caught(
     assert found.status == status
     assert detail in found.detail
     assert found.advice
-    json.dumps(report.to_dict(), allow_nan=False)
+    to_json(report)
 
 
 def test_a_failure_says_what_to_do(questions: tuple[Question, ...]) -> None:
@@ -223,7 +223,7 @@ def test_what_is_not_finite_fails(questions: tuple[Question, ...], value: float)
 
     report, status = check(Broken(), questions)
     assert status["numbers"] == "fail"
-    json.dumps(report.to_dict(), allow_nan=False)
+    to_json(report)
 
 
 # --- Markers and template, where the engine shows its chat ----------------------------------------

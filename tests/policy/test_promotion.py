@@ -130,7 +130,7 @@ def test_a_copy_without_an_original_keeps_its_own_calibration(run: Path) -> None
     digest = load_policy(first).digest
     for file in (first, calibration_of(first)):
         file.unlink()
-    kept = promote(run / "policy-a15-other.joblib").kept_as
+    kept = promote(run / "policy-a15-other.joblib").previous_policy
     assert kept is not None
     assert named(calibration_of(kept)) == load_policy(kept).digest == digest
 
@@ -139,7 +139,7 @@ def test_no_calibration_of_another_is_kept_for_a_copy(run: Path) -> None:
     for file in run.glob("policy-a15-first*"):
         file.unlink()
     (run / CALIBRATION).write_text('{"digest": "of another"}')
-    kept = promote(run / "policy-a15-other.joblib").kept_as
+    kept = promote(run / "policy-a15-other.joblib").previous_policy
     assert kept is not None
     assert not calibration_of(kept).exists()
     content = build_policy(full_budget_content())

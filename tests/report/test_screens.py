@@ -22,8 +22,8 @@ from stopadvisor import __version__
 from stopadvisor.cli.main import main
 from stopadvisor.policy.folder import calibration_of
 from stopadvisor.report.headline import run_headline
+from stopadvisor.report.screen import LocaleConsole, Screen
 from stopadvisor.report.text.run import show_summary
-from stopadvisor.report.text.screen import LocaleConsole, Screen
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
 from tests.material import archive_arrays, forget_looks, make_run, write_archive

@@ -2,6 +2,5 @@
 
 __all__ = [
     "assess", "calibrate", "diff", "fields", "inspect", "label", "monitor", "parts", "plan",
-    "probe", "profile_serving", "program", "promote", "run", "study", "transfer", "verify",
-    "written"
+    "probe", "profile_serving", "program", "run", "study", "transfer", "verify", "written"
 ]  # fmt: skip

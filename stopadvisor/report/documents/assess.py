@@ -10,6 +10,7 @@ from stopadvisor.assessment.choice import Choice
 from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult
+from stopadvisor.policy.promises import asked
 from stopadvisor.report.documents.fields import Document, fields_of, fill
 from stopadvisor.report.documents.parts import (
     GradedByField,
@@ -20,7 +21,6 @@ from stopadvisor.report.documents.parts import (
     WeightFields,
 )
 from stopadvisor.report.headline import assessed_headline
-from stopadvisor.report.promises import asked
 from stopadvisor.rules.costs import Serving, ServingCost
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import grid_positions

@@ -10,6 +10,7 @@ from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.certification.issue import PolicyFiles
 from stopadvisor.policy.frozen import shown_expectation
+from stopadvisor.policy.promises import asked
 from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import (
@@ -22,7 +23,6 @@ from stopadvisor.report.documents.parts import (
 )
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
 from stopadvisor.report.headline import calibrated_headline
-from stopadvisor.report.promises import asked
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import at_budget, schedule_of

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.promises import counted, promise_of, says_lost
 from stopadvisor.probes.plan import plan_cue
 from stopadvisor.report.documents.calibrate import where_of
 from stopadvisor.report.documents.fields import Document, fill
-from stopadvisor.report.promises import counted, promise_of, says_lost
 from stopadvisor.report.words import number, percent, share
 from stopadvisor.rules.families import rule_name
 

@@ -1,8 +1,8 @@
-"""What the program itself prints as JSON: an error, a shell's script, its samples and schemas."""
+"""What the program itself prints as JSON: an error, a shell's script and its samples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -12,11 +12,9 @@ __all__ = [
     "CompletionDocument",
     "ErrorDocument",
     "SamplesDocument",
-    "SchemaListDocument",
     "completion_document",
     "error_document",
     "samples_document",
-    "schema_list_document",
 ]
 
 
@@ -47,17 +45,6 @@ class SamplesDocument(Document):
     workloads: Annotated[list[str], "The workload files in it."]
 
 
-class _SchemaEntry(TypedDict):
-    name: Annotated[str, "For `stopadvisor schema NAME`."]
-    describes: Annotated[str, "Which command prints such a document, and which file holds one."]
-
-
-class SchemaListDocument(Document):
-    """`schema --json`, without a name."""
-
-    schemas: Annotated[list[_SchemaEntry], "All there are."]
-
-
 def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
     """Build the document of an error."""
     return {"error": {"type": kind, "message": message, "exit_code": exit_code}}
@@ -76,11 +63,3 @@ def samples_document(folder: Path, model: str, workloads: Sequence[str]) -> Samp
         model=folder / model,
         workloads=[folder / name for name in workloads],
     )
-
-
-def schema_list_document(described: Mapping[str, str]) -> SchemaListDocument:
-    """Build the document of the schemas there are, from what each describes."""
-    rows: list[_SchemaEntry] = [
-        {"name": name, "describes": describes} for name, describes in described.items()
-    ]
-    return fill(SchemaListDocument, schemas=rows)

@@ -14,6 +14,7 @@ import numpy as np
 
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import Signal, Spread
+from stopadvisor.policy.promises import MEANINGS, promised
 from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.figures.data import (
     AlphaFigure,
@@ -22,16 +23,7 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.promises import MEANINGS
-from stopadvisor.report.words import (
-    favoured,
-    kind_points,
-    listed,
-    percent,
-    promised,
-    risk_difference,
-    share,
-)
+from stopadvisor.report.words import favoured, kind_points, listed, percent, risk_difference, share
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stopadvisor.assessment.recommendation import PROVISIONAL, probability_words
+from stopadvisor.policy.promises import counted, promised, says_lost
 from stopadvisor.report.headline import (
     Effect,
     assessed_effect,
@@ -20,7 +21,6 @@ from stopadvisor.report.headline import (
     measured_regime,
     other_stacks,
 )
-from stopadvisor.report.promises import counted, says_lost
 from stopadvisor.report.text.assess import graded_rows, next_command
 from stopadvisor.report.words import (
     advised_otherwise,
@@ -30,7 +30,6 @@ from stopadvisor.report.words import (
     listed,
     percent,
     points,
-    promised,
     rule_headline,
     share,
     why,

@@ -1,6 +1,6 @@
 """What a command prints for people."""
 
 __all__ = [
-    "assess", "calibrate", "inspect", "label", "monitor", "plan", "policies", "preflight", "run",
-    "schema", "screen", "study", "transfer", "verify", "written"
+    "assess", "calibrate", "inspect", "label", "monitor", "plan", "policies", "run", "study",
+    "transfer", "verify", "written"
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
+from stopadvisor.policy.promises import promise_of
 from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.headline import (
     Effect,
@@ -18,8 +19,7 @@ from stopadvisor.report.headline import (
     other_stacks,
     saving_words,
 )
-from stopadvisor.report.promises import promise_of
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from stopadvisor.policy.promises import counted, loss_name, promised
 from stopadvisor.report.headline import (
     accuracy_words,
     answers_label,
@@ -16,10 +17,9 @@ from stopadvisor.report.headline import (
     other_stacks,
     saving_words,
 )
-from stopadvisor.report.promises import counted, loss_name
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.text.assess import graded_rows
 from stopadvisor.report.text.label import label_counts, more_labels
-from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     BRACKETS,
     advised_otherwise,
@@ -27,7 +27,6 @@ from stopadvisor.report.words import (
     listed,
     number,
     percent,
-    promised,
     rule_headline,
     share,
     shell_quote,

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from stopadvisor.report.headline import expected_effect, policy_headline
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.text.calibrate import evidence, expectation, meaning, pointwise
-from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import listed, number, plural, share, shell_quote
 from stopadvisor.rules.families import rule_name
 

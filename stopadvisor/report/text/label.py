@@ -10,7 +10,7 @@ from typing import TextIO
 
 from stopadvisor.report.documents.label import LabelDocument
 from stopadvisor.report.documents.parts import LabelFields
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.words import listed, percent, plural, share, shell_quote
 
 __all__ = ["KEYS", "label_counts", "more_labels", "show_labels", "show_question"]

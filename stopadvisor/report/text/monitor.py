@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from stopadvisor.report.documents.monitor import MonitorDocument
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.words import plural, share
 
 __all__ = ["fact_rows", "show_monitoring", "verdict_sentence"]

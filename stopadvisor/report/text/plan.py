@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
+from stopadvisor.policy.promises import loss_name, promised
 from stopadvisor.report.documents.plan import PlanDocument
-from stopadvisor.report.promises import loss_name
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.text.assess import show_label_needs, show_label_savings
-from stopadvisor.report.text.screen import Screen
-from stopadvisor.report.words import plural, promised, share
+from stopadvisor.report.words import plural, share
 
 __all__ = ["show_plan"]
 

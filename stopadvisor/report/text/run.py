@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
+from stopadvisor.policy.promises import promised
 from stopadvisor.report.headline import change_words, run_effect
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.words import (
     BRACKETS,
     COMMON_STACK,
@@ -14,7 +15,6 @@ from stopadvisor.report.words import (
     interval,
     percent,
     plural,
-    promised,
     share,
     shell_quote,
 )

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Any, TextIO
 
-from stopadvisor.report.text.screen import WIDTH, Screen
+from stopadvisor.report.screen import WIDTH, Screen
 from stopadvisor.report.words import cell
 
 __all__ = ["show_list", "show_skipped", "show_study"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from stopadvisor.report.documents.transfer import TransferFields
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.words import interval, number, percent, share
 
 __all__ = ["show_transfer"]

@@ -9,18 +9,10 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
+from stopadvisor.policy.promises import counted, loss_name, promise_of, promised
 from stopadvisor.report.headline import Effect, change_words, saving_words, verified_effect
-from stopadvisor.report.promises import counted, loss_name, promise_of
-from stopadvisor.report.text.screen import Screen, Tone
-from stopadvisor.report.words import (
-    BRACKETS,
-    explained,
-    interval,
-    plural,
-    promised,
-    share,
-    shell_quote,
-)
+from stopadvisor.report.screen import Screen, Tone
+from stopadvisor.report.words import BRACKETS, explained, interval, plural, share, shell_quote
 
 __all__ = ["show_verification"]
 

@@ -17,7 +17,7 @@ from stopadvisor.report.documents.written import (
     WorkloadDocument,
 )
 from stopadvisor.report.headline import gains, goodput_headline
-from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.screen import Screen
 from stopadvisor.report.words import listed, number, percent, plural, share, shell_quote
 
 __all__ = [

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stopadvisor.report.words import promised
 from stopadvisor.rules.losses import LOST, Guarantee
 
-__all__ = ["MEANINGS", "asked", "counted", "loss_name", "promise_of", "says_lost"]
+__all__ = ["MEANINGS", "asked", "counted", "loss_name", "promise_of", "promised", "says_lost"]
 
 Document = Mapping[str, Any]
 
@@ -38,6 +37,11 @@ MEANINGS = {
     ),
 }
 """By loss: what is said of a share, and what that means."""
+
+
+def promised(alpha: float) -> str:
+    """A limit as a percentage, as it was asked for."""
+    return f"{100 * alpha:.10g}%"
 
 
 def loss_name(certificate: Document | None) -> str:

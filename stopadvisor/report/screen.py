@@ -20,8 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from stopadvisor.printable import printable
+from stopadvisor.report.sheet import Section, Sheet, Tone
 
-__all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone"]
+__all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone", "draw"]
 
 WIDTH = 80
 WIDEST = 120
@@ -44,8 +45,18 @@ _PLAIN = str.maketrans(
 _TRAILING = re.compile(r" +(?=(\x1b\[[0-9;]*m)*$)")
 """Spaces at the end of a line, before what ends its style too."""
 
-Tone = Literal["good", "doubtful", "bad"]
 _TONES = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red", None: "bold"}
+
+
+def draw(sheet: Sheet, out: TextIO) -> None:
+    """Print a sheet."""
+    screen = Screen(out)
+    screen.headline(sheet.headline, sheet.tone)
+    screen.facts(sheet.facts, sheet.command, sheet.command_name)
+    for section in sheet.sections:
+        screen.section(section)
+    if sheet.footnote:
+        screen.note(sheet.footnote)
 
 
 class LocaleConsole(Console):
@@ -72,12 +83,25 @@ class Screen:
         """The result, first of all."""
         self._print(_styled(text, _TONES[tone]))
 
-    def facts(self, rows: Iterable[tuple[str, str]], command: str | None = None) -> None:
+    def section(self, section: Section) -> None:
+        """A title, a table or facts, paragraphs."""
+        if section.header:
+            self.table(section.title, section.header, section.rows, left=section.left)
+        else:
+            if section.title:
+                self.title(section.title)
+            self.facts((name, value) for name, value in section.rows)
+        for text in section.texts:
+            self.text(text)
+
+    def facts(
+        self, rows: Iterable[tuple[str, str]], command: str | None = None, called: str = "next"
+    ) -> None:
         """Name and value, one a line, values wrapped beside their names; above them a command."""
         rows = list(rows)
         self._names = max((len(name) for name, _ in rows), default=0)
         if command is not None:
-            self.command(command)
+            self.command(command, called)
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")

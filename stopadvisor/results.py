@@ -1,0 +1,145 @@
+"""Results as JSON and as JSON Schema, both derived from frozen dataclasses.
+
+A result is a frozen dataclass of plain values with a sentence under each field.  Its JSON has the
+field names as keys.  A field whose default is None is optional: it is left out while it is None.
+Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.
+
+Knows no result.  Only reading a document back and deriving a schema load pydantic, so that printing
+a result, `--help` and the loader of policies do not pay for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
+from functools import cache
+from inspect import getsource
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stopadvisor.errors import ProbeError
+from stopadvisor.printable import json_safe
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["SCHEMA", "from_document", "schema_of", "sentences_of", "to_document", "to_json"]
+
+SCHEMA = 1
+"""Of every document; raised when a program that reads one has to change."""
+
+Result = TypeVar("Result")
+
+
+def to_document(result: DataclassInstance) -> dict[str, Any]:
+    """Return a result as the JSON object that commands print and runs keep."""
+    return {"schema": SCHEMA, **_plain_fields(result)}
+
+
+def to_json(result: DataclassInstance, *, indent: int | None = 1) -> str:
+    """Return a result as JSON text, in which no control character can steer a terminal."""
+    document = to_document(result)
+    return json_safe(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent))
+
+
+def from_document(kind: type[Result], document: object, where: object) -> Result:
+    """Read a result back; `where` names the document in the error.
+
+    Raises
+    ------
+    ProbeError
+        It is not the document of such a result.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise ProbeError(
+            f"{where}: not a {kind.__name__}: {place}: {first['msg']}, got {first['input']!r:.80}"
+        ) from error
+
+
+def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
+    return {
+        _key(each): _plain(held)
+        for each in fields(value)
+        if (held := getattr(value, each.name)) is not None or each.default is not None
+    }
+
+
+def _key(each: Field[Any]) -> str:
+    return str(each.metadata.get("alias", each.name))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain_fields(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"a result holds plain values only, got {type(value).__name__}: {value!r:.80}")
+
+
+# --- Schemas --------------------------------------------------------------------------------------
+
+
+def schema_of(kind: type[DataclassInstance]) -> dict[str, Any]:
+    """Return the JSON Schema of a result's document, each field described by its sentence."""
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Described(GenerateJsonSchema):
+        def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+            described = super().dataclass_schema(schema)
+            _describe(described, schema["cls"])
+            return described
+
+    schema = TypeAdapter(kind).json_schema(schema_generator=Described)
+    # A result that holds others of its own kind is a reference to one of its definitions.
+    if "$ref" in schema:
+        schema |= schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
+    number = {"const": SCHEMA, "description": "Raised when a program that reads this must change."}
+    schema["properties"] = {"schema": number, **schema["properties"]}
+    schema["required"] = ["schema", *schema.get("required", [])]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
+    """Add the sentences, and say of optional fields that they are left out, not null."""
+    sentences = sentences_of(kind)
+    schema["required"] = [_key(each) for each in fields(kind) if each.default is not None]
+    for each in fields(kind):
+        shown = schema["properties"][_key(each)]
+        shown.pop("title", None)
+        if each.name in sentences:
+            shown["description"] = sentences[each.name]
+        if shown.pop("default", ...) is None:
+            shown["anyOf"] = [one for one in shown["anyOf"] if one != {"type": "null"}]
+            if len(shown["anyOf"]) == 1:
+                shown |= shown.pop("anyOf")[0]
+
+
+@cache
+def sentences_of(kind: type) -> dict[str, str]:
+    """Return the sentence under each field of a dataclass, those it inherits included."""
+    found: dict[str, str] = {}
+    for base in reversed([each for each in kind.__mro__ if is_dataclass(each)]):
+        (body,) = ast.parse(dedent(getsource(base))).body
+        assert isinstance(body, ast.ClassDef)
+        for line, below in zip(body.body, body.body[1:], strict=False):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                match below:
+                    case ast.Expr(ast.Constant(str(text))):
+                        found[line.target.id] = " ".join(text.split())
+    return found

@@ -1,0 +1,32 @@
+"""Sheets of saved results, held by golden files at 80 columns; no command is run."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.report.screen import draw
+from stopadvisor.report.sheet import Sheet
+from stopadvisor.report.sheets.preflight import preflight_sheet
+from stopadvisor.report.sheets.promote import promote_sheet
+from tests.goldens import Goldens
+from tests.report import results
+
+FILES = Path(__file__).resolve().parent.parent / "testdata" / "sheets"
+SHEETS = {
+    "preflight": preflight_sheet(results.PREFLIGHT, "Answer:"),
+    "promote": promote_sheet(results.PROMOTION),
+}
+
+
+@pytest.mark.parametrize("name", SHEETS)
+def test_a_sheet_on_the_screen(name: str, goldens: Goldens) -> None:
+    goldens.check(FILES / f"{name}.txt", drawn(SHEETS[name]))
+
+
+def drawn(sheet: Sheet) -> str:
+    out = StringIO()
+    draw(sheet, out)
+    return out.getvalue()
