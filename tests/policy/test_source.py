@@ -43,6 +43,14 @@ def test_its_own_source_is_fine() -> None:
     assert check(example_content(**source)) == []
 
 
+def test_each_version_that_probed_the_run_is_its_own() -> None:
+    engine = {**policy_source(IDENTITY)["engine"], "version": "5.19.0, 5.23.0"}
+    both = example_content(engine=engine)
+    assert [check(both, engine_version=version) for version in ("5.19.0", "5.23.0")] == [[], []]
+    (remark,) = check(both, engine_version="6.0")
+    assert "'6.0' here, was '5.19.0, 5.23.0' at calibration" in remark
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

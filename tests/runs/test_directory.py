@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.manifest import build_manifest, run_id, run_path
+from stopadvisor.runs.manifest import build_manifest, engine_of, identity_of, run_id, run_path
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.scripted import ScriptedEngine, write_sums
@@ -103,6 +104,38 @@ def test_more_questions_and_other_versions_keep_the_id(tmp_path: Path) -> None:
 )
 def test_what_decides_the_outcome_changes_the_id(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert make_manifest(tmp_path, **changes)["id"] != make_manifest(tmp_path)["id"]
+
+
+def test_another_version_of_the_engine_goes_on_with_a_run_and_is_recorded(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path)
+    run = RunDirectory.create(tmp_path, manifest)
+    later = {**manifest, "engine": {**manifest["engine"], "engine_version": "2"}}
+    assert run_id(later) == manifest["id"]
+    resumed = RunDirectory.resume(tmp_path, later)
+    assert resumed is not None
+    assert resumed.note_versions(manifest["engine"]) is None
+    said = resumed.note_versions(later["engine"])
+    assert said is not None
+    assert "begun with scripted 1 and goes on with 2" in said
+    again = RunDirectory.load(run.path)
+    assert engine_of(again.manifest)["engine_version"] == "1, 2"
+    assert again.note_versions(later["engine"]) is None
+    with pytest.raises(ProbeError, match=r"holds another run: engine\.dtype"):
+        RunDirectory.resume(tmp_path, {**later, "engine": {**later["engine"], "dtype": "bfloat16"}})
+
+
+def test_the_id_that_0_1_0_gave_a_run_stands(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path)
+    identity = {**identity_of(manifest), "engine": manifest["engine"]}
+    text = json.dumps(identity, sort_keys=True)
+    old = {**manifest, "id": hashlib.sha256(text.encode()).hexdigest()[:8]}
+    assert old["id"] != manifest["id"]
+    path = run_path(tmp_path, old)
+    path.mkdir()
+    RunDirectory.create(path, old)
+    RunDirectory.load(path).annotate(batch_size=3)
+    assert RunDirectory.load(path).manifest["id"] == old["id"]
+    assert run_path(tmp_path, manifest) == path
 
 
 def test_a_settled_cap_leaves_the_id_of_an_auto_run_alone(tmp_path: Path) -> None:
