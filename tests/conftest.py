@@ -9,12 +9,14 @@ import gc
 import os
 import shutil
 import signal
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import missing
 from tests.goldens import Goldens
 
 # Before torch or a tokenizer is first imported, by whichever test does so.
@@ -126,7 +128,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     if not torch.cuda.is_available():
         for item in marked:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+            item.add_marker(pytest.mark.skip(reason=missing.needs("a CUDA device")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI nothing is skipped for want of a program."""
+    report = yield
+    missing.failed_in_ci(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a file that is skipped as a whole."""
+    report = yield
+    missing.failed_in_ci(report)
+    return report
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,7 @@
 """The gateway beside the server it stands before: throughput of streams, first tokens, stops.
 
 Run: python -m tests.benchmarks.gateway [--rounds 5] [--requests 192] [--only passed|stopped]
+    [--base-url URL]
 
 Starts vLLM on the bundled model (tests/integration/setup-vllm.sh builds it) and one gateway for
 each policy, each a process of its own; what asks them is a third, so an idle machine is needed.
@@ -249,28 +250,37 @@ def policies(folder: Path) -> tuple[dict[str, Path], Policy]:
     return found, stops
 
 
+@contextmanager
+def vllm_server(folder: Path) -> Iterator[str]:
+    """Start vLLM on the bundled model; give its address."""
+    home = environment()
+    if home is None:
+        sys.exit("no vLLM environment: tests/integration/setup-vllm.sh builds it")
+    folder.mkdir()
+    server = VllmServer(home, folder, ("--reasoning-parser", "deepseek_r1"))
+    server.start()
+    try:
+        yield server.base_url
+    finally:
+        server.stop()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=192, help="in each half of a round")
     parser.add_argument("--only", choices=("passed", "stopped"))
+    parser.add_argument("--base-url", help="of a vLLM that serves the bundled model already")
     options = parser.parse_args()
-    home = environment()
-    if home is None:
-        sys.exit("no vLLM environment: tests/integration/setup-vllm.sh builds it")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         files, policy = policies(folder)
         questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions
         asked = make_requests(questions[: options.requests], policy)
-        (folder / "vllm").mkdir()
-        server = VllmServer(home, folder / "vllm", ("--reasoning-parser", "deepseek_r1"))
-        server.start()
-        stack.callback(server.stop)
-        urls = {"direct": server.base_url}
+        urls = {"direct": options.base_url or stack.enter_context(vllm_server(folder / "vllm"))}
         for key, file in files.items():
-            urls[key], _ = stack.enter_context(running_gateway(file, server.base_url))
+            urls[key], _ = stack.enter_context(running_gateway(file, urls["direct"]))
         met = asyncio.run(measure(urls, asked, options.rounds, options.only))
     return 0 if met else 1
 

@@ -1,12 +1,13 @@
 """How many audited requests a second the monitor takes in, live and from a log.
 
-Run from the repository root: ``python -m tests.benchmarks.monitor``.  Every request is audited and
-has a result; drift is watched in three features.  Live writes each record to the disk, too.  The
-same in plain float arithmetic, one product a stake, is what it costs to keep the formulas alone.
+Run from the repository root: ``python -m tests.benchmarks.monitor [--requests N]``.  Every request
+is audited and has a result; drift is watched in three features.  Live writes each record to the
+disk, too.  The same in plain float arithmetic, one product a stake, is what formulas alone cost.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,21 +19,23 @@ from stopadvisor.serving.audit_log import AuditLog, find_series, replay
 from stopadvisor.serving.watch_settings import WatchSettings
 from stopadvisor.stats.sequential import AuditProcess, AuditTest
 
-REQUESTS = 20_000
 SETTINGS = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.02, 1e6)
 
 
-def rate(work: Callable[[], None]) -> float:
-    """Audited requests a second of CPU time."""
-    start = time.process_time()
-    work()
-    return REQUESTS / (time.process_time() - start)
-
-
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=20_000)
+    n: int = parser.parse_args().requests
+
+    def rate(work: Callable[[], None]) -> float:
+        """Audited requests a second of CPU time."""
+        start = time.process_time()
+        work()
+        return n / (time.process_time() - start)
+
     rng = np.random.default_rng(0)
-    lost = (rng.random(REQUESTS) < 0.001).tolist()
-    prompts = rng.integers(20, 400, REQUESTS).tolist()
+    lost = (rng.random(n) < 0.001).tolist()
+    prompts = rng.integers(20, 400, n).tolist()
     reference = {
         "stop": [43.0, 87.0] * 100,
         "prompt_tokens": [float(v) for v in prompts[:200]],

@@ -1,12 +1,14 @@
 """What a request costs outside the model: put into form, followed through its session, judged.
 
-Run from the repository root: ``python -m tests.benchmarks.request_overhead``.  The rival is the
-plain way to keep a policy's dict safe: copy it whole for every request that reads it.  A request
-is one prompt whose trace passes every checkpoint of the shipped policy and never stops.
+Run from the repository root: ``python -m tests.benchmarks.request_overhead [--rounds N]``.  The
+rival is the plain way to keep a policy's dict safe: copy it whole for every request that reads it.
+A request is one prompt whose trace passes every checkpoint of the shipped policy and never
+stops.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import time
 from collections.abc import Callable
@@ -20,7 +22,6 @@ from stopadvisor.policy.values import to_plain
 POLICY = Path(__file__).parents[2] / "policies" / "arithmetic.joblib"
 PROMPT = "Compute 86 + 6 - 9 modulo 100."
 ANSWERS = (" 41", " 42", " 42.", " 42", "\\boxed{42}", " 42")
-ROUNDS = 15
 CLOSER_TOKENS = 2
 
 
@@ -75,10 +76,12 @@ def request_with_copy(policy: Policy, content: dict[str, object]) -> int:
     return request(policy)
 
 
-def microseconds(works: dict[str, Callable[[], int]], repeats: int) -> dict[str, float]:
+def microseconds(
+    works: dict[str, Callable[[], int]], repeats: int, rounds: int
+) -> dict[str, float]:
     """Least CPU time for one unit of work; all kinds of work in turn in every round."""
     found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, work in works.items():
             start = time.process_time()
             units = sum(work() for _ in range(repeats))
@@ -87,6 +90,9 @@ def microseconds(works: dict[str, Callable[[], int]], repeats: int) -> dict[str,
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
     policy = never_stopping(POLICY)
     content = to_plain(policy.content)
     steps = len(policy.budgets)
@@ -96,6 +102,7 @@ def main() -> None:
             "read once": lambda: request(policy) // steps,
         },
         50,
+        rounds,
     )
     print(f"{POLICY.name}: {POLICY.stat().st_size / 1000:.0f} kB, {steps} checkpoints")
     for name, time_taken in whole.items():
@@ -107,6 +114,7 @@ def main() -> None:
             "stepper alone": lambda: through_stepper(policy),
         },
         500,
+        rounds,
     )
     for name, time_taken in step.items():
         print(f"{name:24}{time_taken:8.2f} us per checkpoint")

@@ -1,11 +1,12 @@
 """CPU time of an observed checkpoint, and how that compares with scikit-learn's pipeline.
 
-Run from the repository root: ``python -m tests.benchmarks.step``.  A step is everything the stepper
-does online: normalising the raw answer, features, score and decision.
+Run from the repository root: ``python -m tests.benchmarks.step [--questions N]``.  A step is
+everything the stepper does online: normalising the raw answer, features, score and decision.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import random
 import time
@@ -20,7 +21,6 @@ from stopadvisor.rules.families import FAMILIES
 from tests.policy_content import anywhere_content, family_content
 
 REPEATS = 7
-QUESTIONS = 2000
 ANSWERS = (" 41", " 42", " 42.", " 42", "\\boxed{42}", " 42")
 
 
@@ -35,9 +35,9 @@ def microseconds(work: Callable[[], int]) -> float:
 
 
 def stepper_time(
-    family: str, *, raw: bool = True, n_trees: int = 40, where: str | None = None
+    n: int, family: str, *, raw: bool = True, n_trees: int = 40, where: str | None = None
 ) -> float:
-    """One step of a policy that never stops, so that each question has all its checkpoints."""
+    """One step of a policy that never stops, so that each of `n` questions has all checkpoints."""
     never = {"confidence": 0.0, "deer": 0.0, "entropy": 1.0}
     content = family_content(family, never.get(family, 600.0))
     if where is not None:
@@ -60,7 +60,7 @@ def stepper_time(
             }
             for j, (answer, budget) in enumerate(zip(ANSWERS, positions, strict=False))
         ]
-        for _ in range(QUESTIONS)
+        for _ in range(n)
     ]
 
     def work() -> int:
@@ -116,13 +116,17 @@ def loading_time() -> float:
 
 
 def main() -> None:
-    learned = stepper_time("learned")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--questions", type=int, default=2000)
+    n = parser.parse_args().questions
+    learned = stepper_time(n, "learned")
     for family in FAMILIES:
-        print(f"{family:16} {stepper_time(family):7.2f} us per step")
+        print(f"{family:16} {stepper_time(n, family):7.2f} us per step")
     for where in ("stride", "marker"):
-        at = stepper_time("learned", where=where)
+        at = stepper_time(n, "learned", where=where)
         print(f"{'learned':16} {at:7.2f} us per step, features of positions, {where}")
-    print(f"{'learned':16} {stepper_time('learned', raw=False):7.2f} us, answer normalised before")
+    normalised = stepper_time(n, "learned", raw=False)
+    print(f"{'learned':16} {normalised:7.2f} us, answer normalised before")
     print(f"loading          {loading_time():7.2f} ms per bundled policy, the slowest")
     if importlib.util.find_spec("sklearn") is None:
         print("scikit-learn is not installed: no comparison")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from pathlib import Path
 
 from tests.generate import ROOT, Block, table
 
-__all__ = ["BLOCKS"]
+__all__ = ["BLOCKS", "benchmarks"]
 
 
 def _markers() -> str:
@@ -18,14 +19,17 @@ def _markers() -> str:
     return table(("marker", "tests that carry it"), rows)
 
 
+def benchmarks() -> list[Path]:
+    """Modules of `tests/benchmarks` that can be run; the others are parts of them."""
+    files = sorted((ROOT / "tests" / "benchmarks").glob("*.py"))
+    return [file for file in files if 'if __name__ == "__main__"' in file.read_text("utf-8")]
+
+
 def _benchmarks() -> str:
     rows = []
-    for path in sorted((ROOT / "tests" / "benchmarks").glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if 'if __name__ == "__main__"' not in text:
-            continue  # a part of another
-        said = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
-        rows.append((f"`python -m tests.benchmarks.{path.stem}`", said))
+    for path in benchmarks():
+        purpose = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        rows.append((f"`python -m tests.benchmarks.{path.stem}`", purpose.split("\n\n")[0]))
     return table(("command", "what it measures"), rows)
 
 

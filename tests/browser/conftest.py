@@ -1,4 +1,4 @@
-"""A headless Chromium of the system, driven by playwright; what is missing is said in the skip."""
+"""A headless Chromium of the system, driven by playwright."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.missing import skip_without
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -34,25 +36,22 @@ def browser() -> Iterator[Browser]:
     asynchronous code start their own.
     """
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
-    found = executable()
-    if found is None:
-        pytest.skip(f"needs one of {', '.join(BROWSERS)}, or its path in {CHROMIUM_VARIABLE}")
+    path = executable()
+    if path is None:
+        skip_without("Chromium")
     with playwright.sync_playwright() as driver:
         # A container's root has no sandbox; the page is our own file.
-        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield started
         started.close()
 
 
 @pytest.fixture(scope="session")
 def axe() -> str:
-    """Source of axe-core; skipped where it was not fetched (npm install axe-core)."""
+    """Source of axe-core."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     named = os.environ.get(AXE_VARIABLE)
     file = Path(named) if named else cache / "stopadvisor/axe/node_modules/axe-core/axe.min.js"
     if not file.is_file():
-        pytest.skip(
-            f"needs axe-core: npm install --prefix {cache / 'stopadvisor/axe'} axe-core, or the "
-            f"path of its axe.min.js in {AXE_VARIABLE}"
-        )
+        skip_without("axe-core")
     return file.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.workload.questions import read_workload
 from tests.material import CERTIFY, write_archive
 from tests.pages import HOSTILE, hostile_run
 
@@ -131,10 +132,15 @@ def test_every_picture_says_what_it_shows(
 def test_a_script_in_a_question_stays_text(
     browser: Browser, reports: dict[str, Path], kind: str
 ) -> None:
+    workload = read_workload(reports["before"].parent / "run-hostile.jsonl")
+    asked = {question.id: question.messages[0]["content"] for question in workload.questions}
+    assert all(question.endswith(HOSTILE) for question in asked.values())
     with opened(browser, reports[kind]) as (page, noise):
-        questions = page.locator("blockquote").all_text_contents()
-        assert len(questions) == 3
-        assert all(question.endswith(HOSTILE) for question in questions)
+        examples = page.locator("#examples article")
+        assert examples.count() >= 2
+        for example in examples.all():
+            name = example.locator("p code").text_content()
+            assert example.locator("blockquote").all_text_contents() == [asked[str(name)]]
         assert page.locator("script").count() == 1
         assert page.locator("img[src]").count() == 0
         assert noise == []

@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import COMMANDS, main
+from tests import missing
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHELLS = ("bash", "zsh", "fish")
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify", "rich")
 
 needs = {
-    shell: pytest.mark.skipif(shutil.which(shell) is None, reason=f"{shell} is not installed")
+    shell: pytest.mark.skipif(shutil.which(shell) is None, reason=missing.needs(shell))
     for shell in SHELLS
 }
 

@@ -12,6 +12,7 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from tests.integration.server import NAME, TINY_REASONER, VllmServer, environment
+from tests.missing import skip_without
 
 SIZES = (120, pytest.param(400, marks=pytest.mark.long))
 """Questions whose stops and answers are held against the local engine's, one by one."""
@@ -25,7 +26,7 @@ def vllm_home() -> Path:
     """The environment that holds vLLM."""
     home = environment()
     if home is None:
-        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
+        skip_without("a vLLM environment")
     return home
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.integration.server import NAME, VllmServer, environment
 from tests.material import Call, caller
+from tests.missing import skip_without
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
@@ -39,7 +40,7 @@ def model() -> Path:
     said = subprocess.run([SETUP, "--path"], check=True, capture_output=True, text=True)
     home = Path(said.stdout.strip())
     if not (home / "finished").exists():
-        pytest.skip("no pretrained model: tests/long/setup-smollm2.sh prepares it")
+        skip_without("SmolLM2")
     return home
 
 
@@ -48,7 +49,7 @@ def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vl
     """A real vLLM server with the model."""
     home = environment()
     if home is None:
-        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
+        skip_without("a vLLM environment")
     memory = ("--kv-cache-memory-bytes", str(2**28))  # a token takes 45 KiB
     server = VllmServer(home, tmp_path_factory.mktemp("vllm"), memory, model=model)
     server.start()

@@ -26,6 +26,7 @@ from stopadvisor.policy.signature import (
     signature_path,
     signing_key,
 )
+from tests import missing
 from tests.keys import make_key
 from tests.policy_content import example_content, family_content
 
@@ -413,10 +414,9 @@ def test_a_signature_of_model_signing_is_right_here() -> None:
         check_signature(file.read_bytes() + b" ", file, [key])
 
 
+@pytest.mark.integration
 def test_model_signing_finds_ours_right(policy: Path) -> None:
-    signing = pytest.importorskip(
-        "model_signing", reason="model-signing (and pyOpenSSL, which it forgets) is not installed"
-    )
+    signing = pytest.importorskip("model_signing", reason=missing.needs("model-signing"))
     config = signing.verifying.Config().use_elliptic_key_verifier(public_key=key_of(policy))
     config.verify(policy, signature_path(policy))
     policy.write_bytes(policy.read_bytes() + b" ")

@@ -23,6 +23,7 @@ from stopadvisor.workload.questions import (
     read_workload,
     render_messages,
 )
+from tests import missing
 
 USER = {"role": "user", "content": "What is 1+1?"}
 
@@ -184,7 +185,7 @@ def test_impossible_name() -> None:
         read_workload("a\0b")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason=missing.needs("a user other than root"))
 def test_unreadable_file(tmp_path: Path) -> None:
     path = write(tmp_path, q())
     path.chmod(0)

@@ -1,0 +1,57 @@
+"""Every benchmark runs to its end in a short form; its figures then mean nothing."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.real_traces import MODELS
+from tests.blocks.tests import benchmarks
+from tests.integration.test_benchmarks import SERVED
+
+SHORT = {
+    "deploy": "--questions 200",
+    "loading": "--only ids",
+    "monitor": "--requests 200",
+    "paper_protocol": "--questions 60",
+    "real": "--splits 1 --fits 0",
+    "real_picture": "FOLDER/rivals.svg --splits 1",
+    "real_runs": "FOLDER/runs",
+    "request_overhead": "--rounds 1",
+    "scale": "200",
+    "step": "--questions 20",
+    "studies": "--questions 120 --only map --only serving",
+    "zero_probe": "--questions 8",
+}
+"""Arguments of each benchmark that needs no server."""
+
+NARROWER: dict[str, dict[str, Any]] = {
+    "real": {"MODELS": MODELS[:1], "ALPHAS": (0.1,), "PREFILLS": (1.0,)},
+    "real_picture": {"RUNS": {"one": (MODELS[0], False)}, "ALPHAS": (0.1,)},
+}
+"""Cells of tables that have many, by constant of the module."""
+
+
+def test_every_benchmark_has_a_short_form() -> None:
+    names = [file.stem for file in benchmarks()]
+    assert names == sorted([*SHORT, *SERVED, "probing"])  # that one in test_probing.py
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_runs_to_its_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = import_module(f"tests.benchmarks.{name}")
+    for constant, value in NARROWER.get(name, {}).items():
+        assert hasattr(module, constant)
+        monkeypatch.setattr(module, constant, value)
+    words = SHORT[name].replace("FOLDER", str(tmp_path)).split()
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    assert module.main() in (None, 0, 1)  # 1: a goal was missed, which a short form cannot tell
+    printed = capsys.readouterr().out
+    assert any(character.isdigit() for character in printed)

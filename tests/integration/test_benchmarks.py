@@ -1,0 +1,32 @@
+"""The benchmarks that ask a server run to their end, in a short form; figures then mean nothing."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import pytest
+
+from tests.integration.server import VllmServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+
+SERVED = {
+    "gateway": "--base-url URL --rounds 1 --requests 4",
+    "openai": "--base-url URL --questions 3",
+    "overlap": "--base-url URL --questions 3",
+    "plugin": "--only stops --rounds 1 --questions 4",
+}
+"""Arguments of each benchmark; `plugin` starts a server of its own."""
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_runs_to_its_end(
+    name: str, vllm: VllmServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = SERVED[name].replace("URL", vllm.base_url).split()
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    module = import_module(f"tests.benchmarks.{name}")
+    assert module.main() in (None, 0, 1)  # 1: a goal was missed, which a short form cannot tell
+    printed = capsys.readouterr().out
+    assert any(character.isdigit() for character in printed)

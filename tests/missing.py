@@ -1,0 +1,61 @@
+"""What tests need that `pip install -e '.[hf,dev]'` does not bring, and how to install it.
+
+A test without it is skipped, and pytest's last lines repeat the reason, which says what to install.
+With CI=true such a test fails, except where a machine may well lack what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+
+__all__ = ["INSTALL", "MAY_BE_MISSING", "failed_in_ci", "needs", "skip_without"]
+
+INSTALL = {
+    "Chromium": "apt-get install chromium, or name its path in STOPADVISOR_CHROMIUM",
+    "axe-core": (
+        "npm install --prefix ~/.cache/stopadvisor/axe axe-core, or name the path of its "
+        "axe.min.js in STOPADVISOR_AXE"
+    ),
+    "bash": "apt-get install bash",
+    "zsh": "apt-get install zsh",
+    "fish": "apt-get install fish",
+    "model-signing": "pip install model-signing pyopenssl, which it uses and does not ask for",
+    "a package index": "none could be reached; name one in UV_DEFAULT_INDEX",
+    "a vLLM environment": "tests/integration/setup-vllm.sh",
+    "SmolLM2": "tests/long/setup-smollm2.sh",
+    "a CUDA device": "run it where there is one",
+    "a user other than root": "run it as one",
+}
+"""By what a test needs: how to get it."""
+
+MAY_BE_MISSING = ("a vLLM environment", "a CUDA device", "a user other than root")
+"""A test may be skipped for want of these in CI, too."""
+
+
+def needs(what: str) -> str:
+    """Reason of a skip."""
+    return f"needs {what}: {INSTALL[what]}"
+
+
+def skip_without(what: str) -> NoReturn:
+    """Skip the running test, or what asks for a fixture."""
+    pytest.skip(needs(what))
+
+
+def failed_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a skip a failure where CI=true and what is missing could have been installed."""
+    reason = _reason(report)
+    allowed = tuple(map(needs, MAY_BE_MISSING))
+    if reason is not None and os.environ.get("CI") == "true" and reason not in allowed:
+        report.outcome = "failed"
+        report.longrepr = f"skipped although CI=true: {reason}"
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    """Why a test was skipped; None where it was not, or is expected to fail."""
+    if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
+        return None
+    return str(report.longrepr[2]).removeprefix("Skipped: ")
