@@ -80,6 +80,16 @@ class AnswerStops:
         """The same rule for answers behind this cue."""
         return replace(self, is_open=is_open(cue))
 
+    def newline_ids(self) -> tuple[int, ...]:
+        """Return the ids at which a server that stops at ids alone should end a forced answer.
+
+        Tokens with a newline and at most two other characters.  The longer ones of a vocabulary
+        made for code would make the list a hundred times as long, and it is searched after every
+        token; an answer that runs past one is cut here.
+        """
+        ids = np.flatnonzero(self.flags & _NEWLINE).tolist()
+        return tuple(i for i in ids if len(self.chat.decode([i]).strip()) <= 2)
+
     @property
     def vocabulary(self) -> int:
         """Ids that there are."""

@@ -73,10 +73,14 @@ class ChatModel(Protocol):
         ...
 
     async def force(self, trace: Trace, position: int, *, precise: bool = False) -> ForcedAnswer:
-        """Force an answer behind so many thinking tokens; cancelling it gives it up at once.
+        """Force an answer after `position` thinking tokens, and count what it decodes.
 
-        Its entropy may have a slack, unless it shall be `precise`.
+        Cancelling aborts the request.  The entropy may be an interval unless `precise`.
         """
+        ...
+
+    async def drop(self, position: int) -> None:
+        """Give up a `force` that nobody waits for; it raises."""
         ...
 
     async def write(
@@ -191,7 +195,7 @@ class _Thinking:
 
     async def give_up(self) -> None:
         """Draw no more."""
-        if self.seldom and not self._task.done():
+        if not self._task.done():
             await self.model.abandon(self.trace)
             await asyncio.wait({self._task}, timeout=_ABANDON_SECONDS)
         await _end(self._task)
@@ -216,7 +220,6 @@ class _RequestRun:
     task: str
     is_shadow: bool
     reader: Reader | None
-    probe_tokens: int = 0
     failed_probes: int = 0
     probe_seconds: list[float] = field(default_factory=list)
     first_logprob: float | None = None
@@ -295,7 +298,6 @@ class _RequestRun:
             try:
                 report_answer(self.session, self.policy, chat, seen, forced)
             except UndecidedError:
-                self.probe_tokens += len(forced.ids)
                 forced = await self.model.force(self.trace, position, precise=True)
                 report_answer(self.session, self.policy, chat, seen, forced)
         except Exception:  # noqa: BLE001 - engines raise what they like, and thinking goes on
@@ -304,7 +306,6 @@ class _RequestRun:
             return None
         if not self.probe_seconds and self.policy.reads_logprobs:
             self.first_logprob = forced.mean_logprob
-        self.probe_tokens += len(forced.ids)
         self.probe_seconds.append(time.perf_counter() - began)
         return forced
 
@@ -341,8 +342,9 @@ class _RequestRun:
         """Let the model write the answer that it began by itself, if it was not cut."""
         trace, stop_ids = self.trace, self.model.stop_ids
         if self.early is not None:  # the thinking ended just there
+            await self.model.drop(self.early.position)
             with suppress(Exception):  # engines raise what they like, and nobody asked for it
-                self.probe_tokens += len((await self.early.answer).ids)
+                await self.early.answer
             self.early = None
         await self._show([], last=True)
         if not trace.end.closed:
@@ -384,8 +386,8 @@ class _RequestRun:
                 thinking=shown,
                 visible=visible,
                 probes=len(self.probe_seconds),
-                probe_tokens=self.probe_tokens,
-                discarded=len(trace.ids) - shown - own,
+                probe_tokens=trace.probe_tokens,
+                discarded=len(trace.ids) - shown - own + trace.surplus,
                 budget=None if stop is None else stop.position,
                 cached=trace.requests[0].cached_tokens if trace.requests else None,
             ),

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +23,14 @@ import pytest
 from openai import AsyncOpenAI
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
-from tests.integration.conftest import AT_ONCE, SIZES
+from tests.integration.conftest import AT_ONCE
 from tests.integration.server import NAME, ROOT, VllmServer, with_plugin
+from tests.policy_content import family_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -35,10 +42,10 @@ def policy() -> Policy:
     return load_policy(POLICY)
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def requests(policy: Policy, request: pytest.FixtureRequest) -> list[Request]:
+@pytest.fixture(scope="module")
+def requests(policy: Policy) -> list[Request]:
     workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[: request.param], policy)
+    return make_requests(workload.questions[:120], policy)
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +100,11 @@ async def ask(client: AsyncOpenAI, request: Request, *, stream: bool) -> Seen:
     return Seen(reasoning, content or None, finish, usage, header)
 
 
-def ask_all(server: VllmServer, requests: list[Request], *, stream: bool) -> list[Seen]:
+def ask_all(
+    server: VllmServer, requests: list[Request], *, stream: bool, at_once: int = AT_ONCE
+) -> list[Seen]:
     async def run() -> list[Seen]:
-        places = asyncio.Semaphore(AT_ONCE)
+        places = asyncio.Semaphore(at_once)
         async with AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
 
             async def one(request: Request) -> Seen:
@@ -107,34 +116,135 @@ def ask_all(server: VllmServer, requests: list[Request], *, stream: bool) -> lis
     return asyncio.run(run())
 
 
-@pytest.fixture(scope="module")
-def replayed(local: HfEngine, policy: Policy, requests: list[Request]) -> list[Reply]:
-    """What the local engine answers under the policy."""
-    found = dict(local.serve(requests, policy_plan(policy), policy, batch_size=64))
-    return [found[i] for i in range(len(requests))]
+@contextmanager
+def busy(server: VllmServer) -> Iterator[None]:
+    """Keep every processor busy, and the server's event loop waiting again and again.
+
+    While that process stands still its engine goes on in another, so that many outputs wait to be
+    fetched, and vLLM merges them.
+    """
+    loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    over = threading.Event()
+
+    def pause() -> None:
+        while not over.wait(0.02):
+            os.kill(server.pid, signal.SIGSTOP)
+            over.wait(0.06)
+            os.kill(server.pid, signal.SIGCONT)
+
+    pauses = threading.Thread(target=pause)
+    pauses.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pauses.join()
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def differing(policy: Policy, seen: list[Seen], replayed: list[Reply]) -> list[int]:
+    """Number of each reply that is not the local engine's."""
+    cue = policy_plan(policy).cue
+    differ = []
+    for number, (found, reply) in enumerate(zip(seen, replayed, strict=True)):
+        stopped = reply.finish == "stopped"
+        assert reply.text is not None
+        details = found.usage["stopadvisor"]
+        in_vain = not stopped and reply.think_tokens in policy.budgets  # it ended just there
+        alike = (
+            found.reasoning == reply.thinking
+            and found.content == (forced_content(cue, reply.text) if stopped else reply.text)
+            and found.finish == "stop"
+            and details["budget"] == reply.budget
+            and details["probes"] == reply.n_probes
+            and details["probe_tokens"] >= reply.probe_tokens
+            and (in_vain or details["probe_tokens"] == reply.probe_tokens)
+            and found.header == f"policy; reason=covered; digest={policy.digest[:8]}"
+            and (details["discarded_tokens"] > 0) == stopped
+        )
+        differ += [] if alike else [number]
+    return differ
+
+
+@dataclass(frozen=True)
+class Served:
+    """A policy in a server, and what the local engine answers under it."""
+
+    server: VllmServer
+    policy: Policy
+    local: HfEngine
+    _known: dict[str, Reply] = field(default_factory=dict)
+
+    def differing(self, count: int, *, stream: bool, at_once: int) -> list[int]:
+        """Ask so many questions, and return the numbers of replies that are not the local ones."""
+        questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:count]
+        requests = make_requests(questions, self.policy)
+        new = [request for request in requests if request.prompt.key not in self._known]
+        plan = policy_plan(self.policy)
+        for i, reply in self.local.serve(new, plan, self.policy, batch_size=64):
+            self._known[new[i].prompt.key] = reply
+        replayed = [self._known[request.prompt.key] for request in requests]
+        assert len({reply.budget for reply in replayed}) >= 3, "stops at several checkpoints"
+        before = metrics(self.server)["vllm:generation_tokens_total"]
+        with busy(self.server):
+            seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
+        decoded = metrics(self.server)["vllm:generation_tokens_total"] - before
+        assert sum(found.usage["completion_tokens"] for found in seen) == decoded
+        return differing(self.policy, seen, replayed)
+
+
+ENTROPY = {
+    "budgets": [5, 11, 19, 27, 35, 43, 59, 75, 101, 129],
+    "entropy_source": "top-k:20",
+    "probe": {"cue": {"text": "\n\n", "ids": None}},
+}
+"""Beside the rule: answers of several tokens, so that vLLM merges positions that count."""
+
+
+@pytest.fixture(scope="module", params=["bundled", "entropy"])
+def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
+    if request.param == "bundled":
+        plugin = request.getfixturevalue("plugin")
+        yield Served(plugin, request.getfixturevalue("policy"), local)
+        return
+    home = request.getfixturevalue("vllm_home")
+    folder = request.getfixturevalue("tmp_path_factory").mktemp("entropy")
+    bundled = load_policy(POLICY).content
+    names = ("prompt_template", "sampling", "max_think", "model", "engine")
+    bound = {name: bundled[name] for name in names} | ENTROPY
+    bound["probe"] = bundled["probe"] | bound["probe"]
+    policy = Policy(build_policy(family_content("entropy", -0.3) | bound))
+    save_policy(policy.content, folder / "policy.joblib")
+    server = VllmServer(
+        home,
+        folder,
+        ("--scheduling-policy", "priority"),
+        with_plugin(folder, PluginSettings(folder / "policy.joblib").environment()),
+    )
+    server.start()
+    yield Served(server, policy, local)
+    server.stop()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_stops_answers_and_reasoning_are_those_of_the_local_replay(
-    plugin: VllmServer, policy: Policy, requests: list[Request], replayed: list[Reply], stream: bool
+def test_replies_are_those_of_the_local_replay_on_a_busy_machine(
+    served: Served, stream: bool
 ) -> None:
-    seen = ask_all(plugin, requests, stream=stream)
-    cue = policy_plan(policy).cue
-    for found, reply in zip(seen, replayed, strict=True):
-        stopped = reply.finish == "stopped"
-        assert reply.text is not None
-        assert found.reasoning == reply.thinking
-        assert found.content == (forced_content(cue, reply.text) if stopped else reply.text)
-        assert found.finish == "stop"
-        details = found.usage["stopadvisor"]
-        assert details["budget"] == reply.budget
-        assert details["probes"] == reply.n_probes
-        in_vain = not stopped and reply.think_tokens in policy.budgets  # it ended just there
-        assert details["probe_tokens"] >= reply.probe_tokens
-        assert in_vain or details["probe_tokens"] == reply.probe_tokens
-        assert found.header == f"policy; reason=covered; digest={policy.digest[:8]}"
-        assert (details["discarded_tokens"] > 0) == stopped
-    assert len({reply.budget for reply in replayed}) >= 3, "stops at several checkpoints"
+    assert served.differing(120, stream=stream, at_once=48) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at_once", [1, 8, 48])
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_reply_of_400_differs_on_a_busy_machine(
+    served: Served, stream: bool, at_once: int
+) -> None:
+    assert served.differing(400, stream=stream, at_once=at_once) == []
 
 
 def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,6 +141,31 @@ def test_an_entropy_that_does_not_decide_is_asked_for_in_whole(off: float, again
     assert again or found.stop is not None
 
 
+SPREAD = (-0.9, -1.2, -1.9, -2.6, *[-6.0] * 16)
+"""Log-probabilities of which the first makes a good part of the entropy."""
+SPREAD_ENTROPY = -math.fsum(math.exp(x) * x for x in SPREAD)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_replies_do_not_depend_on_when_outputs_are_fetched(seed: int, streamed: bool) -> None:
+    """A busy event loop fetches several at once, which vLLM merges; the policy is not to notice."""
+    content = family_content("entropy", -SPREAD_ENTROPY + 0.1)  # just not sure enough to stop
+    late = random.Random(seed)
+    engine = FakeEngine(likeliest=SPREAD, fetched_late=late, pace=0.0005)
+    reader = Shown() if streamed else None
+    found = answered(engine, reader=reader, content=content)
+    assert found.stop is None
+    assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
+    assert (found.failed_probes, found.counts.probes) == (0, 4)
+    if reader is not None:
+        assert reader.text("reasoning") == Story().thinking
+        assert reader.text("content") == Story().visible
+    decoded = sum(engine.decoded.values())
+    counts = found.counts
+    assert decoded == counts.thinking + counts.visible + counts.probe_tokens + counts.discarded
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_trace_that_ends_by_itself(streamed: bool) -> None:
     engine, reader = FakeEngine(), Shown() if streamed else None
@@ -232,9 +258,10 @@ def test_full_budget_asks_once() -> None:
 
 
 def test_a_cut_trace_has_no_answer() -> None:
-    found = answered(FakeEngine(), max_think=10, **NEVER, budgets=[0, 8])
+    engine = FakeEngine()
+    found = answered(engine, max_think=10, **NEVER, budgets=[0, 8])
     assert (found.content, found.finish, found.counts.thinking) == (None, "length", 10)
-    assert found.counts.discarded == len(found.trace.ids) - 10
+    assert found.counts.discarded == engine.decoded["chatcmpl-1-think"] - 10
 
 
 def test_an_answer_is_cut_where_the_policy_says() -> None:
@@ -288,19 +315,25 @@ def test_whoever_gives_up_a_request_gives_up_all_of_it(kind: str) -> None:
 
 
 def test_probes_are_cheap() -> None:
-    """No log-probabilities where the rule reads none; else as many as it reads, and one request."""
+    """No log-probabilities where the rule reads none; else as many as it reads.
+
+    Each is one request with one output, or two where the answer stands after a newline.
+    """
     engine = FakeEngine()
     answered(engine)
     for kind, _, parameters, priority in engine.asked:
         assert not hasattr(parameters, "logprobs")
         assert priority == (-1 if kind == "probe" else 0)
-    for family, expected in (("confidence", 0), ("entropy", 20)):
-        engine = FakeEngine(story=Story(forced=lambda tokens: "\n\n 7\n"))
-        found = answered(engine, content=family_content(family))
-        probes = [parameters for kind, _, parameters, _ in engine.asked if kind == "probe"]
-        assert [parameters.logprobs for parameters in probes] == [expected] * len(probes)
-        assert len(probes) == found.counts.probes
-        assert found.failed_probes == 0
+    for said, requests in ((" 7\n", 1), ("\n\n 7\n", 2)):
+        for family, expected in (("confidence", 0), ("entropy", 20)):
+            engine = FakeEngine(story=Story(forced=dict.fromkeys(range(30), said).__getitem__))
+            found = answered(engine, content=family_content(family))
+            probes = [parameters for kind, _, parameters, _ in engine.asked if kind == "probe"]
+            assert [parameters.logprobs for parameters in probes] == [expected] * len(probes)
+            assert len(probes) == found.counts.probes * requests
+            assert found.failed_probes == 0
+            probed = [n for name, n in engine.outputs.items() if "-probe-" in name]
+            assert sum(probed) == len(probes)
 
 
 def test_what_is_asked_is_prompt_thinking_closer_and_cue() -> None:

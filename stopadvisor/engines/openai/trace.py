@@ -79,6 +79,10 @@ class Trace:
     """Drawn behind the prompt."""
     requests: list[RequestUsage] = field(default_factory=list)
     """That it took, and its answers."""
+    probe_tokens: int = 0
+    """Decoded by its forced answers, those that were given up included."""
+    surplus: int = 0
+    """Tokens that the engine drew after the trace was over."""
 
     @property
     def visible(self) -> list[int]:
@@ -87,12 +91,13 @@ class Trace:
         return self.ids[begin:] if self.end.closed else []
 
     def take(self, new: Sequence[int]) -> None:
-        """Put new tokens behind those so far, until the trace is over."""
-        for token in new:
+        """Append new tokens until the trace is over, and count those after that as surplus."""
+        for taken, token in enumerate(new):
+            if self.end.over:
+                self.surplus += len(new) - taken
+                return
             self.ids.append(token)
             self.end.see(self.ids)
-            if self.end.over:
-                break
 
 
 def report_drawn(session: Session, trace: Trace) -> None:

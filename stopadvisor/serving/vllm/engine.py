@@ -19,7 +19,7 @@ from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.errors import EngineError
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.probes.plan import ProbePlan, Prompt, is_open
 from stopadvisor.serving.vllm.probed import Likeliest, Position, figures, positions
 
 __all__ = ["EngineClient", "EngineModel"]
@@ -74,16 +74,37 @@ class EngineModel:
     """Has the engine bring a request's next output only when it has drawn so many tokens."""
     suffix: tuple[int, ...] = ()
     """Ids that ask for the forced answer; made once by `of`."""
+    answer_ends: tuple[int, ...] = field(default=(), repr=False)
+    """Ids at which the engine ends a forced answer's request; made once by `of`."""
     name: str = ""
     """Of the request; its engine requests are named after it."""
 
     @classmethod
-    def of(cls, *, sampling: Sampling, chat: Chat, plan: ProbePlan, **fields: Any) -> EngineModel:
+    def of(
+        cls,
+        *,
+        sampling: Sampling,
+        chat: Chat,
+        plan: ProbePlan,
+        stops: AnswerStops,
+        stop_ids: tuple[int, ...],
+        **fields: Any,
+    ) -> EngineModel:
         """Draw as the model's settings say under the plan; other fields as they stand."""
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         drawn = {name: getattr(sampling, name) for name in names}
-        suffix = tuple(chat.suffix_ids(plan.cue))
-        return cls(drawn=drawn, chat=chat, plan=plan, suffix=suffix, **fields)
+        # A closer that the model writes ends its forced answer where the cue stands in thinking.
+        closing = chat.closer.ids[-1:] if is_open(plan.cue) else ()
+        return cls(
+            drawn=drawn,
+            chat=chat,
+            plan=plan,
+            stops=stops,
+            stop_ids=stop_ids,
+            suffix=tuple(chat.suffix_ids(plan.cue)),
+            answer_ends=tuple(sorted({*stop_ids, *stops.newline_ids(), *closing})),
+            **fields,
+        )
 
     def for_request(self, name: str, seed: int | None) -> EngineModel:
         """Return the model for one request, which may bring a seed of its own."""
@@ -116,12 +137,14 @@ class EngineModel:
                 if not trace.requests:
                     cached = output.num_cached_tokens
                     trace.requests.append(RequestUsage("trace", 0, len(trace.prompt_ids), cached))
+                was_over = trace.end.over
                 trace.take(output.outputs[0].token_ids)
-                if output.outputs[0].finish_reason == "abort":
+                if trace.end.over and not output.finished and not was_over:
+                    await self.abandon(trace)  # its last output counts what was drawn in vain
+                elif output.outputs[0].finish_reason == "abort" and not was_over:
                     raise EngineError("the engine gave the thinking up")
-                grown()
-                if trace.end.over and not output.finished:
-                    return
+                elif not trace.end.over:
+                    grown()
         trace.end.give_up(trace.ids)
         grown()
 
@@ -160,10 +183,11 @@ class EngineModel:
         return len(trace.ids) - drawn
 
     async def force(self, trace: Trace, position: int, *, precise: bool = False) -> ForcedAnswer:
-        """Force an answer behind so many thinking tokens, greedily.
+        """Force an answer after `position` thinking tokens, greedily.
 
-        One request, also where a newline stands before the answer; one that ends the answer ends
-        the request a token late.  Unless it shall be `precise`, an entropy over the whole
+        The engine ends the request at a newline and gives all of it in one output, so that nothing
+        depends on when outputs are fetched.  A newline before the answer, and in open thinking the
+        tokens after it, take a further request each.  Unless `precise`, an entropy over the whole
         vocabulary comes from the likeliest tokens, with its slack.
 
         Raises
@@ -173,30 +197,48 @@ class EngineModel:
         """
         plan, likeliest = self.plan, None if precise else self.likeliest
         k = self.logprobs if likeliest is None else likeliest.count
-        parameters: dict[str, Any] = {"temperature": 0.0, "max_tokens": plan.cap}
-        if k is not None:
-            parameters["logprobs"] = k
+        parameters = {"temperature": 0.0} if k is None else {"temperature": 0.0, "logprobs": k}
         forced = AnswerTokens(self.stops.behind(plan.cue))
         rows: list[Position] = []
         prefix = [*trace.prompt_ids, *trace.ids[:position], *self.suffix]
         kind = f"probe-{position}-precise" if precise else f"probe-{position}"
-        asked = self._ask(kind, prefix, parameters, priority=_SOON)
-        async with aclosing(asked) as outputs:
-            async for output in outputs:
-                new = output.outputs[0]
-                if new.logprobs:
-                    rows += positions(new.logprobs)
-                forced.extend(new.token_ids, plan.cap)
-                if forced.over and not output.finished:
-                    break
-        if not forced.ids:
-            raise EngineError("the engine decoded no token of a forced answer")
-        counted = forced.ids[: forced.counted]
-        logprob, entropy, tail = mean_statistics(figures(counted, rows, k))
+        most = plan.cap
+        while not forced.over and len(forced.ids) < plan.cap:
+            limit = min(most, plan.cap - len(forced.ids))
+            new = await self._final(
+                kind, [*prefix, *forced.ids], {**parameters, "max_tokens": limit}
+            )
+            trace.probe_tokens += len(new.token_ids)
+            if new.finish_reason not in ("stop", "length") or not new.token_ids:
+                raise EngineError("the engine gave a forced answer up")
+            if k is not None:
+                rows += positions(new.logprobs, new.token_ids, k)
+            forced.extend(new.token_ids, plan.cap)
+            if forced.ended:  # in open thinking: does the closer follow?
+                most = len(self.chat.closer.ids)
+        rows = rows[: forced.counted]
+        logprob, entropy, tail = mean_statistics(figures(rows)) if rows else (0.0, 0.0, 0.0)
         if likeliest is None:
             return forced.forced(logprob, entropy, tail if k else None)
-        more, slack = likeliest.rest(rows[: len(counted)])
+        more, slack = likeliest.rest(rows)
         return replace(forced.forced(logprob, entropy + more, None), entropy_slack=slack)
+
+    async def drop(self, position: int) -> None:
+        """Give up a forced answer; `force` counts what it decoded, and raises."""
+        await self.client.abort(f"{self.name}-probe-{position}")
+
+    async def _final(self, kind: str, ids: Sequence[int], parameters: Mapping[str, Any]) -> Any:
+        """Return the output of a probe's request, of which there is one, when it is over."""
+        asked = self._ask(
+            kind, ids, {**parameters, "final": True}, priority=_SOON, ends=self.answer_ends
+        )
+        last = None
+        async with aclosing(asked) as outputs:
+            async for output in outputs:
+                last = output.outputs[0]
+        if last is None:
+            raise EngineError("the engine ended a forced answer without an output")
+        return last
 
     async def write(
         self, trace: Trace, at: int, show: Callable[[Sequence[int]], Awaitable[None]] | None = None
@@ -219,11 +261,18 @@ class EngineModel:
         return ids
 
     def _ask(
-        self, kind: str, ids: Sequence[int], parameters: Mapping[str, Any], *, priority: int = 0
+        self,
+        kind: str,
+        ids: Sequence[int],
+        parameters: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        ends: Sequence[int] | None = None,
     ) -> AsyncGenerator[Any, None]:
+        stop_ids = list(self.stop_ids if ends is None else ends)
         return self.client.generate(
             self.make_prompt(list(ids)),
-            self.make_parameters(stop_token_ids=list(self.stop_ids), **parameters),
+            self.make_parameters(stop_token_ids=stop_ids, **parameters),
             f"{self.name}-{kind}",
             priority=priority if self.by_priority else 0,
         )

@@ -174,13 +174,12 @@ def _access(engine_client: Any) -> EngineAccess:
 
     from stopadvisor.serving.vllm.binding import EngineAccess
 
-    make = partial(
-        SamplingParams,
-        detokenize=False,
-        flat_logprobs=True,
-        output_kind=RequestOutputKind.DELTA,
-        skip_clone=True,
-    )
+    def make(*, final: bool = False, **fields: Any) -> Any:
+        kind = RequestOutputKind.FINAL_ONLY if final else RequestOutputKind.DELTA
+        return SamplingParams(
+            detokenize=False, flat_logprobs=True, output_kind=kind, skip_clone=True, **fields
+        )
+
     return EngineAccess(engine_client, tokens_input, make, _waiting(engine_client.output_processor))
 
 

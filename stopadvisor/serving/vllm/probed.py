@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.trace import token_statistics
 from stopadvisor.errors import EngineError
@@ -25,45 +27,52 @@ _ROUNDING = 1e-5
 class Position(NamedTuple):
     """Log-probabilities at one token of an answer."""
 
-    token: int
     own: float
     """Of the token itself."""
     likeliest: list[float]
     """Of the likeliest tokens, descending; nats."""
 
 
-def positions(found: Any) -> list[Position]:
-    """Return what is named at each position.
+def positions(logprobs: Any, ids: Sequence[int], k: int) -> list[Position]:
+    """Return what is named at each token of `ids`.
 
-    `found` is vLLM's ``FlatLogprobs``, which holds them in one list, the decoded token first:
-    others hold an object for each token of a position, and a whole vocabulary of them costs more
-    than the probe.
-    """
-    return [
-        Position(found.token_ids[begin], found.logprobs[begin], found.logprobs[begin + 1 : end])
-        for begin, end in zip(found.start_indices, found.end_indices, strict=True)
-    ]
-
-
-def figures(
-    ids: Sequence[int], rows: Sequence[Position], k: int | None
-) -> list[tuple[float, float, float]]:
-    """Return log-probability, entropy and tail mass of each token; zeros where none were asked for.
+    Parameters
+    ----------
+    logprobs : FlatLogprobs
+        vLLM's log-probabilities of the tokens, as lists over all positions.  At each position the
+        decoded token stands first, and once more where it is among the likeliest; vLLM drops the
+        second copy when it merges outputs, so that nothing here depends on order or copies.
+    k : int
+        How many likeliest tokens were asked for; -1 for all.
 
     Raises
     ------
     EngineError
-        The engine left some out.
+        The engine left out a decoded token.
     """
-    if k is None:
-        return [(0.0, 0.0, 0.0)] * len(ids)
-    rows = rows[: len(ids)]
-    if [row.token for row in rows] != list(ids):
+    rows = []
+    ends = (
+        () if logprobs is None else zip(logprobs.start_indices, logprobs.end_indices, strict=True)
+    )
+    for token, (begin, end) in zip(ids, ends, strict=False):
+        named, at = np.unique(logprobs.token_ids[begin:end], return_index=True)
+        values = np.array(logprobs.logprobs[begin:end])[at]  # (n_named,)
+        own = values[named == token]
+        if len(own) == 0:
+            break
+        likeliest = np.sort(values)[::-1]
+        rows.append(Position(float(own[0]), (likeliest if k < 0 else likeliest[:k]).tolist()))
+    if len(rows) < len(ids):
         raise EngineError("the engine gives no log-probability of a token it decoded")
+    return rows
+
+
+def figures(rows: Sequence[Position]) -> list[tuple[float, float, float]]:
+    """Return log-probability, entropy and tail mass of each token."""
     own = tuple(row.own for row in rows)
     top = tuple(tuple(row.likeliest) for row in rows)
     whole = Completion(None, "", own, top, "stop", 0, 0, None, 0.0)
-    return token_statistics(whole, len(ids), len(top[0]) if k < 0 and top else k)
+    return token_statistics(whole, len(rows), len(top[0]))
 
 
 @dataclass(frozen=True)

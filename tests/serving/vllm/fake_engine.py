@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -74,6 +75,41 @@ def policy_of(content: dict[str, Any] | None = None, **changes: Any) -> Policy:
 
 
 @dataclass
+class FlatLogprobs:
+    """Log-probabilities of several positions, as vLLM keeps and merges them."""
+
+    start_indices: list[int] = field(default_factory=list)
+    end_indices: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def append(self, ids: list[int], logprobs: list[float]) -> None:
+        """Add a position: the decoded token, then the likeliest ones."""
+        self.start_indices.append(len(self.logprobs))
+        self.token_ids += ids
+        self.logprobs += logprobs
+        self.end_indices.append(len(self.logprobs))
+
+    def extend(self, others: FlatLogprobs) -> None:
+        """Add further positions by way of dicts, which hold each token once."""
+        for start, end in zip(others.start_indices, others.end_indices, strict=True):
+            ids, values = others.token_ids[start:end], others.logprobs[start:end]
+            named = dict(zip(ids, values, strict=True))
+            self.append(list(named), list(named.values()))
+
+
+def merged(earlier: Any, later: Any) -> Any:
+    """Merge an output into one that was not fetched, as vLLM's `RequestOutput.add` does."""
+    one, other = earlier.outputs[0], later.outputs[0]
+    if one.logprobs is not None:
+        one.logprobs.extend(other.logprobs)
+    one.token_ids = [*one.token_ids, *other.token_ids]
+    one.finish_reason = other.finish_reason
+    earlier.finished |= later.finished
+    return earlier
+
+
+@dataclass
 class FakeEngine:
     """One engine; its fields may be changed while it runs."""
 
@@ -87,6 +123,10 @@ class FakeEngine:
     hanging: set[str] = field(default_factory=set)
     """Those of which a request does so by now."""
     without_logprobs: bool = False
+    fetched_late: random.Random | None = None
+    """Merges outputs by chance, as happens where the event loop is busy."""
+    likeliest: tuple[float, ...] = ()
+    """Log-probabilities of each position, descending; by default one likely token, others alike."""
     waits: dict[str, int] = field(default_factory=dict)
     """Tokens at which a request's next output is brought, as `wait` was told."""
     outputs: dict[str, int] = field(default_factory=dict)
@@ -113,6 +153,7 @@ class FakeEngine:
     ) -> AsyncGenerator[Any, None]:
         assert name not in self.running
         self.running[name] = parameters
+        unfetched: Any = None
         try:
             await asyncio.sleep(self.pace)
             if kind in self.fails:
@@ -126,19 +167,30 @@ class FakeEngine:
             for number, token in enumerate(said, 1):
                 await asyncio.sleep(self.pace)
                 if name in self.ended:
-                    yield self._output(said[brought : number - 1], parameters, "abort")
+                    last = self._output(said[brought : number - 1], parameters, "abort")
+                    yield last if unfetched is None else merged(unfetched, last)
                     self.aborted.append(name)
                     return
                 self.decoded[name] = number
                 finished = number == len(said) or token in parameters.stop_token_ids
                 wanted = self.waits.get(name, brought + interval)
-                if finished or not brought or number >= wanted:
+                if getattr(parameters, "final", False):
+                    wanted = len(said)
+                elif not brought:
+                    wanted = 1
+                if finished or number >= wanted:
                     self.waits.pop(name, None)
                     self.outputs[name] = self.outputs.get(name, 0) + 1
-                    yield self._output(
-                        said[brought:number], parameters, "stop" if finished else None
+                    reason = "stop" if token in parameters.stop_token_ids else "length"
+                    output = self._output(
+                        said[brought:number], parameters, reason if finished else None
                     )
-                    brought = number
+                    output = output if unfetched is None else merged(unfetched, output)
+                    brought, unfetched = number, None
+                    if self.fetched_late and not finished and self.fetched_late.random() < 0.5:
+                        unfetched = output
+                    else:
+                        yield output
                 if finished:
                     return
         except (asyncio.CancelledError, GeneratorExit):
@@ -156,17 +208,20 @@ class FakeEngine:
     def _output(self, tokens: list[int], parameters: Any, reason: str | None) -> Any:
         rows, k = None, getattr(parameters, "logprobs", None)
         if k is not None and not self.without_logprobs:
-            (token,), whole = tokens, FACTS.vocabulary - 1
-            others = range(whole if k < 0 else max(k - 1, 0))
-            rest = math.log((1 - math.exp(-0.25)) / whole)
-            rows = SimpleNamespace(  # one position, flat, the token drawn first
-                start_indices=[0],
-                end_indices=[2 + len(others)],
-                token_ids=[token, token, *(10_000 + i for i in others)],
-                logprobs=[-0.25, -0.25, *(rest for _ in others)],
-            )
+            rows = FlatLogprobs()
+            for token in tokens:
+                likeliest = self.likeliest or _one_likely_token()
+                likeliest = likeliest if k < 0 else likeliest[:k]
+                others = range(10_000, 10_000 + len(likeliest) - 1)
+                ids = [token, *([token, *others] if likeliest else [])]
+                rows.append(ids, [*(likeliest[:1] or (-0.25,)), *likeliest])
         output = SimpleNamespace(token_ids=tokens, logprobs=rows, finish_reason=reason)
         return SimpleNamespace(outputs=[output], num_cached_tokens=16, finished=reason is not None)
+
+
+def _one_likely_token() -> tuple[float, ...]:
+    others = FACTS.vocabulary - 1
+    return (-0.25, *[math.log((1 - math.exp(-0.25)) / others)] * others)
 
 
 def bound_at(

@@ -24,7 +24,7 @@ from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.vllm.answering import PolicyRoute
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY
-from tests.serving.vllm.fake_engine import FACTS, bound_at
+from tests.serving.vllm.fake_engine import FACTS, FlatLogprobs, bound_at
 from tests.serving.vllm.test_answering import Client
 
 ROOT = TINY.parent.parent
@@ -38,6 +38,8 @@ class ModelClient:
         self.model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
         self.asked: list[int] = []
         """Log-probabilities of each token of a probe."""
+        self.ended: set[str] = set()
+        """Requests that were aborted."""
 
     @torch.inference_mode()
     def _step(self, ids: list[int], cache: Any) -> tuple[int, list[float], Any]:
@@ -51,30 +53,34 @@ class ModelClient:
         assert sampling_params.temperature == 0.0
         k = getattr(sampling_params, "logprobs", None)
         ids, cache = prompt["ids"], None
+        final = getattr(sampling_params, "final", False)
+        rows = None if k is None else FlatLogprobs()
+        brought: list[int] = []
         for number in range(1, sampling_params.max_tokens + 1):
             token, logprobs, cache = self._step(ids, cache)
             ids = [token]
-            rows = None
-            if k is not None:
+            brought.append(token)
+            if k is not None and rows is not None:
                 self.asked.append(k)
                 ranked = sorted(range(len(logprobs)), key=logprobs.__getitem__, reverse=True)
                 named = [token, *(ranked if k < 0 else ranked[:k])]
-                rows = SimpleNamespace(
-                    start_indices=[0],
-                    end_indices=[len(named)],
-                    token_ids=named,
-                    logprobs=[logprobs[i] for i in named],
-                )
+                rows.append(named, [logprobs[i] for i in named])
             over = token in sampling_params.stop_token_ids or number == sampling_params.max_tokens
             reason = "stop" if over else None
-            output = SimpleNamespace(token_ids=[token], logprobs=rows, finish_reason=reason)
-            yield SimpleNamespace(outputs=[output], num_cached_tokens=0, finished=over)
-            if over:
+            if request_id in self.ended:
+                reason = "abort"
+            if reason is not None or not final:
+                output = SimpleNamespace(token_ids=brought, logprobs=rows, finish_reason=reason)
+                yield SimpleNamespace(
+                    outputs=[output], num_cached_tokens=0, finished=reason is not None
+                )
+                brought, rows = [], None if k is None else FlatLogprobs()
+            if reason is not None:
                 return
             await asyncio.sleep(0)
 
     async def abort(self, request_id: str) -> None:
-        """Closing the request ends it."""
+        self.ended.add(request_id)
 
 
 @pytest.mark.integration

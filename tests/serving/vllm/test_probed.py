@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from stopadvisor.errors import EngineError
 from stopadvisor.serving.vllm.probed import Likeliest, Position, figures, positions
+from tests.serving.vllm.fake_engine import FlatLogprobs
 
 VOCABULARY = 500
 
@@ -29,7 +29,7 @@ def entropy(values: list[float]) -> float:
 def test_the_likeliest_tokens_enclose_the_entropy(spread: float) -> None:
     likeliest = Likeliest(VOCABULARY, 40)
     wholes = [logprobs(spread, seed) for seed in range(20)]
-    rows = [Position(0, whole[0], whole[:40]) for whole in wholes]
+    rows = [Position(whole[0], whole[:40]) for whole in wholes]
     for part in (rows[:1], rows[1:2], rows):
         more, slack = likeliest.rest(part)
         of_few = sum(entropy(row.likeliest) for row in part) / len(part)
@@ -40,29 +40,47 @@ def test_the_likeliest_tokens_enclose_the_entropy(spread: float) -> None:
 
 def test_impossible_tokens_leave_no_slack_behind() -> None:
     """Where fewer tokens are allowed than were asked for, the others have no probability."""
-    more, slack = Likeliest(VOCABULARY, 3).rest([Position(0, 0.0, [0.0, -math.inf, -math.inf])])
+    more, slack = Likeliest(VOCABULARY, 3).rest([Position(0.0, [0.0, -math.inf, -math.inf])])
     assert 0.0 <= more <= slack + 1e-12 < 0.001
 
 
+def flat(*rows: tuple[list[int], list[float]]) -> FlatLogprobs:
+    found = FlatLogprobs()
+    for row in rows:
+        found.append(*row)
+    return found
+
+
 def test_figures_are_those_of_the_tokens_that_count() -> None:
-    flat = SimpleNamespace(
-        start_indices=[0, 3],
-        end_indices=[3, 6],
-        token_ids=[7, 7, 8, 9, 5, 9],
-        logprobs=[-0.5, -0.5, -1.5, -2.0, -0.25, -2.0],
-    )
-    rows = positions(flat)
-    assert rows == [Position(7, -0.5, [-0.5, -1.5]), Position(9, -2.0, [-0.25, -2.0])]
-    ((own, of_two, tail),) = figures([7], rows, -1)
+    found = flat(([7, 7, 8], [-0.5, -0.5, -1.5]), ([9, 5, 9], [-2.0, -0.25, -2.0]))
+    rows = positions(found, [7, 9], 2)
+    assert rows == [Position(-0.5, [-0.5, -1.5]), Position(-2.0, [-0.25, -2.0])]
+    ((own, of_two, tail),) = figures(rows[:1])
     assert own == -0.5
     assert of_two == pytest.approx(0.5 * math.exp(-0.5) + 1.5 * math.exp(-1.5))
     assert tail == pytest.approx(1 - math.exp(-0.5) - math.exp(-1.5))
-    assert figures([7, 9], rows, 0)[1][0] == -2.0
-    assert figures([7, 9], [], None) == [(0.0, 0.0, 0.0)] * 2
+    assert figures(positions(found, [7, 9], 0))[1][0] == -2.0
 
 
-@pytest.mark.parametrize("ids", [[8], [7, 9, 9]], ids=["another token", "one more"])
+@pytest.mark.parametrize("k", [3, -1])
+@pytest.mark.parametrize("decoded", [0, 2, 3], ids=["likeliest", "third", "outside"])
+def test_figures_do_not_depend_on_how_outputs_were_merged(k: int, decoded: int) -> None:
+    """vLLM drops the second copy of the decoded token where it merges two outputs."""
+    ids, values = [11, 12, 13, 14], [-0.5, -1.5, -2.0, -2.5]
+    named = slice(0, 3 if k == 3 else 4)
+    row = ([ids[decoded], *ids[named]], [values[decoded], *values[named]])
+    apart = [positions(flat(row), [ids[decoded]], k)] * 3
+    together = flat(row)
+    for _ in range(2):
+        together.extend(flat(row))
+    assert [len(together.token_ids[:4]), len(together.token_ids)] != [4, 12] or decoded == 3
+    assert positions(together, [ids[decoded]] * 3, k) == [rows[0] for rows in apart]
+    assert apart[0] == [Position(values[decoded], values[named])]
+
+
+@pytest.mark.parametrize("ids", [[8, 9], [7, 9, 9]], ids=["another token", "one more"])
 def test_log_probabilities_of_other_tokens_are_refused(ids: list[int]) -> None:
-    rows = [Position(7, -0.5, []), Position(9, -2.0, [])]
     with pytest.raises(EngineError, match="gives no log-probability"):
-        figures(ids, rows, 0)
+        positions(flat(([7], [-0.5]), ([9], [-2.0])), ids, 0)
+    with pytest.raises(EngineError, match="gives no log-probability"):
+        positions(None, ids, 0)
