@@ -20,22 +20,13 @@ from stopadvisor.report.documents.calibrate import CalibrateDocument
 from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.inspect import InspectDocument
-from stopadvisor.report.documents.label import LabelDocument
 from stopadvisor.report.documents.monitor import MonitorDocument
-from stopadvisor.report.documents.plan import PlanDocument
-from stopadvisor.report.documents.probe import ProbeDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
-from stopadvisor.report.documents.program import CompletionDocument, ErrorDocument, SamplesDocument
+from stopadvisor.report.documents.program import CompletionDocument, ErrorDocument
 from stopadvisor.report.documents.run import RunDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.report.documents.verify import VerifyDocument
-from stopadvisor.report.documents.written import (
-    ImportDocument,
-    ImportLogDocument,
-    ReportDocument,
-    SimulateDocument,
-    WorkloadDocument,
-)
+from stopadvisor.report.documents.written import WorkloadDocument
 from stopadvisor.results import schema_of
 
 __all__ = ["DOCUMENTS", "FOLDER", "check_valid", "main", "schema", "schema_text"]
@@ -45,24 +36,16 @@ FOLDER = Path(__file__).resolve().parent.parent / "stopadvisor" / "report" / "sc
 DOCUMENTS: dict[str, type] = {
     "assess": AssessDocument,
     "calibrate": CalibrateDocument,
-    "label": LabelDocument,
-    "report": ReportDocument,
-    "probe": ProbeDocument,
-    "import": ImportDocument,
-    "import-log": ImportLogDocument,
     "inspect": InspectDocument,
     "diff": DiffDocument,
     "verify": VerifyDocument,
     "run": RunDocument,
     "profile-serving": ProfileServingDocument,
     "monitor": MonitorDocument,
-    "plan": PlanDocument,
-    "simulate": SimulateDocument,
     "workload": WorkloadDocument,
     "study": StudyDocument,
     "study-all": StudyAllDocument,
     "study-list": StudyListDocument,
-    "samples": SamplesDocument,
     "completion": CompletionDocument,
     "error": ErrorDocument,
 }

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.samples import SAMPLES
+from stopadvisor.runs.samples import SAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
 HIDE = """

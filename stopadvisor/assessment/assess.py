@@ -92,14 +92,16 @@ class Repeats:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """So many labels, and what they are expected to buy."""
+    """A number of labels, and what it is expected to buy."""
 
     calibration: int
+    """Calibration questions."""
     labels: int
     """Questions in all, split as these are."""
     saving_pct: float
+    """Net saving that calibration is expected to certify."""
     is_here: bool
-    """Whether so many calibration questions there are."""
+    """Whether this is the number of calibration questions at hand."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class LabelNeed:
     """What the advised rule could promise about lost answers, and the gold that this would take."""
 
     lost_of_differing: float | None
-    """Share of the differing replies that are lost; assumed.  None: nothing is labelled."""
+    """Assumed: of the replies that differ, those that are lost.  Null: nothing is labelled, and the
+    promise is about replies that differ."""
     labels: int
     """Calibration questions that would have to be labelled, on average."""
     saving_pct: float

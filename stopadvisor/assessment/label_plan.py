@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stopadvisor.assessment.assess import FitAssessment, LabelRow
+from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.losses import DROP, LOST, Guarantee, LossName
@@ -65,29 +67,69 @@ class CertificateWish:
 
 @dataclass(frozen=True)
 class LabelPlan:
-    """Sizes; None where no number of labels suffices."""
+    """`plan --json`: the labels that a certificate takes."""
 
+    alpha: float
+    """The risk to certify."""
+    delta: float
+    """1 minus the confidence."""
+    bound: str
+    """The test of the risk."""
+    expected_risk: float
+    """The risk that the most careful useful threshold is expected to have."""
+    power: float
+    """The probability of success that is wanted."""
+    chains: int
+    """Rules that share delta."""
+    chain_delta: float
+    """Error probability of one rule's tests."""
+    split: tuple[float, float, float]
+    """Shares of fit, calibration and test."""
     calibration_labels: int | None
-    """The smallest number such that it and every larger one reach the power."""
+    """Smallest number from which on the power is reached; null where no number suffices."""
     total_labels: int | None
-    """In all parts."""
+    """Labels in all parts."""
     power_reached: float | None
+    """Probability at that number."""
     one_chain_calibration_labels: int | None
-    """Where one rule is tested alone."""
+    """Labels where one rule is tested alone."""
+    loss: LossName | None = None
+    """What alpha limits; without it lost answers."""
+    expected_gain: float | None = None
+    """Only of a drop: share of the questions that stopping makes right."""
+    label_savings: tuple[LabelRow, ...] | None = None
+    """Only with RUN: what its advised rule is expected to save by the number of labels."""
+    label_needs: tuple[LabelNeed, ...] | None = None
+    """Only with a RUN without gold: labels that a promise about lost answers would take."""
 
 
-def plan_labels(wish: CertificateWish) -> LabelPlan:
-    """Find the sizes; power is a sawtooth in the number of questions."""
+def plan_labels(wish: CertificateWish, assessment: FitAssessment | None = None) -> LabelPlan:
+    """Find the sizes; power is a sawtooth in the number of questions.
+
+    Parameters
+    ----------
+    assessment : FitAssessment, optional
+        Of a run, whose advised rule says what more labels would buy.
+    """
     needed = _needed(wish, wish.chain_delta)
-    alone = _needed(wish, wish.delta)
-    if needed is None:
-        return LabelPlan(None, None, None, alone)
     return LabelPlan(
-        needed,
+        alpha=wish.alpha,
+        delta=wish.delta,
+        bound=wish.bound,
+        expected_risk=wish.expected_risk,
+        power=wish.power,
+        chains=wish.chains,
+        chain_delta=wish.chain_delta,
+        split=wish.split,
+        calibration_labels=needed,
         # 286 / 0.4 is 715, whatever binary makes of it.
-        math.ceil(round(needed / wish.split[1], 6)),
-        _reached(wish, needed),
-        alone,
+        total_labels=None if needed is None else math.ceil(round(needed / wish.split[1], 6)),
+        power_reached=None if needed is None else _reached(wish, needed),
+        one_chain_calibration_labels=_needed(wish, wish.delta),
+        loss=None if wish.loss == LOST.name else wish.loss,
+        expected_gain=wish.expected_gain if wish.loss == DROP.name else None,
+        label_savings=None if assessment is None else assessment.label_savings,
+        label_needs=None if assessment is None else assessment.label_needs or None,
     )
 
 

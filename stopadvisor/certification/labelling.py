@@ -55,6 +55,7 @@ __all__ = [
     "KnownLabels",
     "LabelCounts",
     "LabelState",
+    "LabelledRun",
     "Labelling",
     "first_asked",
     "graded_by_labels",
@@ -216,12 +217,43 @@ class LabelCounts:
     used: int
     """Of these, those whose right answer is settled."""
     cannot_tell: int
+    """Questions that a labeller could not tell; they count as lost."""
     disagreeing: int
-    """Two labellers gave different answers; they count as lost, as those that nobody can tell."""
+    """Questions that two labellers answered differently; they count as lost."""
     more_labels: int
-    """Still worth asking for, about."""
+    """About how many are still worth asking for."""
     more_saving_pp: float
     """Points of net saving that they are expected to add."""
+
+
+@dataclass(frozen=True)
+class LabelledRun:
+    """`label --json`: how far the labels of a run carry."""
+
+    run: str
+    """The run directory."""
+    alpha: float
+    """The share of lost answers to certify."""
+    delta: float
+    """1 minus the confidence."""
+    n: int
+    """Calibration questions that the bound counts."""
+    planned: int | None
+    """Labels that were planned for, with `--labels`."""
+    labels: LabelCounts
+    """What there is, and what more would buy."""
+    certified_saving_pct: float
+    """Net saving that these labels certify, as fit questions measure it."""
+    labellers: Mapping[str, int]
+    """Questions that each has labelled."""
+    disagreements: tuple[str, ...]
+    """Ids of the questions answered differently."""
+    file: str
+    """Where the labels are."""
+    exported: str | None
+    """The sheet that was written, with `--export`."""
+    n_exported: int | None
+    """Questions on it."""
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def _source(options: AssessOptions, progress: Progress) -> Source:
         )
     if options.is_workload:
         model = partial(open_engine, replace(options.probing.model, remark=progress.remark))
-        return open_source(probe(settings, model, progress, whole=True).run.path)
+        return open_source(probe(settings, model, progress, whole=True).run)
     if settings.regrade:
         regrade_run(target, progress, settings.grader)
     elif settings.grader is not None and target.is_dir():
@@ -223,7 +223,7 @@ def _write_report(assessment: FitAssessment | PaperAssessment, document: Mapping
     if missing_packages():
         return "note: pip install 'stopadvisor[report]' for report.html"
     try:
-        return f"wrote {write_report(assessment, document).path}"
+        return f"wrote {write_report(assessment, document).report}"
     except StopAdvisorError as error:
         old = assessment.source.folder / REPORT
         return f"note: no report.html: {error}" + (f"; {old} is from before" * old.exists())

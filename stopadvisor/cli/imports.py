@@ -5,12 +5,10 @@ No model is asked.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -18,66 +16,29 @@ from stopadvisor.cli.options import (
     COUNT,
     OUTPUT,
     PATH,
-    OutputOptions,
     Parsed,
     declare,
-    emit,
     grader_option,
     is_given,
-    take,
+    show,
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, remark_first
 from stopadvisor.constants import KNOWN_MARKERS
-from stopadvisor.report.text.written import show_import, show_import_log
+from stopadvisor.report.sheets.files import import_log_sheet, import_probes_sheet
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
 from stopadvisor.workload.imports.logged import LogOptions
 from stopadvisor.workload.imports.registry import FORMATS
 from stopadvisor.workload.imports.tables import COLUMNS
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
 
-__all__ = ["ImportLogOptions", "ImportOptions", "command", "run", "run_log"]
+__all__ = ["command"]
 
 PROBES = "probes"
 """The format that becomes a run; all others become a workload."""
 _OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
 _OF_LOGS = ("columns", "task", "traces_only", "think_open", "think_close")
-
-
-@dataclass(frozen=True)
-class ImportLogOptions:
-    """Which logs to read, and where to put the workload."""
-
-    kind: str
-    """One of `FORMATS`."""
-    sources: tuple[Path, ...]
-    out: Path
-    columns: Mapping[str, str] = field(default_factory=dict)
-    task: str | None = None
-    """None: guessed from gold."""
-    traces_only: bool = False
-    """Leave out questions without a recorded trace."""
-    markers: tuple[str, str] | None = None
-    """Opener and closer of thinking; None: those that are known."""
-    output: OutputOptions = field(default_factory=OutputOptions)
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """Recorded answers to read, where to put them, and what is known of how they were recorded."""
-
-    source: Path
-    out: Path
-    cap: int | None = None
-    """None: the longest trace."""
-    suffix_tokens: int = SUFFIX_TOKENS
-    model: str | None = None
-    grader: str | None = None
-    """``MODULE:FUNCTION`` for what is right; None: gold."""
-    seed: int = 0
-    split: tuple[float, float, float] | None = None
-    """None: `default_split` of what is read."""
-    output: OutputOptions = field(default_factory=OutputOptions)
+_OF_ALL = ("sources", "out", "json", "quiet")
 
 
 def _columns(text: str) -> dict[str, str]:
@@ -175,19 +136,12 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     them: then replies count by whether they agree with what full thinking answers. With --grader
     no line brings labels, and each has its question and gold.
     """
-    kind = params.pop("kind")
-    _check_options(ctx, kind, params)
-    output = take(OutputOptions, params)
-    sources, out = params.pop("sources"), params.pop("out")
-    if kind == PROBES:
-        own = {name: params[name] for name in _OF_PROBES}
-        return run(ImportOptions(sources[0], out, output=output, **own), sys.stdout, sys.stderr)
-    pair = None if params["think_open"] is None else (params["think_open"], params["think_close"])
-    columns = params["columns"] or {}
-    options = ImportLogOptions(
-        kind, sources, out, columns, params["task"], params["traces_only"], pair, output
-    )
-    return run_log(options, sys.stdout, sys.stderr)
+    _check_options(ctx, params["kind"], params)
+    if params["kind"] == PROBES:
+        _import_probes(**{name: params[name] for name in (*_OF_PROBES, *_OF_ALL)})
+    else:
+        _import_log(**{name: params[name] for name in ("kind", *_OF_LOGS, *_OF_ALL)})
+    return 0
 
 
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
@@ -212,75 +166,86 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
         raise click.UsageError(f"--out {params['out']} is a file to be read")
 
 
-def run_log(options: ImportLogOptions, out: TextIO, err: TextIO) -> int:
+def _import_log(
+    kind: str,
+    sources: tuple[Path, ...],
+    out: Path,
+    columns: dict[str, str] | None,
+    task: str | None,
+    think_open: str | None,
+    think_close: str | None,
+    *,
+    traces_only: bool,
+    json: bool,
+    quiet: bool,
+) -> None:
     """Read the logs, write the workload, and read back what was written."""
-    from stopadvisor.report.documents.written import import_log_document
-    from stopadvisor.runs.storage import encode, replace_file
+    from stopadvisor.runs.imported import write_log
     from stopadvisor.workload.imports.gather import gather
-    from stopadvisor.workload.questions import read_workload
 
-    markers = KNOWN_MARKERS if options.markers is None else (options.markers,)
-    log = FORMATS[options.kind].read(options.sources, LogOptions(options.columns, markers))
-    found = gather(log, task=options.task, traces_only=options.traces_only)
-    lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in found.lines)
-    replace_file(options.out, encode(lines))
-    workload = read_workload(options.out)
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        remark_first(progress, "left out", found.left_out)
-        remark_first(progress, "renamed", found.renamed)
-        without = found.without_thinking
-        if found.n_traces and options.kind in ("csv", "parquet"):
+    columns = columns or {}
+    markers: tuple[tuple[str, str], ...] = KNOWN_MARKERS
+    if think_open is not None and think_close is not None:
+        markers = ((think_open, think_close),)
+    log = FORMATS[kind].read(sources, LogOptions(columns, markers))
+    gathered = gather(log, task=task, traces_only=traces_only)
+    imported = write_log(kind, sources, gathered, out)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        remark_first(progress, "left out", gathered.left_out)
+        remark_first(progress, "renamed", gathered.renamed)
+        without = gathered.without_thinking
+        if gathered.n_traces and kind in ("csv", "parquet"):
             progress.remark(
-                f"{options.columns['question']!r} is asked as it stands: for recorded thinking it "
-                "must be the prompt that was sent, with all its instructions"
+                f"{columns['question']!r} is asked as it stands: for recorded thinking it must be "
+                "the prompt that was sent, with all its instructions"
             )
-        if found.n_traces and found.n_untraced:
+        if gathered.n_traces and gathered.n_untraced:
             progress.remark(
-                f"{found.n_untraced} questions have no recorded trace: --traces-only leaves them "
-                "out, as probe --traces wants it"
+                f"{gathered.n_untraced} questions have no recorded trace: --traces-only leaves "
+                "them out, as probe --traces wants it"
             )
         if without:
             progress.remark(
                 f"{len(without)} replies hold no thinking that can be told apart, the first in "
                 f"{without[0]}"
             )
-    document = import_log_document(options.kind, options.sources, found, workload)
-    emit(document, options.output, out, show_import_log, indent=None)
-    return 0
+    show(imported, import_log_sheet(imported), json=json)
 
 
-def run(options: ImportOptions, out: TextIO, err: TextIO) -> int:
+def _import_probes(
+    sources: tuple[Path, ...],
+    out: Path,
+    cap: int | None,
+    suffix_tokens: int,
+    model: str | None,
+    grader: str | None,
+    seed: int,
+    split: tuple[float, float, float] | None,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
     """Read recorded answers, label them, write the run, and say what was written."""
     from stopadvisor.answers.function_grader import open_graders
-    from stopadvisor.report.documents.written import import_document
-    from stopadvisor.runs.imported import write_recording
+    from stopadvisor.runs.imported import imported_probes, write_recording
     from stopadvisor.runs.recording import read_recording
 
-    with open_graders(options.grader) as graders:
-        recording = read_recording(
-            options.source, graders.right, suffix_tokens=options.suffix_tokens, cap=options.cap
-        )
+    with open_graders(grader) as graders:
+        recording = read_recording(sources[0], graders.right, suffix_tokens=suffix_tokens, cap=cap)
         of_grades = graders.right.remarks()
-    written = write_recording(
-        options.out,
-        recording,
-        cap=options.cap,
-        model=options.model,
-        seed=options.seed,
-        fractions=options.split or default_split(len(recording.records)),
-    )
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        for sentence in [*_remarks(recording, options), *of_grades]:
+    fractions = split or default_split(len(recording.records))
+    run = write_recording(out, recording, cap=cap, model=model, seed=seed, fractions=fractions)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        for sentence in [*_remarks(recording, cap), *of_grades]:
             progress.remark(sentence)
-    document = import_document(written, recording, options.suffix_tokens, options.model)
-    emit(document, options.output, out, show_import, indent=None)
-    return 0
+    imported = imported_probes(run, recording, suffix_tokens=suffix_tokens, model=model)
+    show(imported, import_probes_sheet(imported), json=json)
 
 
-def _remarks(recording: Recording, options: ImportOptions) -> list[str]:
+def _remarks(recording: Recording, cap: int | None) -> list[str]:
     """What the file does not say, and what follows from that."""
     found = []
-    if options.cap is None:
+    if cap is None:
         found.append(
             f"no --cap: {recording.longest} tokens, the longest trace, count as the cap on "
             "thinking, which is part of a policy"

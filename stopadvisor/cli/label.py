@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,40 +12,23 @@ import click
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
-from stopadvisor.certification.labelling import KnownLabels, Labelling, known_labels, of_run
+from stopadvisor.certification.labelling import LabelledRun, Labelling, known_labels, of_run
 from stopadvisor.cli.label_loop import LabelLoop
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, option, take
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, declare, option, show, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import ALLOW_TRUNCATED, overrides, setting_options
 from stopadvisor.errors import CalibrationError, WorkloadError
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.progress import Progress
-from stopadvisor.report.documents.fields import fill
-from stopadvisor.report.documents.label import LabelDocument
-from stopadvisor.report.text.label import show_labels
+from stopadvisor.report.sheets.label import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet
 from stopadvisor.runs.sources import open_source
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["LabelOptions", "command", "run"]
-
-
-@dataclass(frozen=True)
-class LabelOptions:
-    """Which run to label, for which certificate, and how."""
-
-    path: Path
-    request: CertifyRequest = field(default_factory=CertifyRequest)
-    labeller: str = ""
-    export: Path | None = None
-    sheet: Path | None = None
-    """A sheet that was filled in."""
-    most: int = 150
-    """Questions on an exported sheet."""
-    output: OutputOptions = field(default_factory=OutputOptions)
+__all__ = ["LabelRun", "ask", "begin", "command", "finish"]
 
 
 _certificate = option("Certificate")
@@ -87,7 +70,17 @@ _certificate = option("Certificate")
 @ALLOW_TRUNCATED
 @_certificate("--despite-advice", is_flag=True, help="Label although the advice is full thinking.")
 @declare(*OUTPUT)
-def command(path: Path, **params: Any) -> int:
+def command(
+    path: Path,
+    labeller: str,
+    export: Path | None,
+    sheet: Path | None,
+    most: int,
+    *,
+    json: bool,
+    quiet: bool,
+    **params: Any,
+) -> int:
     """Label the calibration questions of RUN that decide what `calibrate --loss lost` certifies.
 
     Asks about one question at a time, in an order fixed beforehand, and never says which answer a
@@ -95,19 +88,25 @@ def command(path: Path, **params: Any) -> int:
     command. The settings are those of the certificate: say the same to `calibrate`.
     """
     request = take(CertifyRequest, params, overrides=overrides(params))
-    output = take(OutputOptions, params)
-    options = LabelOptions(path, request, output=output, **params)
     asked = request.overrides
     if asked.loss not in (None, "lost") or asked.also:
         raise click.UsageError("labels say which answers are lost: --loss lost alone takes them")
-    if options.export is not None and options.sheet is not None:
+    if export is not None and sheet is not None:
         raise click.UsageError("--export and --import exclude each other")
-    if options.export is None and options.sheet is None and not sys.stdin.isatty():
+    if export is None and sheet is None and not sys.stdin.isatty():
         raise click.UsageError(
             "answers are typed on a terminal, and stdin is none: --export FILE writes the "
             "questions to label elsewhere, --import FILE takes them"
         )
-    return run(options, sys.stdout, sys.stderr)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        begun = begin(path, request, progress)
+    if sheet is not None:
+        begun.file.add(read_sheet(sheet, begun.directory, labeller)[0])
+    elif export is None:
+        ask(begun, labeller, sys.stderr, click.getchar, _typed)
+    labelled = finish(begun, path, export, most)
+    show(labelled, label_sheet(labelled), json=json)
+    return 0
 
 
 _WHICH_ALPHA = (
@@ -120,32 +119,8 @@ def _typed() -> str:
     return str(click.prompt("right answer", default="", show_default=False, err=True))
 
 
-def run(
-    options: LabelOptions,
-    out: TextIO,
-    err: TextIO,
-    key: Callable[[], str] = click.getchar,
-    line: Callable[[], str] = _typed,
-) -> int:
-    """Take the look, ask or read or write the questions, and say how far the labels carry."""
-    if options.request.overrides.alpha is None:
-        raise CalibrationError(_WHICH_ALPHA)
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        run = _open(options, progress)
-    with Grader() as grader:
-        if options.sheet is not None:
-            run.file.add(read_sheet(options.sheet, run.directory, options.labeller)[0])
-        elif options.export is None:
-            where = (run.labelling, run.records, run.file, run.texts)
-            LabelLoop(*where, options.labeller, grader, key, line).ask(err)
-        labels = run.file.read()
-        known = known_labels(run.labelling.questions, run.records, labels, grader)
-    emit(_document(options, run, known), options.output, out, show_labels)
-    return 0
-
-
 @dataclass(frozen=True)
-class _LabelRun:
+class LabelRun:
     """A run for which the look was taken."""
 
     labelling: Labelling
@@ -156,48 +131,61 @@ class _LabelRun:
     """What was asked, by key of the question."""
 
 
-def _open(options: LabelOptions, progress: Progress) -> _LabelRun:
-    source = open_source(options.path)
+def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
+    """Take the look, and open what is to be labelled."""
+    if request.overrides.alpha is None:
+        raise CalibrationError(_WHICH_ALPHA)
+    source = open_source(path)
     if source.is_archive:
-        raise CalibrationError(f"{options.path}: an archive holds its gold: nothing to label")
-    lost = replace(options.request.overrides, loss="lost")
+        raise CalibrationError(f"{path}: an archive holds its gold: nothing to label")
+    lost = replace(request.overrides, loss="lost")
     with lock_directory(source.folder):
-        labelling = start_labelling(source, replace(options.request, overrides=lost))
+        labelling = start_labelling(source, replace(request, overrides=lost))
     directory, records, file = of_run(source)
     texts, missing = _questions(directory)
     for remark in (file.torn(), missing):
         if remark is not None:
             progress.remark(f"note: {remark}")
-    return _LabelRun(labelling, directory, records, file, texts)
+    return LabelRun(labelling, directory, records, file, texts)
 
 
-def _document(options: LabelOptions, run: _LabelRun, known: KnownLabels) -> LabelDocument:
-    """How far the labels carry; writes the sheet that was asked for."""
-    labelling, choice = run.labelling, run.labelling.choice
+def ask(
+    run: LabelRun, labeller: str, err: TextIO, key: Callable[[], str], line: Callable[[], str]
+) -> None:
+    """Ask one labeller on a terminal."""
+    with Grader() as grader:
+        where = (run.labelling, run.records, run.file, run.texts)
+        LabelLoop(*where, labeller, grader, key, line).ask(err)
+
+
+def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> LabelledRun:
+    """Return how far the labels carry; write the sheet that was asked for."""
+    labelling, settings = run.labelling, run.labelling.choice.settings
+    with Grader() as grader:
+        known = known_labels(labelling.questions, run.records, run.file.read(), grader)
     state = labelling.state(known.grades)
     sheets = None
-    if options.export is not None:
-        rows = state.forecast.likely[: options.most].tolist()
+    if export is not None:
+        rows = state.forecast.likely[:most].tolist()
         sheets = [_sheet(run, row) for row in rows]
-        write_sheet(options.export, sheets, run.directory)
-    return fill(
-        LabelDocument,
-        run=options.path,
-        alpha=choice.settings.alpha,
-        delta=choice.settings.delta,
+        write_sheet(export, sheets, run.directory)
+    return LabelledRun(
+        run=str(path),
+        alpha=settings.alpha,
+        delta=settings.delta,
         n=state.n_counted,
         planned=labelling.labels,
         labels=state.counts(known),
         certified_saving_pct=state.saving_pct,
         labellers=known.settled.by_labeller,
-        disagreements=sorted(known.settled.disagreeing),
-        file=run.file.path,
-        exported=options.export,
+        disagreements=tuple(sorted(known.settled.disagreeing)),
+        file=str(run.file.path),
+        exported=None if export is None else str(export),
         n_exported=None if sheets is None else len(sheets),
     )
 
 
-def _sheet(run: _LabelRun, row: int) -> LabelSheet:
+def _sheet(run: LabelRun, row: int) -> LabelSheet:
     record = run.records[run.labelling.questions.ids[row]]
     answers = run.labelling.answers(row, record)
     return LabelSheet(record.id, run.texts.get(record.key, ""), tuple(answers))

@@ -11,11 +11,13 @@ from stopadvisor.answers.normal_form import normalize
 from stopadvisor.certification.labelling import Labelling, LabelState, known_labels
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.report.screen import Screen
-from stopadvisor.report.text.label import show_question
+from stopadvisor.report.sheet import Section
 from stopadvisor.report.words import plural
 from stopadvisor.runs.labels import Label, LabelFile
 
-__all__ = ["LabelLoop"]
+__all__ = ["KEYS", "LabelLoop"]
+
+KEYS = "n neither, c cannot tell, u undo, q quit"
 
 _DRAWS = 20
 """For what is still worth asking, which changes little from one question to the next."""
@@ -58,7 +60,10 @@ class LabelLoop:
                 f"{plural(len(mine), 'question')} labelled, about {more.labels:.0f} still worth "
                 f"asking ({more.saving_pp:+.1f} points of saving)"
             )
-            show_question(screen, f"Question {record.id}", question, answers, progress)
+            keys = tuple((f"[{key}]", answer) for key, answer in enumerate(answers, start=1))
+            screen.title(f"Question {record.id}")
+            screen.text(question)
+            screen.section(Section(rows=keys, texts=(progress, KEYS)))
             if not self._take(record, answers, mine, screen):
                 return
 

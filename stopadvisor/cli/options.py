@@ -18,12 +18,11 @@ import click
 
 from stopadvisor.json_text import parse_json
 from stopadvisor.printable import json_safe
-from stopadvisor.report.screen import draw
-from stopadvisor.report.sheet import Sheet
-from stopadvisor.results import to_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from stopadvisor.report.sheet import Sheet
 
 __all__ = [
     "COUNT",
@@ -169,6 +168,10 @@ def is_given(name: str) -> bool:
 
 def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:
     """Print a result on standard output: as JSON, or its sheet."""
+    # Loaded here, so that `--help` does not pay for them.
+    from stopadvisor.report.screen import draw
+    from stopadvisor.results import to_json
+
     if json:
         click.echo(to_json(result))
     else:

@@ -6,34 +6,21 @@ the advice of a failed calibration; of a run, `assess` says what more labels wou
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, get_args
 
 import click
 
 from stopadvisor.assessment.label_plan import CertificateWish, plan_labels
-from stopadvisor.cli.options import OUTPUT, PATH, SHARE, OutputOptions, Parsed, declare, emit, take
+from stopadvisor.cli.options import OUTPUT, PATH, SHARE, Parsed, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.settings import ALPHA, DELTA
-from stopadvisor.report.documents.plan import plan_document
-from stopadvisor.report.text.plan import show_plan
+from stopadvisor.report.sheets.plan import plan_sheet
 from stopadvisor.rules.losses import LOSSES
 from stopadvisor.stats.bounds import Bound
 from stopadvisor.workload.questions import parse_split
 
-__all__ = ["PlanOptions", "command", "run"]
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """What certificate is wanted, and what risk is expected."""
-
-    wish: CertificateWish
-    source: Path | None = None
-    """A run or archive, whose fit questions say what more labels would buy."""
-    output: OutputOptions = field(default_factory=OutputOptions)
+__all__ = ["command"]
 
 
 @click.command(
@@ -85,35 +72,26 @@ class PlanOptions:
     help="Shares of fit, calibration and test.",
 )
 @declare(*OUTPUT)
-def command(**params: Any) -> int:
+def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> int:
     """Compute how many labelled questions a certificate needs.
 
     Gives the smallest number from which on every number reaches the power; the power does not
     rise steadily with the number.  With a run, a table says what its advised rule is expected to
     save by the number of labels.
     """
-    output, source = take(OutputOptions, params), params.pop("source")
-    return run(PlanOptions(CertificateWish(**params), source, output), sys.stdout, sys.stderr)
-
-
-def run(options: PlanOptions, out: TextIO, err: TextIO) -> int:
-    """Print the plan."""
+    wish = CertificateWish(**params)
     assessment = None
-    if options.source is not None:
+    if source is not None:
         from stopadvisor.assessment.assess import assess
         from stopadvisor.assessment.settings import SettingsOverrides
         from stopadvisor.runs.sources import open_source, read_assessment
 
-        source = open_source(options.source, keep=False)
+        opened = open_source(source, keep=False)
         asked = SettingsOverrides(
-            alpha=options.wish.alpha,
-            delta=options.wish.delta,
-            bound=options.wish.bound,
-            loss=options.wish.loss,
+            alpha=wish.alpha, delta=wish.delta, bound=wish.bound, loss=wish.loss
         )
-        assessment = assess(
-            source, asked.settings(read_assessment(source.folder), graded_by=source.graded_by)
-        )
-    document = plan_document(options.wish, plan_labels(options.wish), assessment)
-    emit(document, options.output, out, show_plan, indent=None)
+        recorded = read_assessment(opened.folder)
+        assessment = assess(opened, asked.settings(recorded, graded_by=opened.graded_by))
+    plan = plan_labels(wish, assessment)
+    show(plan, plan_sheet(plan), json=json)
     return 0

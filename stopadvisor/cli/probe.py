@@ -6,26 +6,24 @@ Nothing here shows an outcome of any question.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from stopadvisor.cli.model import open_engine
-from stopadvisor.cli.options import PATH, emit
+from stopadvisor.cli.options import PATH, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.probe_like import like_policy, like_remark
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.probing import probe
-from stopadvisor.report.documents.probe import probe_document
-from stopadvisor.report.screen import Screen
-from stopadvisor.report.words import listed, plural, share, shell_quote
+from stopadvisor.report.sheets.files import probe_sheet
+from stopadvisor.report.words import shell_quote
 
-__all__ = ["command", "run"]
+__all__ = ["command"]
 
 
 @click.command(
@@ -59,45 +57,16 @@ def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: 
     """
     if like is not None:
         params = like_policy(ctx, params, like)
-    return run(ProbeOptions.of(params, workload, like), sys.stdout, sys.stderr)
-
-
-def run(options: ProbeOptions, out: TextIO, err: TextIO) -> int:
-    """Probe and say what was collected."""
-    with progress_on(err, quiet=options.output.quiet) as progress:
+    options = ProbeOptions.of(params, workload, like)
+    with progress_on(sys.stderr, quiet=options.output.quiet) as progress:
         traces = options.settings.traces is not None
-        if options.like is not None and (said := like_remark(options.like, traces=traces)):
-            progress.remark(said)
+        if like is not None and (remark := like_remark(like, traces=traces)):
+            progress.remark(remark)
         model = replace(options.model, remark=progress.remark)
         summary = probe(options.settings, partial(open_engine, model), progress)
-    document = probe_document(summary)
-    emit(document, options.output, out, _show, indent=None)
+    show(summary, probe_sheet(summary), json=options.output.json)
     if not (options.output.json or options.output.quiet):
         # What is probed like a policy is there to check it.
-        step = "assess" if options.like is None else f"verify {shell_quote(options.like)}"
-        print(f"next: stopadvisor {step} {shell_quote(document['run'])}", file=err)
+        step = "assess" if like is None else f"verify {shell_quote(like)}"
+        click.echo(f"next: stopadvisor {step} {shell_quote(summary.run)}", err=True)
     return 0
-
-
-def _show(document: Mapping[str, Any], out: TextIO) -> None:
-    n_questions, n_traces, new = (document[name] for name in ("questions", "traces", "new"))
-    several = "" if n_traces == n_questions else f" in {n_traces} traces"
-    parts = ", ".join(f"{count} {name}" for name, count in document["split"].items())
-    cut, cap = share(document["truncated_share"]), document["max_think"]
-    screen = Screen(out)
-    screen.headline(f"Probed {plural(n_questions, 'question')}{several}, {new} of them now.")
-    rows = [
-        ("run", document["run"]),
-        ("parts", f"{parts}: fit chooses a rule, calibration certifies it, test checks it"),
-        ("probed at", _places(document)),
-        ("markers", ", ".join(document["markers"])),
-        ("cut off", f"{cut} of the traces, at {cap} thinking tokens"),
-    ]
-    screen.facts(row for row in rows if row[1])
-
-
-def _places(document: Mapping[str, Any]) -> str:
-    """Positions that hold for every question; nothing where its markers alone say where."""
-    if document["every"] is not None:
-        return f"every {document['every']} thinking tokens"
-    return f"{listed(document['budgets'])} thinking tokens" if document["budgets"] else ""

@@ -19,8 +19,16 @@ from stopadvisor.results import schema_of
 __all__ = ["RESULTS", "command", "result_class"]
 
 RESULTS = {
+    "import": ("stopadvisor.runs.imported:ImportedProbes", "`import probes --json`"),
+    "import-log": ("stopadvisor.runs.imported:ImportedLog", "`import --json`, of other formats"),
+    "label": ("stopadvisor.certification.labelling:LabelledRun", ""),
+    "plan": ("stopadvisor.assessment.label_plan:LabelPlan", ""),
     "preflight": ("stopadvisor.collection.preflight:PreflightReport", "and `preflight.json`"),
     "promote": ("stopadvisor.policy.folder:Promotion", ""),
+    "probe": ("stopadvisor.collection.probing:ProbeSummary", ""),
+    "report": ("stopadvisor.report.written:WrittenPage", ""),
+    "samples": ("stopadvisor.runs.samples:Samples", ""),
+    "simulate": ("stopadvisor.runs.simulated:Simulated", ""),
     "schema-list": ("stopadvisor.cli.schema:SchemaList", "`schema --json`, without a name"),
 }
 """By the name of a schema: the class of the result, and where else than `NAME --json` it is."""

@@ -44,7 +44,7 @@ from stopadvisor.results import to_document
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
-from stopadvisor.workload.questions import PARTS, Question, Workload, default_split
+from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 
 __all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_engine"]
 
@@ -63,18 +63,32 @@ OpenEngine = Callable[[], AbstractContextManager[RegimeEngine]]
 
 @dataclass(frozen=True)
 class ProbeSummary:
-    """What `probe` leaves behind."""
+    """`probe --json`: what the run holds now, and what this call added."""
 
-    run: RunDirectory
-    n_questions: int
-    """Questions the run holds now, earlier ones included."""
-    n_traces: int
-    """Their traces: several per question with `samples`."""
-    n_new: int
+    run: Path
+    """Where the probes are."""
+    questions: int
+    """In the run, earlier ones included."""
+    traces: int
+    """In the run: several per question with `--samples`."""
+    new: int
     """Traces that this call added."""
-    seconds: float
+    schedule: str
+    """`grid`, `stride` or `marker`."""
+    budgets: tuple[int, ...]
+    """Thinking tokens at each checkpoint; of a stride or next to markers, in traces of that
+    length."""
+    every: int | None
+    """Distance of the budgets of a stride, null if they were named."""
+    markers: tuple[str, ...]
+    """Words before which the run probes; empty unless `marker`."""
+    max_think: int
+    """Cap on thinking tokens."""
     truncated_share: float
-    split: dict[str, int]
+    """Share of the traces that were cut off."""
+    seconds: float
+    """That this call took."""
+    split: PartCounts
     """Questions in each part."""
 
 
@@ -325,13 +339,18 @@ class _Probing:
                 "calibrate refuses more than 10%; --max-think should be production's cap"
             )
         return ProbeSummary(
-            run=run,
-            n_questions=int(first.sum()),
-            n_traces=table.n_questions,
-            n_new=collected.n_new,
-            seconds=collected.seconds,
+            run=run.path,
+            questions=int(first.sum()),
+            traces=table.n_questions,
+            new=collected.n_new,
+            schedule=run.plan.schedule,
+            budgets=run.plan.budgets,
+            every=run.plan.every,
+            markers=tuple(word["text"] for word in run.manifest.get("markers", [])),
+            max_think=run.plan.max_think,
             truncated_share=truncated,
-            split=dict(zip(PARTS, counts, strict=True)),
+            seconds=round(collected.seconds, 3),
+            split=PartCounts(*counts),
         )
 
     def _repeated(self) -> list[Question]:

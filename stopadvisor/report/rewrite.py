@@ -19,8 +19,9 @@ from stopadvisor.errors import ProbeError, StopAdvisorError
 from stopadvisor.json_text import parse_json
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.html.page import WrittenPage, write_report
+from stopadvisor.report.html.page import write_report
 from stopadvisor.report.words import shell_quote
+from stopadvisor.report.written import WrittenPage
 from stopadvisor.runs.access import is_unsealed
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source, read_assessment
 

@@ -1,11 +1,15 @@
-"""Recorded probes as a run directory: a run like any other, about no model unless one is named.
+"""Recordings as files: a program's log as a workload, recorded probes as a run directory.
 
-Knows the files, and nothing of the lines that the probes were read from.
+Such a run is like any other, about no model unless one is named.  Knows the files, and nothing of
+the lines that they were read from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stopadvisor._version import __version__
@@ -13,13 +17,129 @@ from stopadvisor.probes.plan import ProbePlan, plan_cue
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recording
-from stopadvisor.runs.storage import check_free, make_folder
-from stopadvisor.workload.questions import Question, Workload
+from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
+from stopadvisor.workload.imports.gather import Gathered
+from stopadvisor.workload.questions import Question, Workload, read_workload
 
-__all__ = ["IMPORTED", "write_recording"]
+__all__ = [
+    "IMPORTED",
+    "ImportedLog",
+    "ImportedProbes",
+    "imported_probes",
+    "write_log",
+    "write_recording",
+]
 
 IMPORTED = "imported"
 """Name of the engine in the manifest of such a run."""
+
+
+@dataclass(frozen=True)
+class ImportedLog:
+    """`import --json`, of all formats but `probes`."""
+
+    out: Path
+    """The workload."""
+    format: str
+    """As it was named."""
+    sources: tuple[Path, ...]
+    """The files that were read."""
+    n_questions: int
+    """Different questions."""
+    n_gold: int
+    """Those with gold."""
+    tasks: Mapping[str, int]
+    """How many questions of each kind of answer."""
+    n_traces: int
+    """Recorded traces whose thinking is known."""
+    n_cut: int
+    """Those whose thinking was cut, so that there is no reply."""
+    n_without_thinking: int
+    """Replies whose thinking is not known."""
+    n_untraced: int
+    """Questions without a recorded trace."""
+    n_left_out: int
+    """Replies, questions or golds of the log that were not taken."""
+
+
+@dataclass(frozen=True)
+class ImportedProbes:
+    """`import probes --json`."""
+
+    run: Path
+    """The run directory."""
+    source: Path
+    """The file that was read."""
+    n_questions: int
+    """Different questions."""
+    n_traces: int
+    """Lines: traces, of which a question may have several."""
+    n_truncated: int
+    """Traces whose thinking was cut."""
+    n_probes: int
+    """Forced answers."""
+    n_graded: int
+    """Labels that were not recorded, and come from gold."""
+    n_ungraded: int
+    """Traces with neither labels nor gold."""
+    budgets: tuple[int, ...] | None
+    """Thinking tokens at each checkpoint; null where each question has its own positions."""
+    entropy_source: str
+    """`full`, or `none` where no log-probability and no entropy was recorded."""
+    max_think: int
+    """Cap on thinking; the longest trace where none was named."""
+    suffix_tokens: int
+    """Tokens of closer and cue in front of each forced answer."""
+    model: str | None
+    """What a policy made of it is bound to; null for no model."""
+
+
+def write_log(kind: str, sources: Sequence[Path], gathered: Gathered, out: Path) -> ImportedLog:
+    """Write what was gathered of a log as a workload, and read it back.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in gathered.lines)
+    replace_file(out, encode(lines))
+    workload = read_workload(out)
+    return ImportedLog(
+        out=out,
+        format=kind,
+        sources=tuple(sources),
+        n_questions=len(workload.questions),
+        n_gold=gathered.n_gold,
+        tasks=dict(Counter(question.task for question in workload.questions)),
+        n_traces=gathered.n_traces,
+        n_cut=gathered.n_cut,
+        n_without_thinking=len(gathered.without_thinking),
+        n_untraced=gathered.n_untraced,
+        n_left_out=len(gathered.left_out),
+    )
+
+
+def imported_probes(
+    run: RunDirectory, recording: Recording, *, suffix_tokens: int, model: str | None
+) -> ImportedProbes:
+    """Return what a recording that was written to `run` holds."""
+    records = recording.records
+    return ImportedProbes(
+        run=run.path,
+        source=recording.path,
+        n_questions=len({record.key for record in records}),
+        n_traces=len(records),
+        n_truncated=sum(record.finish == "length" for record in records),
+        n_probes=sum(len(record.checkpoints) for record in records),
+        n_graded=recording.n_graded,
+        n_ungraded=recording.n_ungraded,
+        budgets=recording.budgets or None,
+        entropy_source=recording.entropy_source,
+        max_think=run.plan.max_think,
+        suffix_tokens=suffix_tokens,
+        model=model,
+    )
 
 
 def write_recording(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,61 @@ from stopadvisor.errors import OutputError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
-from stopadvisor.probes.simulation import Population
+from stopadvisor.probes.simulation import KINDS, Population
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.storage import check_free, make_folder
 from stopadvisor.workload.questions import Question, Workload, content_key, default_split
 
-__all__ = ["write_archive", "write_run"]
+__all__ = ["Simulated", "simulate", "write_archive", "write_run"]
 
 _MAX_THINK = 8192
 """Where the simulator cuts the longest traces."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """`simulate --json`: what was drawn, and where it is."""
+
+    simulated: bool
+    """Always true."""
+    out: Path
+    """Run directory or archive."""
+    full_reference: str
+    """What full thinking is in it: `natural` or `last-checkpoint`."""
+    n_questions: int
+    """Questions drawn."""
+    budgets: tuple[int, ...]
+    """Thinking tokens at each checkpoint."""
+    shares: Mapping[str, float]
+    """Of each kind of question, as asked for; a draw differs by chance."""
+    signal: float
+    """How far the confidence tells right from wrong, in log-odds."""
+    seed: int
+    """Of all that is drawn."""
+
+
+def simulate(out: Path, population: Population, n_questions: int, seed: int) -> Simulated:
+    """Draw questions into a run directory, or into an archive where the name ends in ``.npz``.
+
+    Raises
+    ------
+    OutputError
+        The file or folder exists already or cannot be written.
+    """
+    archive = out.suffix == ".npz"
+    (write_archive if archive else write_run)(out, population, n_questions, seed)
+    return Simulated(
+        simulated=True,
+        out=out,
+        full_reference="last-checkpoint" if archive else "natural",
+        n_questions=n_questions,
+        budgets=population.budgets,
+        shares={kind: population.shares.get(kind, 0.0) for kind in KINDS},
+        signal=population.signal,
+        seed=seed,
+    )
 
 
 def write_archive(path: Path, population: Population, n_questions: int, seed: int) -> None:

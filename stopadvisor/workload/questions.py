@@ -29,6 +29,7 @@ __all__ = [
     "PARTS",
     "SMALLEST_PARTS",
     "TASKS",
+    "PartCounts",
     "Question",
     "RecordedTrace",
     "Workload",
@@ -42,6 +43,20 @@ __all__ = [
 ]
 
 PARTS = ("fit", "calibration", "test")
+
+
+@dataclass(frozen=True)
+class PartCounts:
+    """Questions in each part of the split."""
+
+    fit: int
+    """Choose and fit the rule."""
+    calibration: int
+    """Closed until `calibrate` opens them."""
+    test: int
+    """Measure what a policy does."""
+
+
 ASSUMED_TASK = "math"
 """Where nothing says the kind of answer: the form that tells numbers from formulas and words."""
 SMALLEST_PARTS = {"fit": 20, "calibration": 10, "test": 10}

@@ -173,7 +173,7 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
     code, out, err = call("import", "inspect", log, "-o", "sums.jsonl")
     assert code == 0
     assert out.startswith("4 questions, 6 recorded traces.")
-    assert "gold        of 3" in out
+    assert "gold        3 of 4" in out
     assert "stopadvisor assess sums.jsonl --model MODEL\n" in out
     assert "1 questions have no recorded trace: --traces-only leaves them out" in err
     assert "2 replies hold no thinking that can be told apart, the first in" in err

@@ -23,7 +23,10 @@ import pytest
 
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.certify import CertifyRequest
-from stopadvisor.cli.label import LabelOptions, run
+from stopadvisor.cli.label import ask, begin, finish
+from stopadvisor.cli.progress import LineProgress
+from stopadvisor.report.screen import draw
+from stopadvisor.report.sheets.label import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS
 from tests.material import Call, caller, make_run
@@ -84,11 +87,11 @@ class Labeller:
         assert question is not None
         return self.choose(question[1], re.findall(r"\[\d\] +(\S+)", shown))
 
-    def label(self, *, fresh: bool = False, planned: int | None = None, **options: Any) -> str:
-        out = StringIO()
+    def label(self, *, fresh: bool = False, planned: int | None = None, labeller: str = "") -> str:
         request = replace(REQUEST, fresh=fresh, labels=planned)
-        asked = LabelOptions(Path("run"), request, **options)
-        assert run(asked, out, self.err, self, lambda: self.line) == 0
+        begun = begin(Path("run"), request, LineProgress(self.err))
+        ask(begun, labeller, self.err, self, lambda: self.line)
+        draw(label_sheet(finish(begun, Path("run"), None, 150)), out := StringIO())
         return out.getvalue()
 
 
@@ -147,12 +150,12 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     by_fit = re.search(r"^(.*) Fit questions put the saving at ([\d.]+)%", said.replace("\n", " "))
     assert by_fit is not None
     assert by_fit[1] == "These labels certify at most 4.0% lost."
-    assert "`calibrate` measures it afresh" in said
+    assert "`calibrate` measures it again" in said
     # Nothing is left for a sheet, so it leads on.
     _, exported, _ = call("label", "run", *ASK, "--export", "sheet.csv")
     assert "nothing: no question is left to ask" in exported
     assert "next  " in exported
-    assert exported.rstrip().endswith("stopadvisor calibrate run --alpha 0.04 --loss lost")
+    assert "stopadvisor calibrate run --alpha 0.04 --loss lost\n" in exported
     found = calibrated(call)
     assert by_fit[2] == f"{found['expected']['fit_total_saving_pct']:.1f}"
     assert "means  " not in call("calibrate", "run", *ASK, "--loss", "lost")[1], (

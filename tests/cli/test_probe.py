@@ -38,7 +38,7 @@ PROBE_FIELDS = {
 }  # fmt: skip
 REPORT_FIELDS = {
     "schema", "status", "checks", "agreement", "examples", "accuracy", "wrong", "n_questions",
-    "marker_words", "cost",
+    "marker_words", "cost", "cues",
 }  # fmt: skip
 
 Output = tuple[int, str, str]
@@ -431,11 +431,10 @@ def test_a_workload_that_is_not_there_is_exit_2(bench: Bench) -> None:
 
 
 def parsed(bench: Bench, *words: str) -> ProbeOptions:
-    found: list[ProbeOptions] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe_module, "run", lambda options, out, err: found.append(options))
-        main(["probe", str(bench.file), *words])
-    return found[0]
+    context = probe_module.command.make_context("probe", [str(bench.file), *words])
+    params = {name: value for name, value in context.params.items() if name != "like"}
+    with context:
+        return ProbeOptions.of(params, params.pop("workload"))
 
 
 def test_defaults_of_command_line_and_dataclass_are_the_same(bench: Bench) -> None:
@@ -536,7 +535,7 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     assert summary.endswith("(tried on 16")
     for stage in ("preflight", "preflight, cut at 32 tokens"):
         assert f"{stage}: 0/16 done\n" in err
-    assert err.endswith("next: the same command with `assess` in the place of `preflight`\n")
+    assert err.endswith("next: the same command with `assess` in place of `preflight`\n")
 
 
 def test_preflight_says_of_too_few_questions_how_many_it_takes(bench: Bench) -> None:
@@ -559,11 +558,11 @@ def test_preflight_ends_with_5_and_says_what_to_do(bench: Bench) -> None:
     bench.engine = ScriptedEngine(faults=frozenset({"ignores-budgets"}))
     code, out, _ = bench.call(command="preflight")
     assert code == 5
-    assert out.startswith("Not ready to probe: what is measured like this would mislead ")
+    assert out.startswith("Not ready to probe: results measured like this would mislead ")
     assert "to do the engine ignores thinking budgets: use another engine" in " ".join(out.split())
     code, out, _ = bench.call("--json", command="preflight")
     assert code == 5
-    assert json.loads(out).keys() == REPORT_FIELDS | {"cues"}
+    assert json.loads(out).keys() == REPORT_FIELDS
     assert json.loads(out)["cues"] is None
 
 
@@ -651,6 +650,6 @@ def test_probe_is_callable_without_a_command_line(bench: Bench) -> None:
     err = StringIO()
     settings = ProbeSettings(bench.file, budgets=(0, 16, 64), max_think=256, out=bench.out)
     probed = probe(settings, partial(open_engine, ModelOptions()), LineProgress(err))
-    assert probed.run.path == bench.out
-    assert probed.n_new == 100
+    assert probed.run == bench.out
+    assert probed.new == 100
     assert "probing: 100/100" in err.getvalue()

@@ -63,7 +63,7 @@ def test_json_names_the_file_and_its_state(run: Path, tmp_path: Path, call: Call
 def test_a_page_is_written_again_without_a_command_line(run: Path) -> None:
     assert refresh_report(run) == [], "a run without a page gets none"
     written = rewrite_report(open_source(run))
-    assert (written.path, written.path.stat().st_size) == (run / "report.html", written.size)
+    assert (written.report, written.report.stat().st_size) == (run / "report.html", written.bytes)
     (run / ASSESSMENT).unlink()
     (said,) = refresh_report(run)
     assert said.startswith(f"{run / 'report.html'} is from before, and could not be written again")

@@ -134,8 +134,9 @@ def test_more_samples_continue_the_run(
     monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: engine)
     words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--json"]
     assert main(words) == 0
+    first = json.loads(capsys.readouterr().out)
     assert main([*words, "--samples", "3"]) == 0
-    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    second = json.loads(capsys.readouterr().out)
     assert (first["questions"], first["traces"], first["new"]) == (100, 100, 100)
     assert (second["questions"], second["traces"], second["new"]) == (100, 300, 200)
     assert first["split"] == second["split"]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import stopadvisor
 from stopadvisor.cli.main import main
-from stopadvisor.cli.samples import SAMPLES
+from stopadvisor.runs.samples import SAMPLES
 from tests.material import Call, caller
 
 BUNDLED = Path(__file__).parents[2] / "samples"
@@ -88,10 +87,11 @@ def test_a_file_is_no_folder(call: Call, tmp_path: Path) -> None:
 def test_an_installation_without_them_says_so(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopadvisor, "__file__", str(tmp_path / "site" / "stopadvisor" / "x.py"))
+    file = tmp_path / "site" / "stopadvisor" / "runs" / "samples.py"
+    monkeypatch.setattr("stopadvisor.runs.samples.__file__", str(file))
     code, _, err = call("samples")
     assert code == 2
-    assert err.endswith("the samples were not installed with it; install it anew\n")
+    assert err.endswith("the samples were not installed with it; install it again\n")
 
 
 def test_main_lists_it_first(capsys: pytest.CaptureFixture[str]) -> None:

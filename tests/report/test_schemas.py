@@ -228,7 +228,7 @@ def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "schema", "assess") == schema("assess")
     listed = answer(capsys, "schema")
     check("schema-list", listed)
-    assert {row["name"] for row in listed["schemas"]} == set(DOCUMENTS)
+    assert {row["name"] for row in listed["schemas"]} == {*DOCUMENTS, *RESULTS}
     assert main(["schema"]) == 0
     assert "calibration.json" in capsys.readouterr().out
     assert main(["schema", "nothing"]) == 2

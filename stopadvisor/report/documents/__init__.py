@@ -1,6 +1,6 @@
 """Results as JSON documents: for each command its fields as types, and what fills them."""
 
 __all__ = [
-    "assess", "calibrate", "diff", "fields", "inspect", "label", "monitor", "parts", "plan",
-    "probe", "profile_serving", "program", "run", "study", "transfer", "verify", "written"
+    "assess", "calibrate", "diff", "inspect", "monitor", "profile_serving", "program", "run",
+    "study", "transfer", "verify", "written"
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from stopadvisor.policy.promises import asked
 from stopadvisor.report.documents.fields import Document, fields_of, fill
 from stopadvisor.report.documents.parts import (
     GradedByField,
-    PartCounts,
+    PartCountFields,
     ProfileFields,
     RepeatFields,
     RequestTokens,
@@ -280,7 +280,7 @@ class _CommonFields(Document):
     delta: Annotated[float, "1 minus the confidence asked for."]
     run: Annotated[str, "Where the probes are."]
     workload: Annotated[_WorkloadFields, "What was probed."]
-    split: Annotated[PartCounts, "Questions in each part."]
+    split: Annotated[PartCountFields, "Questions in each part."]
     profile: Annotated[ProfileFields, "Of the fit questions; under the paper's protocol of all."]
     regime: Annotated[_Regime, "What the profile predicts."]
     matched_risk: Annotated[list[_MatchedRiskFields], "A row for each alpha."]
@@ -332,7 +332,7 @@ def assessment_document(
             sha256=source.workload_sha256,
             on_stop=on_stop,
         ),
-        split=fill(PartCounts, assessment.split),
+        split=fill(PartCountFields, assessment.split),
         profile=fill(ProfileFields, assessment.profile.shares),
         regime=fill(_Regime, assessment.profile, assessment),
         matched_risk=matched,

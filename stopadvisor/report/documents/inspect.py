@@ -13,7 +13,7 @@ from stopadvisor.report.documents.fields import FROM_POLICY_FILE, Document, fill
 from stopadvisor.report.documents.parts import (
     CertificateFields,
     ExpectedFields,
-    PartCounts,
+    PartCountFields,
     ProfileFields,
 )
 
@@ -123,7 +123,7 @@ class InspectDocument(Document):
     versions: Annotated[dict[str, str | None], "Of packages, by name."]
     created: Annotated[str, "When, in ISO 8601."]
     digest: Annotated[str, "SHA-256 over the content."]
-    n_questions: Annotated[PartCounts | None, "Questions that made it."]
+    n_questions: Annotated[PartCountFields | None, "Questions that made it."]
     features: Annotated[
         list[_Feature], "By weight: the size of the coefficient, or the number of splits."
     ]

@@ -17,7 +17,7 @@ __all__ = [
     "GradedByField",
     "KindShare",
     "LabelFields",
-    "PartCounts",
+    "PartCountFields",
     "ProfileFields",
     "ProvenanceFields",
     "RepeatFields",
@@ -45,7 +45,7 @@ class ProfileFields(TypedDict):
     oscillating: Annotated[KindShare, "Changing between right and wrong."]
 
 
-class PartCounts(TypedDict):
+class PartCountFields(TypedDict):
     """Questions in each part of the split."""
 
     fit: Annotated[int, "Choose and fit the rule."]

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.fields import Document, fill
 
-__all__ = [
-    "CompletionDocument",
-    "ErrorDocument",
-    "SamplesDocument",
-    "completion_document",
-    "error_document",
-    "samples_document",
-]
+__all__ = ["CompletionDocument", "ErrorDocument", "completion_document", "error_document"]
 
 
 class _Error(TypedDict):
@@ -37,14 +28,6 @@ class CompletionDocument(Document):
     script: Annotated[str, "What to source."]
 
 
-class SamplesDocument(Document):
-    """`samples --json`."""
-
-    out: Annotated[str, "The folder that was written."]
-    model: Annotated[str, "The model's folder in it."]
-    workloads: Annotated[list[str], "The workload files in it."]
-
-
 def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
     """Build the document of an error."""
     return {"error": {"type": kind, "message": message, "exit_code": exit_code}}
@@ -53,13 +36,3 @@ def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
 def completion_document(shell: str, script: str) -> CompletionDocument:
     """Build the document of a completion script."""
     return fill(CompletionDocument, shell=shell, script=script)
-
-
-def samples_document(folder: Path, model: str, workloads: Sequence[str]) -> SamplesDocument:
-    """Build the document of the samples that were written, from their names in the folder."""
-    return fill(
-        SamplesDocument,
-        out=folder,
-        model=folder / model,
-        workloads=[folder / name for name in workloads],
-    )

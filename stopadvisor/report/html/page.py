@@ -25,6 +25,7 @@ from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
 from stopadvisor.report.html.summary import reasons, summarise
 from stopadvisor.report.words import cell, kind_points, share
+from stopadvisor.report.written import WrittenPage
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
@@ -35,14 +36,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = [
-    "WrittenPage",
-    "missing_packages",
-    "page_environment",
-    "render",
-    "require_extra",
-    "write_report",
-]
+__all__ = ["missing_packages", "page_environment", "render", "require_extra", "write_report"]
 
 _Data = TypeVar("_Data")
 
@@ -57,17 +51,6 @@ _FORECASTS = {"alpha", "labels", "reliability", "signals"}
 """Pictures that are folded away: other promises and numbers of labels than these, and signals."""
 _OF_FIT = {"kinds", "frontier", "serving", "checkpoints"}
 """Pictures whose savings and accuracies are of fit questions; once calibrated, others stand."""
-
-
-@dataclass(frozen=True)
-class WrittenPage:
-    """A report on disk."""
-
-    path: Path
-    size: int
-    """Bytes."""
-    data: ReportData
-    """What it shows."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +103,15 @@ def write_report(
     data = load(assessment, document)
     page = encode(render(data))
     replace_file(path, page)
-    return WrittenPage(path, len(page), data)
+    calibration = data.calibration
+    return WrittenPage(
+        run=assessment.source.folder,
+        report=path,
+        bytes=len(page),
+        protocol=document["protocol"],
+        certified=None if calibration is None else calibration["certified"],
+        remarks=tuple(data.remarks),
+    )
 
 
 def render(data: ReportData) -> str:

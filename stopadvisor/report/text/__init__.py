@@ -1,6 +1,6 @@
 """What a command prints for people."""
 
 __all__ = [
-    "assess", "calibrate", "inspect", "label", "monitor", "plan", "policies", "run", "study",
-    "transfer", "verify", "written"
+    "assess", "calibrate", "inspect", "monitor", "policies", "run", "study", "transfer",
+    "verify", "written"
 ]  # fmt: skip

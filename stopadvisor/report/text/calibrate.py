@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from stopadvisor.certification.labelling import LabelCounts
 from stopadvisor.policy.promises import counted, loss_name, promised
 from stopadvisor.report.headline import (
     accuracy_words,
@@ -18,8 +19,8 @@ from stopadvisor.report.headline import (
     saving_words,
 )
 from stopadvisor.report.screen import Screen
+from stopadvisor.report.sheets.label import label_counts, more_labels
 from stopadvisor.report.text.assess import graded_rows
-from stopadvisor.report.text.label import label_counts, more_labels
 from stopadvisor.report.words import (
     BRACKETS,
     advised_otherwise,
@@ -147,7 +148,8 @@ def _labels(document: Document) -> list[tuple[str, str]]:
     labels = document.get("labels")
     if labels is None:
         return []
-    return [("gold", label_counts(labels)), ("more gold", more_labels(labels))]
+    counts = LabelCounts(**labels)
+    return [("gold", label_counts(counts)), ("more gold", more_labels(counts))]
 
 
 def _on_stop(document: Document) -> list[tuple[str, str]]:

@@ -8,27 +8,12 @@ from __future__ import annotations
 from typing import TextIO
 
 from stopadvisor.report.documents.profile_serving import GoodputFields, ProfileServingDocument
-from stopadvisor.report.documents.program import SamplesDocument
-from stopadvisor.report.documents.written import (
-    ImportDocument,
-    ImportLogDocument,
-    ReportDocument,
-    SimulateDocument,
-    WorkloadDocument,
-)
+from stopadvisor.report.documents.written import WorkloadDocument
 from stopadvisor.report.headline import gains, goodput_headline
 from stopadvisor.report.screen import Screen
-from stopadvisor.report.words import listed, number, percent, plural, share, shell_quote
+from stopadvisor.report.words import number, percent, plural, shell_quote
 
-__all__ = [
-    "show_import",
-    "show_import_log",
-    "show_profile",
-    "show_report_file",
-    "show_samples",
-    "show_simulation",
-    "show_workload",
-]
+__all__ = ["show_profile", "show_workload"]
 
 
 def show_workload(document: WorkloadDocument, out: TextIO) -> None:
@@ -45,102 +30,6 @@ def show_workload(document: WorkloadDocument, out: TextIO) -> None:
         ]
     )
     screen.command(f"stopadvisor preflight {shell_quote(document['out'])} --model MODEL")
-
-
-def show_samples(document: SamplesDocument, out: TextIO) -> None:
-    """Print where the samples lie, and the first command to try."""
-    screen = Screen(out)
-    screen.headline(f"Written to {document['out']}: a tiny model, and workloads for it.")
-    workloads = document["workloads"]
-    screen.facts([("model", document["model"]), ("workloads", ", ".join(workloads))])
-    words = ("assess", workloads[0], "--model", document["model"])
-    screen.command(" ".join(("stopadvisor", *map(shell_quote, words))))
-
-
-def show_simulation(document: SimulateDocument, out: TextIO) -> None:
-    """Print which probes were drawn, and that nothing was measured."""
-    screen = Screen(out)
-    count = plural(document["n_questions"], "question")
-    screen.headline(f"Simulated {count}: nothing was measured.")
-    shares = document["shares"].items()
-    kinds = [f"{kind.replace('_', ' ')} {share(value)}" for kind, value in shares if value]
-    screen.facts(
-        [
-            ("written to", document["out"]),
-            ("expected", ", ".join(kinds)),
-            ("probed at", f"{listed(document['budgets'])} thinking tokens"),
-            ("signal", f"{document['signal']:g} in log-odds; seed {document['seed']}"),
-        ]
-    )
-    screen.command(f"stopadvisor assess {shell_quote(document['out'])}")
-
-
-def show_import_log(document: ImportLogDocument, out: TextIO) -> None:
-    """Print what was read of a program's log."""
-    screen = Screen(out)
-    n, gold, traces = (document[k] for k in ("n_questions", "n_gold", "n_traces"))
-    screen.headline(f"{plural(n, 'question')}, {plural(traces, 'recorded trace')}.")
-    tasks = ", ".join(f"{task} {count}" for task, count in document["tasks"].items())
-    cut = f", {document['n_cut']} of them cut" if document["n_cut"] else ""
-    without = document["n_without_thinking"]
-    rest = f"; {without} without their thinking" if without else ""
-    screen.facts(
-        [
-            ("written to", document["out"]),
-            ("read from", listed(document["sources"])),
-            ("gold", "none" if not gold else "of all" if gold == n else f"of {gold}"),
-            ("task", tasks),
-            ("traces", f"{traces}{cut}{rest}"),
-        ]
-    )
-    where = shell_quote(document["out"])
-    all_traced = traces and not (document["n_without_thinking"] or document["n_untraced"])
-    traced = f" --traces {where}" if all_traced else ""
-    screen.command(f"stopadvisor assess {where}{traced} --model MODEL")
-
-
-def show_import(document: ImportDocument, out: TextIO) -> None:
-    """Print what was read, and how much of it."""
-    screen = Screen(out)
-    probes = plural(document["n_probes"], "forced answer")
-    screen.headline(f"{plural(document['n_questions'], 'question')}, {probes}.")
-    budgets = document["budgets"]
-    places = "positions of each question's own" if budgets is None else f"{listed(budgets)} tokens"
-    traces, cut = document["n_traces"], document["n_truncated"]
-    screen.facts(
-        [
-            ("written to", document["run"]),
-            ("read from", document["source"]),
-            ("probed at", places),
-            ("traces", f"{traces}, {cut} of them cut; at most {document['max_think']} tokens"),
-            ("graded", _graded(document)),
-            ("model", document["model"] or "none: a policy is bound to no model"),
-        ]
-    )
-    screen.command(f"stopadvisor assess {shell_quote(document['run'])}")
-
-
-def _graded(document: ImportDocument) -> str:
-    """What says which answers are right."""
-    ungraded, traces = document["n_ungraded"], document["n_traces"]
-    if ungraded == traces:
-        return "none: a reply will count by whether it agrees with full thinking"
-    said = plural(document["n_graded"], "label") + " by gold, the others as recorded"
-    return f"{said}; {plural(ungraded, 'trace')} with neither" if ungraded else said
-
-
-def show_report_file(document: ReportDocument, out: TextIO) -> None:
-    """Print where the page is, and what is on it."""
-    screen = Screen(out)
-    screen.headline("Report written.")
-    words = {True: "certified", False: "calibrated, nothing certified", None: "not calibrated yet"}
-    screen.facts(
-        [
-            ("file", f"{document['report']} ({document['bytes'] / 1000:.0f} kB)"),
-            ("of", document["run"]),
-            ("state", words[document["certified"]]),
-        ]
-    )
 
 
 def show_profile(document: ProfileServingDocument, path: str, out: TextIO) -> None:

@@ -1,0 +1,146 @@
+"""Sheets of commands that write files: samples, made-up probes, imports, probes, a page."""
+
+from __future__ import annotations
+
+from stopadvisor.collection.probing import ProbeSummary
+from stopadvisor.report.sheet import Fact, Sheet
+from stopadvisor.report.words import listed, plural, share, shell_quote
+from stopadvisor.report.written import WrittenPage
+from stopadvisor.runs.imported import ImportedLog, ImportedProbes
+from stopadvisor.runs.samples import Samples
+from stopadvisor.runs.simulated import Simulated
+
+__all__ = [
+    "import_log_sheet",
+    "import_probes_sheet",
+    "probe_sheet",
+    "report_sheet",
+    "samples_sheet",
+    "simulate_sheet",
+]
+
+
+def samples_sheet(samples: Samples) -> Sheet:
+    """Return where the samples are, and the first command to try."""
+    workloads = [str(path) for path in samples.workloads]
+    words = ("assess", workloads[0], "--model", str(samples.model))
+    return Sheet(
+        f"Written to {samples.out}: a tiny model, and workloads for it.",
+        facts=(("model", str(samples.model)), ("workloads", ", ".join(workloads))),
+        command=" ".join(("stopadvisor", *map(shell_quote, words))),
+    )
+
+
+def simulate_sheet(simulated: Simulated) -> Sheet:
+    """Return which probes were drawn, and that nothing was measured."""
+    kinds = [
+        f"{kind.replace('_', ' ')} {share(value)}"
+        for kind, value in simulated.shares.items()
+        if value
+    ]
+    return Sheet(
+        f"Simulated {plural(simulated.n_questions, 'question')}: nothing was measured.",
+        facts=(
+            ("written to", str(simulated.out)),
+            ("expected", ", ".join(kinds)),
+            ("probed at", f"{listed(simulated.budgets)} thinking tokens"),
+            ("signal", f"{simulated.signal:g} in log-odds; seed {simulated.seed}"),
+        ),
+        command=f"stopadvisor assess {shell_quote(simulated.out)}",
+    )
+
+
+def import_log_sheet(log: ImportedLog) -> Sheet:
+    """Return what was read of a program's log."""
+    n, gold, traces = log.n_questions, log.n_gold, log.n_traces
+    cut = f", {log.n_cut} of them cut" if log.n_cut else ""
+    without = log.n_without_thinking
+    rest = f"; {without} without their thinking" if without else ""
+    where = shell_quote(log.out)
+    all_traced = traces and not (without or log.n_untraced)
+    return Sheet(
+        f"{plural(n, 'question')}, {plural(traces, 'recorded trace')}.",
+        facts=(
+            ("written to", str(log.out)),
+            ("read from", listed([str(source) for source in log.sources])),
+            ("gold", "none" if not gold else f"all {n}" if gold == n else f"{gold} of {n}"),
+            ("task", ", ".join(f"{task} {count}" for task, count in log.tasks.items())),
+            ("traces", f"{traces}{cut}{rest}"),
+        ),
+        command=f"stopadvisor assess {where}{f' --traces {where}' if all_traced else ''} "
+        "--model MODEL",
+    )
+
+
+def import_probes_sheet(probes: ImportedProbes) -> Sheet:
+    """Return what was read, and how much of it."""
+    answers = plural(probes.n_probes, "forced answer")
+    places = "each question's own positions"
+    if probes.budgets is not None:
+        places = f"{listed(probes.budgets)} tokens"
+    return Sheet(
+        f"{plural(probes.n_questions, 'question')}, {answers}.",
+        facts=(
+            ("written to", str(probes.run)),
+            ("read from", str(probes.source)),
+            ("probed at", places),
+            (
+                "traces",
+                f"{probes.n_traces}, {probes.n_truncated} of them cut; at most "
+                f"{probes.max_think} tokens",
+            ),
+            ("graded", _graded(probes)),
+            ("model", probes.model or "none: a policy is bound to no model"),
+        ),
+        command=f"stopadvisor assess {shell_quote(probes.run)}",
+    )
+
+
+def _graded(probes: ImportedProbes) -> str:
+    """What decides which answers are right."""
+    ungraded = probes.n_ungraded
+    if ungraded == probes.n_traces:
+        return "none: a reply will count by whether it agrees with full thinking"
+    text = plural(probes.n_graded, "label") + " by gold, the others as recorded"
+    return f"{text}; {plural(ungraded, 'trace')} with neither" if ungraded else text
+
+
+def probe_sheet(summary: ProbeSummary) -> Sheet:
+    """Return what was collected, and where."""
+    several = "" if summary.traces == summary.questions else f" in {summary.traces} traces"
+    split = summary.split
+    places = f"{listed(summary.budgets)} thinking tokens" if summary.budgets else ""
+    if summary.every is not None:
+        places = f"every {summary.every} thinking tokens"
+    facts: list[Fact] = [
+        ("run", str(summary.run)),
+        (
+            "parts",
+            f"{split.fit} fit, {split.calibration} calibration, {split.test} test: fit chooses a "
+            "rule, calibration certifies it, test checks it",
+        ),
+        ("probed at", places),
+        ("markers", ", ".join(summary.markers)),
+        (
+            "cut off",
+            f"{share(summary.truncated_share)} of the traces, at {summary.max_think} thinking "
+            "tokens",
+        ),
+    ]
+    return Sheet(
+        f"Probed {plural(summary.questions, 'question')}{several}, {summary.new} of them now.",
+        facts=tuple(fact for fact in facts if fact[1]),
+    )
+
+
+def report_sheet(page: WrittenPage) -> Sheet:
+    """Return where the page is, and what is on it."""
+    states = {True: "certified", False: "calibrated, nothing certified", None: "not calibrated yet"}
+    return Sheet(
+        "Report written.",
+        facts=(
+            ("file", f"{page.report} ({page.bytes / 1000:.0f} kB)"),
+            ("of", str(page.run)),
+            ("state", states[page.certified]),
+        ),
+    )

@@ -1,0 +1,124 @@
+"""The sheet of `plan`: the labels that a certificate takes, and what more of them would buy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stopadvisor.assessment.assess import LabelRow
+from stopadvisor.assessment.label_need import LabelNeed
+from stopadvisor.assessment.label_plan import LabelPlan
+from stopadvisor.assessment.recommendation import probability_words
+from stopadvisor.policy.promises import promised
+from stopadvisor.report.sheet import Fact, Section, Sheet
+from stopadvisor.report.words import percent, plural, share
+from stopadvisor.rules.losses import LOST
+
+__all__ = ["label_needs", "label_savings", "plan_sheet"]
+
+_PROMISES = {
+    "lost": "at most {} are lost",
+    "differs": "at most {} of replies differ",
+    "drop": "accuracy falls by at most {}",
+}
+
+
+def plan_sheet(plan: LabelPlan) -> Sheet:
+    """Return the sizes, and the probability that they suffice."""
+    loss = plan.loss or LOST.name
+    promise = (
+        f"to promise that {_PROMISES[loss].format(promised(plan.alpha))}, "
+        f"with confidence {promised(1 - plan.delta)}"
+    )
+    sections = (*label_savings(plan.label_savings or ()), *label_needs(plan.label_needs or ()))
+    if plan.calibration_labels is None or plan.power_reached is None:
+        most = "20,000" if loss == "drop" else "a million"
+        too_close = plan.expected_risk - (plan.expected_gain or 0.0) < plan.alpha
+        why = f"so close to it that more than {most} would be needed"
+        reason = Section(
+            texts=(
+                f"{_expected(plan)} are expected to be lost, "
+                f"{why if too_close else 'which must be less than that'}.",
+            )
+        )
+        return Sheet(f"No number of labels is enough {promise}.", sections=(reason, *sections))
+    shares = "/".join(f"{100 * part:g}" for part in plan.split)
+    facts: list[Fact] = [
+        (
+            "of them",
+            f"{plural(plan.calibration_labels, 'calibration label')} certify, the others choose "
+            f"the rule (split {shares}: fit, calibration, test)",
+        ),
+        (
+            "probability",
+            f"{probability_words(plan.power_reached)} that they do, if {_expected(plan)} are lost; "
+            f"with more labels never below {share(plan.power)}",
+        ),
+    ]
+    if plan.chains > 1:
+        facts.append(
+            (
+                "one rule",
+                f"{plan.one_chain_calibration_labels} where learned or scalar rules are tested "
+                "alone (calibrate --families)",
+            )
+        )
+    facts.append(("counted", "one label per independent question: groups and copies count once"))
+    headline = f"About {plan.total_labels} labelled questions are needed {promise}."
+    return Sheet(headline, facts=tuple(facts), sections=sections)
+
+
+def _expected(plan: LabelPlan) -> str:
+    """The share lost; of a drop with what is gained."""
+    text = share(plan.expected_risk)
+    return (
+        text if plan.expected_gain is None else f"{text}, less {share(plan.expected_gain)} gained,"
+    )
+
+
+def label_savings(rows: Sequence[LabelRow]) -> tuple[Section, ...]:
+    """Return the table of savings by labels; nothing where there are none."""
+    if not rows:
+        return ()
+    return (
+        Section(
+            "What more labels would buy (forecast of the saving that calibration certifies)",
+            ("labels", "of them for calibration", "saving", ""),
+            tuple(
+                (
+                    str(row.labels),
+                    str(row.calibration),
+                    percent(row.saving_pct),
+                    "here" if row.is_here else "",
+                )
+                for row in rows
+            ),
+            left=0,
+        ),
+    )
+
+
+def label_needs(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
+    """Return the gold labels that a promise about lost answers takes; nothing without any."""
+    if not rows:
+        return ()
+    return (
+        Section(
+            "What gold labels would buy: a promise about lost answers (imitated calibrations)",
+            ("if of the replies that differ", "labels", "saving"),
+            tuple(
+                (
+                    "(no labels: the promise is about replies that differ)"
+                    if row.lost_of_differing is None
+                    else f"{share(row.lost_of_differing)} are lost",
+                    f"about {row.labels}" if row.labels else "0",
+                    percent(row.saving_pct),
+                )
+                for row in rows
+            ),
+            (
+                "Only a question whose reply differs can be lost, so few labels will do; "
+                "`stopadvisor label` asks for them. Which share of those is lost nobody knows "
+                "beforehand.",
+            ),
+        ),
+    )

@@ -1,0 +1,86 @@
+"""The bundled model and workloads, copied into a folder; what is in them is not looked at.
+
+They come with the installed package, or from a checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from stopadvisor.errors import OutputError
+from stopadvisor.runs.storage import check_writable
+
+__all__ = ["MODEL", "SAMPLES", "WORKLOADS", "Samples", "write_samples"]
+
+MODEL = "tiny-reasoner"
+WORKLOADS = ("arithmetic.jsonl", "choice.jsonl", "hard.jsonl")
+SAMPLES = (MODEL, *WORKLOADS)
+"""What is written; `pyproject.toml` puts the same into the wheel."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """`samples --json`."""
+
+    out: Path
+    """The folder that was written."""
+    model: Path
+    """The model's folder in it."""
+    workloads: tuple[Path, ...]
+    """The workload files in it."""
+
+
+def write_samples(folder: Path) -> Samples:
+    """Copy them next to their place first, so that a full disk leaves nothing half-written.
+
+    Raises
+    ------
+    OutputError
+        One of them is there already, the folder cannot be written, or they are not installed.
+    """
+    source = _bundled()
+    for name in SAMPLES:
+        if os.path.lexists(folder / name):
+            raise OutputError(
+                f"{folder / name} is there already, and nothing is written over; name another DIR"
+            )
+    check_writable(folder)
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".samples.", dir=folder) as beside:
+                for name in SAMPLES:
+                    _copy(source / name, Path(beside, name))
+                for name in SAMPLES:
+                    Path(beside, name).rename(folder / name)
+        except BaseException:
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
+            raise
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from error
+    return Samples(folder, folder / MODEL, tuple(folder / name for name in WORKLOADS))
+
+
+def _bundled() -> Path:
+    """Folder of the files: inside an installed package, or beside the package of a checkout."""
+    package = Path(__file__).parent.parent
+    for found in (package / "_samples", package.parent / "samples"):
+        if (found / MODEL).is_dir():
+            return found
+    raise OutputError(f"{package}: the samples were not installed with it; install it again")
+
+
+def _copy(source: Path, to: Path) -> None:
+    """Copy a file or a folder without its modes: what is installed may be read-only."""
+    if source.is_dir():
+        to.mkdir()
+        for file in source.iterdir():
+            _copy(file, to / file.name)
+    else:
+        shutil.copyfile(source, to)
