@@ -19,7 +19,6 @@ from stopadvisor.rules.serving_profile import read_serving_profile
 from stopadvisor.runs.sources import read_assessment, read_calibration
 from stopadvisor.serving.answer_file import AnswerFile
 from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.serving.measured import MeasuredFile
 from stopadvisor.studies import cues
 from stopadvisor.workload.imports.lm_eval import read_lm_eval
 from stopadvisor.workload.imports.logged import LogOptions
@@ -51,7 +50,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     ),
     "answers.jsonl": _answers,
     "profile.json": read_serving_profile,
-    "profile.measured.jsonl": lambda file: MeasuredFile(file, {}),
     "samples_sums.jsonl": _lm_eval,
     "audits": lambda file: AuditSettings.of_json(file.read_text()),
     "work.jsonl": read_rows,

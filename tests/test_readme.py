@@ -36,7 +36,15 @@ OTHERS = {
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long
-    *("--device", "--shape", "--half", "--only", "--rounds", "--requests"),  # benchmarks
+    *(
+        "--device",
+        "--shape",
+        "--half",
+        "--only",
+        "--rounds",
+        "--requests",
+        "--minutes",
+    ),  # benchmarks
     *("--module", "--count", "--piece"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
     *("--no-remove-reasoning-tags", "--save-details"),  # lighteval

@@ -28,10 +28,7 @@ EXIT_CODES = {
 }
 
 
-SECTIONS = (
-    *("Options", "Certificate", "Serving costs", "Model", "Probing", "Goodput", "Gateway"),
-    "Audits",
-)
+SECTIONS = (*("Options", "Certificate", "Serving costs", "Model", "Probing", "Gateway"), "Audits")
 """Sections of a long list of options, in this order; an option that names none is in the first."""
 _LONG = 20
 """Options from which on a list is shown in sections."""

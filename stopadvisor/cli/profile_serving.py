@@ -1,7 +1,7 @@
 """`stopadvisor profile-serving`: what requests, thinking, probes and tokens cost in seconds.
 
-Writes the serving profile by which costs are counted in seconds, beside tokens and money: of a
-model that is loaded here, or of a server, there with the goodput of a policy too.
+Writes the serving profile by which costs are counted in seconds: of a model that is loaded here,
+or of a server.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, TextIO
 
 import click
 
@@ -39,15 +39,26 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.report.documents.profile_serving import serving_profile_document
 from stopadvisor.report.text.written import show_profile
-from stopadvisor.rules.serving_profile import Slo
 from stopadvisor.runs.storage import check_writable, write_json_atomically
-from stopadvisor.serving.goodput import Arrivals
 from stopadvisor.serving.profiling import ProfileSettings, profile
-from stopadvisor.serving.server_measurement import ServerOptions, measure_server
+from stopadvisor.serving.server_profile import measure_server
 
 __all__ = ["ProfileOptions", "command", "run"]
 
-_SECONDS = click.FloatRange(min=0, min_open=True)
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Which server to measure, if any."""
+
+    engine: str = "hf"
+    base_url: str | None = None
+    api_key_env: str | None = None
+    request_timeout: float = 600.0
+
+    @property
+    def at_server(self) -> bool:
+        """Whether a server is measured, and not a model that is loaded here."""
+        return self.engine != "hf"
 
 
 @dataclass(frozen=True)
@@ -68,69 +79,19 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _slo(text: str) -> Slo:
-    limits: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        try:
-            limits[name] = float(value)
-        except ValueError:
-            limits[name] = 0.0
-        if name not in ("ttft", "tpot", "e2e") or not 0 < limits[name] < float("inf"):
-            raise ValueError("expected limits in seconds such as ttft=2,tpot=0.05,e2e=60")
-    return Slo(**limits)
-
-
 _COUNTS = Parsed("n,n,...", _counts)
 
 _server = option("Model")
-_replay = option("Goodput")
-_OWN = ServerOptions()
 _AT_SERVER = (
     _server(
         "--engine",
         type=click.Choice(["hf", "openai", "vllm"]),
-        default=_OWN.engine,
-        help="Load the model here, or measure a server: any OpenAI-compatible one, or vLLM, whose "
-        "metrics tell the use of its KV cache.",
+        default=ServerOptions.engine,
+        help="Load the model here, or measure an OpenAI-compatible server, such as vLLM.",
     ),
     _server("--base-url", metavar="URL", help="The server, such as http://host:8000/v1."),
     API_KEY,
     REQUEST_TIMEOUT,
-    _replay(
-        "--slo",
-        type=Parsed("ttft=s,tpot=s,e2e=s", _slo),
-        help="Find the highest rate of arrival at which 99 of 100 questions keep these limits in "
-        "seconds, under --policy and with full thinking, at a server that has the policy.",
-    ),
-    _replay(
-        "--policy", type=PATH, help="The policy that the server, or the gateway, serves under."
-    ),
-    _replay(
-        "--arrivals",
-        type=click.Choice(get_args(Arrivals)),
-        default=_OWN.arrivals,
-        help="Questions arrive at random, or evenly.",
-    ),
-    _replay(
-        "--minutes",
-        type=_SECONDS,
-        default=_OWN.minutes,
-        help="Minutes to measure; running the same command again continues the measurement.",
-    ),
-    _replay(
-        "--block",
-        type=click.IntRange(min=20),
-        default=_OWN.block,
-        help="Fewest questions sent at one rate. The first fifth is not judged. A block is longer "
-        "if these would arrive in less than three times the longest limit.",
-    ),
-    _replay(
-        "--seed",
-        type=int,
-        default=_OWN.seed,
-        help="Seed of the questions' order and arrival times.",
-    ),
 )
 _LOCAL_ONLY = (
     *("device", "dtype", "allow_pickle_weights", "think_open", "think_close"),
@@ -184,11 +145,10 @@ def command(**params: Any) -> int:
     """Measure what requests and tokens cost in seconds, here or at a server.
 
     With a model that is loaded here also seconds and memory of whole questions: nothing is stopped,
-    each thinks to its own end and is probed on the way.  With --slo also how many more questions a
-    server answers in time under its policy.
+    each thinks to its own end and is probed on the way.
     """
     server = take(ServerOptions, params)
-    _check(server, params["workload"])
+    _check(server)
     if params["questions"] is None and not server.at_server:
         params["questions"] = ProfileSettings.questions
     settings, model = take(ProfileSettings, params), take(ModelOptions, params)
@@ -198,7 +158,7 @@ def command(**params: Any) -> int:
     )
 
 
-def _check(server: ServerOptions, workload: Path | None) -> None:
+def _check(server: ServerOptions) -> None:
     """Refuse options that say nothing to what is measured."""
     names = [*ServerOptions.__dataclass_fields__][1:]
     if server.at_server:
@@ -212,12 +172,6 @@ def _check(server: ServerOptions, workload: Path | None) -> None:
             f"--{foreign.replace('_', '-')} belongs to --engine {other}, got --engine "
             f"{server.engine}"
         )
-    if (server.slo is None) != (server.policy is None):
-        raise click.UsageError("--slo and --policy must be given together")
-    if server.slo is not None and server.slo.ttft is None and server.slo.e2e is None:
-        raise click.UsageError("--slo needs ttft or e2e: they show when a queue grows")
-    if server.slo is not None and workload is None:
-        raise click.UsageError("--slo needs --workload, whose questions the policy is for")
 
 
 def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
@@ -226,9 +180,15 @@ def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.server.at_server:
-            kept = options.out.with_suffix(".measured.jsonl")
+            server = options.server
             measured = measure_server(
-                options.server, options.settings, str(options.model.model), kept, progress
+                str(server.base_url),
+                str(options.model.model),
+                options.settings,
+                progress,
+                engine=server.engine,
+                api_key_env=server.api_key_env,
+                request_timeout=server.request_timeout,
             )
         else:
             measured = profile(options.settings, partial(open_local, options.model), progress)

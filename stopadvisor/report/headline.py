@@ -24,7 +24,7 @@ from stopadvisor.report.words import (
     share,
     whole_percent,
 )
-from stopadvisor.rules.costs import SECONDS, SECONDS_AT_SLO
+from stopadvisor.rules.costs import SECONDS
 
 __all__ = [
     "Effect",
@@ -35,8 +35,6 @@ __all__ = [
     "calibrated_headline",
     "change_words",
     "expected_effect",
-    "gains",
-    "goodput_headline",
     "measured_regime",
     "other_stacks",
     "policy_headline",
@@ -88,7 +86,7 @@ class Effect:
     @property
     def is_timed(self) -> bool:
         """Whether costs are seconds that `profile-serving` measured."""
-        return self.unit in (SECONDS, SECONDS_AT_SLO)
+        return self.unit == SECONDS
 
     @property
     def change(self) -> float | None:
@@ -356,26 +354,6 @@ def policy_headline(expected: Document | None, serving: str, measured: str | Non
     if effect is None:
         return "Certified. What it saves was not measured here."
     return f"Certified. {sentence(effect, measured)}"
-
-
-def gains(goodput: Document) -> bool:
-    """Whether the interval excludes that a policy serves no more questions."""
-    return float(goodput["ratio_ci95"][0]) > 1
-
-
-def goodput_headline(goodput: Document) -> str:
-    """First line about a replay at limits of latency."""
-    low, high = goodput["ratio_ci95"]
-    times = f"{goodput['ratio']:.2f} [{low:.2f}, {high:.2f}] times the questions at your SLO"
-    full, stopped = (goodput[arm]["decoded"] for arm in ("full", "stopped"))
-    tokens = f"{whole_percent(100 * abs(1 - stopped / full))} " + (
-        "fewer" if stopped <= full else "more"
-    )
-    if gains(goodput):
-        return f"The policy serves {times}, with {tokens} decoded tokens."
-    if high < 1:
-        return f"Saves nothing: the policy serves {times}, with {tokens} decoded tokens."
-    return f"Saves nothing that can be measured: {times}, with {tokens} decoded tokens."
 
 
 def verified_effect(document: Document) -> Effect:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
-from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS, SECONDS_AT_SLO
+from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
     FIXED_BUDGET,
@@ -64,12 +64,7 @@ _STACKS = {
     "black-box": "nothing is cached: a probe pays for the whole thinking so far again",
     "overlap": "thinking streams on while a probe runs, and what comes after a stop is wasted",
 }
-_NOUNS = {
-    PAPER_WEIGHTS.unit: "the tokens",
-    MONEY: "the price",
-    SECONDS: "the capacity",
-    SECONDS_AT_SLO: "the capacity at your SLO",
-}
+_NOUNS = {PAPER_WEIGHTS.unit: "the tokens", MONEY: "the price", SECONDS: "the capacity"}
 
 KINDS_OF_QUESTION = {
     "early_solved": "right from the first answer on",

@@ -33,8 +33,6 @@ class Measurement:
     decoded: int
     seconds: float
     """Wall time of all."""
-    kv_block_seconds: float | None = None
-    """Blocks of the KV cache in use, summed over the time; None where the server does not say."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,6 @@ class BatchSeconds:
     batch: int
     seconds: float
     """Of a decoded token: of a step, divided by the batch."""
-    kv_block_seconds: float | None
-    """Of the KV cache, for a decoded token; None where the server does not say."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +55,6 @@ class CostFit:
     """By batch, the smallest first."""
     misfit: float
     """Root mean square of what the fit misses, as a part of the seconds measured."""
-
-    def nearest(self, in_flight: float) -> BatchSeconds:
-        """Return the measured batch that is nearest, by ratio."""
-        return min(self.decoded, key=lambda row: abs(np.log(row.batch / max(in_flight, 1.0))))
 
 
 def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
@@ -111,18 +103,5 @@ def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
             f"decoding at {batches[int(np.argmin(rest))]} in flight appears to cost "
             "nothing: the timings vary too much; measure again on an idle machine"
         )
-    decoded = [
-        BatchSeconds(batch, price, _kv_of([m for m in measurements if m.batch == batch]))
-        for batch, price in zip(batches, rest, strict=True)
-    ]
-    return CostFit(request, prefilled, cached, tuple(decoded), misfit)
-
-
-def _kv_of(measurements: Sequence[Measurement]) -> float | None:
-    """Block-seconds of a decoded token, by the pieces of work that mostly decode."""
-    known = [
-        (m.kv_block_seconds, m.decoded)
-        for m in measurements
-        if m.kv_block_seconds is not None and m.decoded > 4 * m.requests
-    ]
-    return sum(k for k, _ in known) / sum(d for _, d in known) if known else None
+    decoded = tuple(BatchSeconds(*pair) for pair in zip(batches, rest, strict=True))
+    return CostFit(request, prefilled, cached, decoded, misfit)

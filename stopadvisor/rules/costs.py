@@ -24,7 +24,6 @@ __all__ = [
     "PAPER_WEIGHTS",
     "REGIMES",
     "SECONDS",
-    "SECONDS_AT_SLO",
     "Asking",
     "Costing",
     "Serving",
@@ -80,8 +79,7 @@ MONEY = "money per million tokens"
 """Unit of weights that are prices."""
 
 SECONDS = "seconds"
-SECONDS_AT_SLO = "seconds at your SLO"
-"""Units of weights that were measured: at full load, or at the load that meets the limits."""
+"""Unit of weights that were measured."""
 
 PAPER_WEIGHTS = Weights(1.0, PAPER_CACHED_WEIGHT, 1.0, "paper-weighted tokens")
 """The paper's: a cached token counts a tenth of a decoded one (Section "Deployment Cost")."""

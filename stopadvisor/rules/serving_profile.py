@@ -15,18 +15,9 @@ from typing import Any
 from stopadvisor.errors import CalibrationError
 from stopadvisor.json_text import parse_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
-from stopadvisor.rules.costs import SECONDS, SECONDS_AT_SLO, Weights
+from stopadvisor.rules.costs import SECONDS, Weights
 
-__all__ = [
-    "SCHEMA",
-    "Arm",
-    "Goodput",
-    "PerTokenSeconds",
-    "ProfileRow",
-    "ServingProfile",
-    "Slo",
-    "read_serving_profile",
-]
+__all__ = ["SCHEMA", "PerTokenSeconds", "ProfileRow", "ServingProfile", "read_serving_profile"]
 
 SCHEMA = 2
 _READABLE = (1, SCHEMA)
@@ -57,56 +48,6 @@ class ProfileRow:
 
 
 @dataclass(frozen=True)
-class Slo:
-    """Limits in seconds that 99 of 100 requests have to keep; None limits nothing."""
-
-    ttft: float | None = None
-    """To the first token that is shown."""
-    tpot: float | None = None
-    """Per further token that is shown."""
-    e2e: float | None = None
-    """To the end."""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """The replay under the policy, or without it; counts are means of a question."""
-
-    rate: float
-    """Questions a second at which a block is as likely to meet the limits as not."""
-    blocks: int
-    met: int
-    """Blocks that met the limits."""
-    decoded: float
-    """Tokens."""
-    in_flight: float
-    """Questions at once, at that rate."""
-    kv_block_seconds: float | None
-    """Of the server's KV cache; None where it does not say."""
-
-
-@dataclass(frozen=True)
-class Goodput:
-    """The highest rates of arrival that meet the limits, with the policy and without."""
-
-    slo: Slo
-    policy: str
-    """Digest."""
-    full: Arm
-    stopped: Arm
-    ratio: float
-    """Rate with the policy, divided by the rate of full thinking."""
-    ratio_ci95: tuple[float, float]
-    turns: int
-    """Pairs of blocks, one of each arm."""
-
-    @property
-    def saves(self) -> bool:
-        """Whether the interval excludes that the policy gains nothing."""
-        return self.ratio_ci95[0] > 1
-
-
-@dataclass(frozen=True)
 class ServingProfile:
     """What `profile-serving` measured."""
 
@@ -126,21 +67,17 @@ class ServingProfile:
     decoded_by_batch: tuple[BatchSeconds, ...] = ()
     misfit: float | None = None
     """Relative error of the fit, root mean square; None: nothing was fitted."""
-    goodput: Goodput | None = None
 
     @classmethod
-    def of_fit(
-        cls, fit: CostFit, *, goodput: Goodput | None = None, **fields: Any
-    ) -> ServingProfile:
-        """Price tokens at the load that meets the limits; at the largest batch without limits."""
-        at = fit.decoded[-1] if goodput is None else fit.nearest(goodput.full.in_flight)
+    def of_fit(cls, fit: CostFit, **fields: Any) -> ServingProfile:
+        """Price decoded tokens at the largest batch that was measured."""
+        at = fit.decoded[-1]
         return cls(
             per_token_seconds=PerTokenSeconds(fit.prefilled, fit.cached, at.seconds),
             per_request_seconds=fit.request,
             at_batch=at.batch,
             decoded_by_batch=fit.decoded,
             misfit=fit.misfit,
-            goodput=goodput,
             **fields,
         )
 
@@ -154,7 +91,7 @@ class ServingProfile:
             seconds.prefilled,
             seconds.cached,
             seconds.decoded,
-            SECONDS if self.goodput is None else SECONDS_AT_SLO,
+            SECONDS,
             request=self.per_request_seconds,
             round_trip=self.round_trip_seconds / step,
         )
@@ -163,8 +100,6 @@ class ServingProfile:
         """What the file holds."""
         found = asdict(self)
         found |= {name: list(found[name]) for name in ("rows", "decoded_by_batch")}
-        if self.goodput is not None:
-            found["goodput"]["ratio_ci95"] = list(self.goodput.ratio_ci95)
         return {"schema": SCHEMA, **found}
 
     @classmethod
@@ -240,47 +175,15 @@ def _fitted(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     for i, row in enumerate(batches):
         at = f"{where}: decoded_by_batch[{i}]"
         own = _object(row, at)
-        kv = _or_none(own, "kv_block_seconds", at)
-        decoded.append(BatchSeconds(_count(own, "batch", at, 1), _number(own, "seconds", at), kv))
-    at_batch, goodput = data.get("at_batch"), data.get("goodput")
+        decoded.append(BatchSeconds(_count(own, "batch", at, 1), _number(own, "seconds", at)))
+    at_batch = data.get("at_batch")
     return {
         "per_request_seconds": _number(data, "per_request_seconds", where),
         "round_trip_seconds": _number(data, "round_trip_seconds", where),
         "at_batch": None if at_batch is None else _count(data, "at_batch", where, 1),
         "decoded_by_batch": tuple(decoded),
         "misfit": _or_none(data, "misfit", where),
-        "goodput": None if goodput is None else _goodput(goodput, f"{where}: goodput"),
     }
-
-
-def _goodput(data: Any, where: str) -> Goodput:
-    own = _object(data, where)
-    slo = _object(own.get("slo"), f"{where}: slo")
-    limits = own.get("ratio_ci95")
-    if not isinstance(limits, list) or len(limits) != 2:
-        raise CalibrationError(f"{where}: field 'ratio_ci95': expected two numbers, got {limits!r}")
-    low, high = (_number({"ratio_ci95": limit}, "ratio_ci95", where) for limit in limits)
-    arms = {name: _arm(own.get(name), f"{where}: {name}") for name in ("full", "stopped")}
-    return Goodput(
-        Slo(**{name: _or_none(slo, name, f"{where}: slo") for name in ("ttft", "tpot", "e2e")}),
-        _text(own, "policy", where),
-        **arms,
-        ratio=_number(own, "ratio", where),
-        ratio_ci95=(low, high),
-        turns=_count(own, "turns", where, 1),
-    )
-
-
-def _arm(data: Any, where: str) -> Arm:
-    own = _object(data, where)
-    return Arm(
-        rate=_number(own, "rate", where),
-        blocks=_count(own, "blocks", where, 1),
-        met=_count(own, "met", where, 0),
-        decoded=_number(own, "decoded", where),
-        in_flight=_number(own, "in_flight", where),
-        kv_block_seconds=_or_none(own, "kv_block_seconds", where),
-    )
 
 
 def _object(data: Any, where: str) -> Mapping[str, Any]:

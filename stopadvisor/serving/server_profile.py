@@ -1,34 +1,34 @@
-"""Measuring what requests and tokens cost at a server.
+"""What requests and tokens cost in seconds at a server, measured through its chat endpoint.
 
-Pieces of work whose cost differs in one thing each, so many requests at once; then, where limits of
-latency are given, the replay.  Knows no command line.
+Pieces of work that differ in one thing each, several requests at once.  They ask for so few tokens
+that no policy covers them: what is measured is the server.  Knows no command line.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stopadvisor.engines.errors import first_error, require_packages
 from stopadvisor.errors import ModelError
 from stopadvisor.progress import Progress
 from stopadvisor.rules.cost_fit import Measurement, fit_costs
 from stopadvisor.rules.serving_profile import ServingProfile
-from stopadvisor.serving.goodput import ReplaySettings
-from stopadvisor.serving.load import LoadServer, Timed, closed_loop
-from stopadvisor.serving.measured import MeasuredFile
-from stopadvisor.serving.replay import PAST_THE_POLICY, Replay
+from stopadvisor.serving.profiling import ProfileSettings, find_questions
 from stopadvisor.workload.questions import Question
 
-__all__ = ["profile_server"]
+if TYPE_CHECKING:
+    from stopadvisor.engines.http.client import Client
+
+__all__ = ["measure_server", "profile_server"]
 
 _ROUNDS = 3
-"""Of the pieces of work; by turns, so that other work on the machine slows all alike."""
-_PIECES = 4
-"""Of a round, for each batch."""
+"""Of the pieces of work, in turn, so that other work on the machine slows all alike."""
 _SHORT, _LONGEST = 32, 1024
 """Tokens of prompts, about."""
 _DECODE = 64
@@ -36,122 +36,181 @@ _DECODE = 64
 _TRIPS = 5
 
 
-async def profile_server(
-    server: LoadServer,
-    questions: Sequence[Question],
-    batches: Sequence[int],
-    replay: ReplaySettings | None,
-    kept: MeasuredFile,
+def measure_server(
+    base_url: str,
+    model: str,
+    settings: ProfileSettings,
     progress: Progress,
-    **named: Any,
+    *,
+    engine: str = "openai",
+    api_key_env: str | None = None,
+    request_timeout: float = 600.0,
 ) -> ServingProfile:
-    """Measure a server.
+    """Measure what requests and tokens cost at a server.
+
+    `engine` is what the profile calls the server.
 
     Raises
     ------
     ModelError
-        The server cannot be measured, or does not answer under the policy.
+        The server cannot be measured, or a package is missing.
+    WorkloadError
+        The workload cannot be used, or holds fewer questions than a batch.
     EngineError
-        It refuses a request.
+        The server fails or refuses a request.
     CalibrationError
         What was measured does not tell the costs apart.
     """
-    context = await server.context() or 4 * _LONGEST
-    work = _Work(server, questions)
-    await work.measure(batches, min(_LONGEST, context // 2), kept, progress)
-    fit = fit_costs(kept.measurements)
-    if not any(m.cached for m in kept.measurements):
+    require_packages("openai", "httpx2", "tenacity", what="measuring a server")
+    from stopadvisor.engines.http.client import Client, Key
+    from stopadvisor.engines.openai.load import DEFAULT_KEY
+
+    questions = find_questions(settings)
+    key = Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None)
+
+    async def measure() -> ServingProfile:
+        # A request that is sent again would be timed as a slow one.
+        async with Client(
+            [base_url], model, key=key, request_timeout=request_timeout, retry_timeout=0.0
+        ) as client:
+            return await profile_server(
+                client, questions, settings.batches, progress, engine=engine
+            )
+
+    return asyncio.run(measure())
+
+
+async def profile_server(
+    client: Client,
+    questions: Sequence[Question],
+    batches: Sequence[int],
+    progress: Progress,
+    *,
+    engine: str,
+) -> ServingProfile:
+    """Measure the server of an open client; errors are those of `measure_server`."""
+    from stopadvisor.engines.openai.endpoint import find_model
+
+    context = (await find_model(client, 0)).context or 4 * _LONGEST
+    work = _Work(client, questions)
+    measurements = await work.measure(batches, min(_LONGEST, context // 2), progress)
+    fit = fit_costs(measurements)
+    if not any(m.cached for m in measurements):
         progress.remark(
             "the server does not say what it takes from its cache: a token that is read again "
             "counts as one read for the first time"
         )
-    goodput = None
-    if replay is not None:
-        goodput = await Replay(server, questions, replay, fit, kept, progress).measure()
     return ServingProfile.of_fit(
         fit,
-        goodput=goodput,
-        model=server.model,
-        round_trip_seconds=kept.alone["round_trip"],
+        model=client.model,
+        engine=engine,
+        device=client.urls[0],
+        round_trip_seconds=await work.round_trip(),
         settings={
             "questions": len(questions),
             "batches": list(batches),
-            "requests_per_block": None if replay is None else replay.block,
-            "arrivals": None if replay is None else replay.arrivals,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         },
-        **named,
     )
 
 
-# --- Pieces of work -------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Timed:
+    """One request that was answered."""
+
+    prompt: int
+    cached: int
+    decoded: int
+    seconds: float
 
 
 @dataclass
 class _Work:
     """Requests that are short or long, new or sent before, and answered in one token or in many."""
 
-    server: LoadServer
+    client: Client
     questions: Sequence[Question]
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     """Without a seed: a server remembers the prompts of an earlier measurement."""
-    _per_word: float = 1.0
+    _tokens_per_word: float = 1.0
 
     async def measure(
-        self, batches: Sequence[int], longest: int, kept: MeasuredFile, progress: Progress
-    ) -> None:
-        """Time what is not kept yet."""
-        plan = [(turn, batch) for turn in range(_ROUNDS) for batch in batches]
-        done = len(kept.measurements) // _PIECES
-        progress.begin("work", len(plan), done)
+        self, batches: Sequence[int], longest: int, progress: Progress
+    ) -> list[Measurement]:
+        """Time every piece of work."""
         words = 2 * _SHORT
-        found = await self._ask(self._text(words), 1)
-        self._per_word = max(found.prompt, 1) / words
-        if not kept.alone:
-            again = self._text(self._words(_SHORT))
-            trips = [await self._ask(again, 1) for _ in range(_TRIPS + 1)]
-            kept.add_alone({"round_trip": float(np.median([trip.ttft for trip in trips[1:]]))})
-        for _, batch in plan[done:]:
+        first = await self._ask(self._text(words), 1)  # the server warms up as well
+        self._tokens_per_word = max(first.prompt, 1) / words
+        progress.begin("work", _ROUNDS * len(batches))
+        measurements: list[Measurement] = []
+        for batch in list(batches) * _ROUNDS:
             # New prompts of one length, each twice; four of a request, so that few wait at the end.
             new = [self._text(self._words(longest)) for _ in range(2 * batch)]
             short = [self._text(self._words(_SHORT)) for _ in range(4 * batch)]
             many = [self._text(self._words(_SHORT)) for _ in range(4 * batch)]
             pieces = [(short, 1), (new, 1), (new, 1), (many, _DECODE)]
             timed = [await self._time(batch, texts, tokens) for texts, tokens in pieces]
-            kept.add_work(timed)
+            measurements += timed
             progress.advance(1, sum(m.uncached + m.cached + m.decoded for m in timed))
+        return measurements
+
+    async def round_trip(self) -> float:
+        """Return the median seconds of a request that is cached and answered in one token."""
+        text = self._text(self._words(_SHORT))
+        trips = [await self._ask(text, 1) for _ in range(_TRIPS + 1)]
+        return float(np.median([trip.seconds for trip in trips[1:]]))
 
     def _words(self, tokens: int) -> int:
-        return max(1, int(tokens / self._per_word))
+        return max(1, int(tokens / self._tokens_per_word))
 
     def _text(self, words: int) -> str:
         """Return words of the questions in an order that nobody sent before."""
         known = [w for q in self.questions for m in q.messages for w in m["content"].split()]
         return " ".join(self.rng.choice(known, words))
 
-    async def _ask(self, text: str, tokens: int) -> Timed:
+    async def _ask(self, text: str, tokens: int) -> _Timed:
+        from stopadvisor.engines.http.completion import read_usage
+
         body = {
+            "model": self.client.model,
             "messages": [{"role": "user", "content": text}],
             "max_tokens": tokens,
             "temperature": 0,
         }
-        found = await self.server.ask(body, PAST_THE_POLICY)
-        if not found.worked:
-            raise ModelError(f"{self.server.url} does not answer a streamed chat request")
-        return found
+        now = asyncio.get_running_loop().time
+        began = now()
+        reply = await self.client.ask("POST", "/chat/completions", body, replica=0)
+        seconds = now() - began
+        try:
+            prompt, decoded, cached = read_usage(reply["usage"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"{self.client.urls[0]} does not count its tokens: no usage in a chat's reply"
+            ) from error
+        return _Timed(prompt, cached or 0, decoded, seconds)
 
     async def _time(self, batch: int, texts: Sequence[str], tokens: int) -> Measurement:
-        async with self.server.watched() as use:
-            answers, seconds = await closed_loop(
-                lambda number: self._ask(texts[number], tokens), len(texts), batch
-            )
-        cached = sum(answer.cached or 0 for answer in answers)
+        """Send requests, `batch` of them at once."""
+        left, answers = iter(texts), list[_Timed]()
+
+        async def work() -> None:
+            for text in left:
+                answers.append(await self._ask(text, tokens))
+
+        now = asyncio.get_running_loop().time
+        began = now()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(batch):
+                    group.create_task(work())
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from None
+        cached = sum(answer.cached for answer in answers)
         return Measurement(
             batch=min(batch, len(texts)),
             requests=len(answers),
             uncached=sum(answer.prompt for answer in answers) - cached,
             cached=cached,
             decoded=sum(answer.decoded for answer in answers),
-            seconds=seconds,
-            kv_block_seconds=use.block_seconds,
+            seconds=now() - began,
         )

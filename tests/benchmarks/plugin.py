@@ -29,12 +29,14 @@ import aiohttp
 
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
-from stopadvisor.serving.replay import PAST_THE_POLICY
+from stopadvisor.serving.coverage import TASK_HEADER
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import NAME, ROOT, VllmServer, environment, with_plugin
 from tests.policy_content import family_content, full_budget_content
 
+PAST_THE_POLICY = {TASK_HEADER: "none"}
+"""Header of a request that no policy covers; it changes nothing else."""
 AT_ONCE = (8, 48)
 POLICIES = ("stops", "full", "never")
 

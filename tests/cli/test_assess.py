@@ -197,7 +197,7 @@ def test_prices_give_money_and_break_evens(call: Call) -> None:
 
 def timed(request: float, round_trip: float = 0.0) -> Path:
     """A serving profile: a token takes a second, and reading is free."""
-    fit = CostFit(request, 0.0, 0.0, (BatchSeconds(1, 1.0, None),), 0.0)
+    fit = CostFit(request, 0.0, 0.0, (BatchSeconds(1, 1.0),), 0.0)
     profile = ServingProfile.of_fit(
         fit, model="m", engine="vllm", device="here", round_trip_seconds=round_trip
     )

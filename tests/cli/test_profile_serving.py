@@ -11,18 +11,11 @@ from click.testing import CliRunner
 
 from stopadvisor.cli.main import cli, main
 from stopadvisor.errors import CalibrationError
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.serving_profile import (
-    Arm,
-    Goodput,
-    ServingProfile,
-    Slo,
-    read_serving_profile,
-)
+from stopadvisor.rules.serving_profile import ServingProfile, read_serving_profile
 from tests.engines.online_policies import TINY_REASONER
-from tests.policy_content import full_budget_content
+from tests.serving.virtual_server import VirtualServer, run_virtually
 
 ROW = {"batch": 1, "checkpoints": 4, "seconds_per_question": 3.59, "std": 1.992}
 GOOD: dict[str, Any] = {
@@ -51,20 +44,7 @@ def test_a_profile_becomes_weights_in_seconds(file: Path) -> None:
 
 
 FIT = CostFit(
-    2e-3,
-    3e-5,
-    1e-6,
-    (BatchSeconds(1, 4e-3, 0.01), BatchSeconds(8, 1e-3, None), BatchSeconds(64, 2e-4, 0.03)),
-    0.05,
-)
-GOODPUT = Goodput(
-    Slo(ttft=1.0, e2e=20.0),
-    "ab" * 32,
-    Arm(2.0, 12, 6, 900.0, 9.0, 40.0),
-    Arm(3.0, 12, 7, 500.0, 8.0, None),
-    1.5,
-    (1.3, 1.7),
-    12,
+    2e-3, 3e-5, 1e-6, (BatchSeconds(1, 4e-3), BatchSeconds(8, 1e-3), BatchSeconds(64, 2e-4)), 0.05
 )
 NAMES: dict[str, Any] = {"model": "m", "engine": "vllm", "device": "http://host:8000/v1"}
 
@@ -74,12 +54,7 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
     # At 64 at once a step takes 12.8 ms.
     busy = Weights(3e-5, 1e-6, 2e-4, "seconds", request=2e-3, round_trip=0.016 / 0.0128)
     assert profile.weights == busy
-    # Nine questions at once meet the limits: the batch of 8 is nearest, a step takes 8 ms.
-    limited = ServingProfile.of_fit(FIT, round_trip_seconds=0.016, goodput=GOODPUT, **NAMES)
-    at_slo = Weights(3e-5, 1e-6, 1e-3, "seconds at your SLO", request=2e-3, round_trip=2.0)
-    assert limited.weights == at_slo
-    for written in (profile, limited):
-        assert ServingProfile.from_dict(json.loads(json.dumps(written.to_dict())), "it") == written
+    assert ServingProfile.from_dict(json.loads(json.dumps(profile.to_dict())), "it") == profile
 
 
 @pytest.mark.parametrize(
@@ -89,8 +64,6 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
         ({"at_batch": 0}, "field 'at_batch': expected a whole number >= 1, got 0"),
         ({"decoded_by_batch": {}}, "field 'decoded_by_batch': expected a list, got {}"),
         ({"decoded_by_batch": [{"batch": 1}]}, r"decoded_by_batch\[0\]: field 'seconds'"),
-        ({"goodput": 3}, "goodput: expected an object, got 3"),
-        ({"goodput": {"slo": {}, "ratio_ci95": [1]}}, "'ratio_ci95': expected two numbers"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -147,8 +120,6 @@ def test_price_and_profile_exclude_each_other(file: Path) -> None:
 
 
 AT_SERVER = ("profile-serving", "--engine", "vllm", "--base-url", "http://gpu:8000/v1")
-POLICY = TINY_REASONER.parents[1] / "policies" / "arithmetic.joblib"
-WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -157,12 +128,7 @@ WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
         (["--engine", "vllm"], "--engine vllm needs --base-url"),
         ([*AT_SERVER[1:], "--device", "cpu"], "--device belongs to --engine hf, got --engine vllm"),
         (["--base-url", "http://gpu:8000/v1"], "--base-url belongs to --engine openai or vllm"),
-        (["--minutes", "3"], "--minutes belongs to --engine openai or vllm, got --engine hf"),
-        ([*AT_SERVER[1:], "--slo", "e2e=1"], "--slo and --policy must be given together"),
-        ([*AT_SERVER[1:], "--slo", "speed=1"], "expected limits in seconds such as ttft=2"),
-        ([*AT_SERVER[1:], "--slo", "e2e=nan"], "expected limits in seconds such as ttft=2"),
-        ([*AT_SERVER[1:], "--slo", "tpot=.05", "--policy", "p"], "--slo needs ttft or e2e"),
-        ([*AT_SERVER[1:], "--slo", "e2e=1", "--policy", "p"], "--slo needs --workload"),
+        (["--api-key-env", "K"], "--api-key-env belongs to --engine openai or vllm"),
     ],
     ids=lambda value: None if isinstance(value, list) else value[:20],
 )
@@ -172,57 +138,27 @@ def test_options_that_do_not_go_together_are_refused(words: list[str], said: str
     assert said in " ".join(done.output.split())
 
 
-def test_a_policy_that_never_stops_is_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_policy(build_policy(full_budget_content()), tmp_path / "full.joblib")
-    words = ["--policy", str(tmp_path / "full.joblib"), "--workload", str(WORKLOAD)]
-    assert main([*AT_SERVER, "--slo", "e2e=1", *words]) == 2
-    assert "a full-budget policy never stops: nothing to compare" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_a_server_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("aiohttp", reason="aiohttp (extra serve) asks servers")
-    from tests.serving.virtual_server import VirtualServer, run_virtually
+    pytest.importorskip("httpx2", reason="httpx2 (extra openai) asks servers")
 
-    servers: list[VirtualServer] = []
+    def open_server(urls: list[str], model: str, **options: Any) -> VirtualServer:
+        assert (urls, model, options["request_timeout"]) == (["http://gpu:8000/v1"], "m", 9.0)
+        return VirtualServer(urls=tuple(urls), model=model)
 
-    def open_server(url: str, model: str, *more: Any, metrics: bool) -> VirtualServer:
-        assert (url, model, metrics) == ("http://gpu:8000/v1", "tiny-reasoner", True)
-        servers.append(VirtualServer(policy=load_policy(POLICY)))
-        return servers[-1]
-
-    monkeypatch.setattr("stopadvisor.serving.load.LoadServer", open_server)
-    monkeypatch.setattr("stopadvisor.serving.server_measurement.asyncio.run", run_virtually)
+    monkeypatch.setattr("stopadvisor.engines.http.client.Client", open_server)
+    monkeypatch.setattr("stopadvisor.serving.server_profile.asyncio.run", run_virtually)
     out = tmp_path / "new" / "profile.json"
-    words = [*AT_SERVER, "--model", "tiny-reasoner", "--workload", str(WORKLOAD), "--out", str(out)]
-    assert main([*words, "--quiet", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["goodput"] is None
-    assert (document["engine"], document["device"]) == ("vllm", "http://gpu:8000/v1")
-    assert list(out.parent.iterdir()) == [out], "what was kept meanwhile is gone"
-    assert read_serving_profile(out).per_request_seconds > 0
-
-    limited = [*words, "--policy", str(POLICY), "--slo", "e2e=1", "--minutes", "1", "--block", "50"]
-    assert main(limited) == 0
-    printed = capsys.readouterr()
-    screen = " ".join(printed.out.split())
-    assert "times the questions at your SLO, with 50% fewer decoded tokens." in screen
-    assert "The highest rate at which e2e is within 1 s for 99 of 100" in screen
-    assert "replay, seconds: 0/60 done" in printed.err
-    assert out.with_suffix(".measured.jsonl").exists()
-    asked = servers[-1].asked
-    assert main([*limited, "--quiet", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["goodput"]["turns"] > 3
-    assert servers[-1].asked < asked, "the pieces of work are kept"
-    assert ServingProfile.from_dict(document, "it").weights.unit == "seconds at your SLO"
-
-    assert main([*limited[:-1], "90"]) == 2
-    assert "was measured with another block: name another --out" in capsys.readouterr().err
+    words = [*AT_SERVER, "--request-timeout", "9", "--model", "m", "--out", str(out)]
+    assert main(words) == 0
+    screen = capsys.readouterr().out
+    assert "m on http://gpu:8000/v1" in screen
+    assert "Decoding, by requests in flight" in screen
+    profile = read_serving_profile(out)
+    assert (profile.engine, profile.device) == ("vllm", "http://gpu:8000/v1")
+    assert [row.batch for row in profile.decoded_by_batch] == [1, 8]
+    assert list(out.parent.iterdir()) == [out]
 
 
 @pytest.mark.integration
@@ -236,7 +172,6 @@ def test_the_tiny_model_is_measured(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert list(document) == [
         *("schema", "model", "engine", "device", "per_token_seconds", "rows", "settings"),
         *("per_request_seconds", "round_trip_seconds", "at_batch", "decoded_by_batch", "misfit"),
-        "goodput",
     ]
     profile = read_serving_profile(out)
     assert profile.model == "tiny-reasoner"

@@ -106,6 +106,8 @@ class FakeServer:
     completions: bool = True
     chat: str | None = None
     """Field of the stream's deltas that holds reasoning; None for no chat."""
+    counts: bool = True
+    """Whether a chat that is not streamed says what it counted."""
     judges: Callable[[str], str] | None = None
     """What it replies to a chat that is not streamed, by the last message."""
     key: str | None = None
@@ -122,7 +124,7 @@ class FakeServer:
     streams_ids: bool = True
     """Whether streamed pieces come with their token ids."""
     pace: float = 0.0
-    """Seconds between two streamed tokens."""
+    """Seconds of a token that is streamed, or decoded for a chat that is not."""
     waits_at: int | None = None
     """After so many events a stream says nothing more before the client hangs up."""
     client_left: threading.Event = field(default_factory=threading.Event)
@@ -253,8 +255,12 @@ class FakeServer:
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
             _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
         elif self.judges:
-            said = self.judges(body["messages"][-1]["content"])
-            _send(to, 200, {"choices": [{"message": {"content": said}}]})
+            text = body["messages"][-1]["content"]
+            decoded = body.get("max_tokens", 1)
+            time.sleep(self.pace * decoded)
+            usage = {"prompt_tokens": len(text.split()), "completion_tokens": decoded}
+            reply = {"choices": [{"message": {"content": self.judges(text)}}], "usage": usage}
+            _send(to, 200, reply if self.counts else {"choices": reply["choices"]})
         elif "messages" in body:
             self._stream(to, *self._chat(body), fault)
         elif body.get("stream"):

@@ -105,7 +105,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     new = RunDirectory.load(root / "new")
     new.rewrite([replace(record, category="sums") for record in new.records()[300:]])
     write_archive(root / "raw.npz")
-    fit = CostFit(0.01, 1e-4, 1e-5, (BatchSeconds(8, 0.01, None),), 0.0)
+    fit = CostFit(0.01, 1e-4, 1e-5, (BatchSeconds(8, 0.01),), 0.0)
     profile = ServingProfile.of_fit(
         fit, model="m", engine="vllm", device="here", round_trip_seconds=0.1
     ).to_dict()

@@ -10,9 +10,7 @@ import pytest
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit, Measurement, fit_costs
 
-TRUE = CostFit(
-    1.2e-3, 27e-6, 1.5e-6, (BatchSeconds(1, 2e-3, None), BatchSeconds(8, 3e-4, None)), 0.0
-)
+TRUE = CostFit(1.2e-3, 27e-6, 1.5e-6, (BatchSeconds(1, 2e-3), BatchSeconds(8, 3e-4)), 0.0)
 
 
 def seconds_of(fit: CostFit, work: Measurement) -> float:
@@ -72,16 +70,6 @@ def test_what_costs_nothing_is_not_negative() -> None:
 def test_without_cached_tokens_one_read_again_is_a_new_one() -> None:
     found = fit_costs([m for m in measured(TRUE) if m.cached == 0])
     assert found.cached == found.prefilled == pytest.approx(TRUE.prefilled)
-
-
-def test_the_use_of_the_kv_cache_is_that_of_decoding() -> None:
-    work = [replace(m, kv_block_seconds=0.5 * m.decoded) for m in measured(TRUE)]
-    assert [row.kv_block_seconds for row in fit_costs(work).decoded] == pytest.approx([0.5, 0.5])
-    assert fit_costs(measured(TRUE)).decoded[0].kv_block_seconds is None
-
-
-def test_the_nearest_batch_is_so_by_ratio() -> None:
-    assert [TRUE.nearest(n).batch for n in (0.1, 2.7, 2.9, 100)] == [1, 1, 8, 8]
 
 
 def test_what_cannot_be_told_apart_is_refused() -> None:

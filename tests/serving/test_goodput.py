@@ -1,15 +1,16 @@
-"""The rate that meets limits: the walk, the judgement, and intervals that hold what they should."""
+"""The benchmark of goodput: its walk, intervals that hold what they should, and a whole run."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from stopadvisor.rules.serving_profile import Slo
-from stopadvisor.serving.goodput import ARMS, Block, fit_ratio, is_met, next_rate, order
+from tests.benchmarks.goodput import ARMS, ROUTES, Answer, Arm, Block, fit_ratio, measure, next_rate
+from tests.serving.virtual_server import VirtualServer, run_virtually
 
 
 def walked(
@@ -20,12 +21,12 @@ def walked(
     start, blocks, slow = math.exp(rng.uniform(-2, -1)), list[Block](), 0.0
     for turn in range(turns):
         slow = 0.8 * slow + drift * rng.normal()  # the same machine, for both arms
-        for arm in order(turn):
+        for arm in ARMS if turn % 2 == 0 else ARMS[::-1]:
             rate = next_rate(start, [b.met for b in blocks if b.arm == arm])
             limit = slow + math.log(ratio) * (arm == "policy")
             chance = 0.5 * (1 + math.tanh((limit - math.log(rate)) / width / 2))
             met = bool(rng.random() < chance)
-            blocks.append(Block(turn, arm, rate, met, 160, 60.0, 1.0))
+            blocks.append(Block(turn, arm, rate, met))
     return blocks
 
 
@@ -76,7 +77,7 @@ def test_without_both_outcomes_there_is_no_ratio() -> None:
 
 def test_half_a_turn_does_not_count() -> None:
     blocks = walked(np.random.default_rng(2), 12, 1.4, 0.05)
-    more = [*blocks, Block(12, "full", 99.0, True, 160, 60.0, 1.0)]
+    more = [*blocks, Block(12, "full", 99.0, True)]
     assert fit_ratio(more) == fit_ratio(blocks)
 
 
@@ -87,22 +88,6 @@ def test_the_walk_doubles_and_then_narrows() -> None:
     assert next_rate(1.0, [True, True, False]) == pytest.approx(4 / 2**0.5)
     narrow = [True, True, False, True, False, True]
     assert next_rate(1.0, narrow) / next_rate(1.0, narrow[:-1]) == pytest.approx(2**0.25)
-
-
-def test_arms_take_turns_in_being_first() -> None:
-    assert [order(turn)[0] for turn in range(4)] == ["full", "policy", "full", "policy"]
-    assert all(set(order(turn)) == set(ARMS) for turn in range(2))
-
-
-def test_one_in_a_hundred_may_be_late() -> None:
-    times = np.full(200, 0.5)
-    times[:2] = math.inf
-    on_time = np.zeros(200)
-    assert is_met(Slo(e2e=1.0), times, times, times)
-    times[2] = 1.1
-    assert not is_met(Slo(e2e=1.0), on_time, on_time, times)
-    assert is_met(Slo(ttft=1.0, tpot=1.0), on_time, on_time, times)
-    assert not is_met(Slo(tpot=1.0), on_time, times, on_time)
 
 
 def test_a_walk_that_goes_on_and_on_goes_faster() -> None:
@@ -121,3 +106,46 @@ def test_a_rate_beyond_all_that_were_tried_is_none() -> None:
     assert found is None or 1 <= found.full <= 1.012
     odd = [replace(b, met=b.turn in (3, 7), rate=1 + 1e-3 * (b.turn % 2)) for b in blocks]
     assert fit_ratio(odd) is None
+
+
+# --- Whole runs, in time that is made up ----------------------------------------------------------
+
+
+def measured(slo: dict[str, float], stopped: int = 30, route: str = "policy") -> list[Block]:
+    """Blocks at a server that thinks 60 tokens, under a policy that stops at `stopped`."""
+    server = VirtualServer()
+
+    async def ask(arm: Arm, number: int) -> Answer:
+        loop, tokens = asyncio.get_running_loop(), 60 if arm == "full" else stopped
+        began = loop.time()
+        first = await server.decode(1, 20 + number, tokens)
+        ended = loop.time()
+        tpot = (ended - first) / (tokens - 1)
+        answered_by = ROUTES[arm] if arm == "full" else route
+        return Answer(first - began, tpot, ended - began, tokens, answered_by)
+
+    return run_virtually(measure(ask, 40, slo, minutes=4.0, block=100))
+
+
+@pytest.mark.slow
+def test_a_policy_that_halves_the_tokens_nearly_doubles_the_rate() -> None:
+    blocks = measured({"e2e": 1.0})
+    assert [block.arm for block in blocks[:4]] == ["full", "policy", "policy", "full"]
+    found = fit_ratio(blocks)
+    assert found is not None
+    assert found.turns >= 10
+    # By the work of a step 1.8; the shorter a question, the longer it may wait, too.
+    assert 1.4 < found.ratio < 2.8
+    assert found.low < 2 < found.high < 4
+    assert {b.decoded for b in blocks if b.met} == {30, 60}
+
+
+def test_limits_that_are_never_met_give_no_ratio() -> None:
+    blocks = measured({"ttft": 1e-4})
+    assert not any(block.met for block in blocks)
+    assert fit_ratio(blocks) is None
+
+
+def test_a_server_without_the_policy_is_refused() -> None:
+    with pytest.raises(SystemExit, match="expected an answer of route 'policy'"):
+        measured({"e2e": 1.0}, route="passthrough")

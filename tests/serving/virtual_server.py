@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.load import KvUse, LoadServer, Timed
-from stopadvisor.serving.replay import PAST_THE_POLICY
 
 _Result = TypeVar("_Result")
 
@@ -67,23 +62,14 @@ class _Request:
 
 
 @dataclass
-class VirtualServer(LoadServer):
-    """Stands in the place of a server; thinks `full` tokens, or what the policy leaves of them."""
+class VirtualServer:
+    """A served chat that answers with at most `tokens` tokens; stands in for a `Client`."""
 
-    url: str = "http://virtual/v1"
-    model: str = "tiny-reasoner"
-    policy: Policy | None = None
-    full: int = 60
-    stopped: int = 30
-    probes: int = 0
-    """Requests that the policy makes beside, of a token each."""
+    tokens: int = 60
     costs: Costs = field(default_factory=Costs)
     says_cached: bool = True
-    before: Callable[[int], None] = lambda asked: None
-    """Is told of each request, by number."""
-    asked: int = 0
-    header: str | None = None
-    """In the place of the one that a policy calls for."""
+    urls: tuple[str, ...] = ("http://virtual/v1",)
+    model: str = "tiny-reasoner"
     _waiting: deque[_Request] = field(default_factory=deque)
     _seen: set[str] = field(default_factory=set)
     _engine: asyncio.Task[None] | None = None
@@ -92,46 +78,38 @@ class VirtualServer(LoadServer):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        if self._engine is not None:
-            self._engine.cancel()
+        pass
 
-    async def context(self) -> int | None:
-        return 512
-
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[KvUse]:
-        yield KvUse()
-
-    async def ask(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Timed:
-        self.asked += 1
-        self.before(self.asked)
-        loop = asyncio.get_running_loop()
-        if self._engine is None or self._engine.done():
-            self._engine = loop.create_task(self._run())
+    async def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Answer as `Client.ask` does."""
+        if path == "/models":
+            return {"data": [{"id": self.model, "max_model_len": 512}]}
+        assert body is not None
+        assert (method, path) == ("POST", "/chat/completions")
         text = body["messages"][0]["content"]
         prompt = 10 + len(text.split())
         cached = prompt - 1 if text in self._seen and self.says_cached else 0
         self._seen.add(text)
-        under_policy = self.policy is not None and headers != PAST_THE_POLICY
-        tokens = min(body.get("max_tokens", 10**6), self.stopped if under_policy else self.full)
-        began = loop.time()
-        thinking = self._send(prompt - cached, cached, tokens)
-        probes = [self._send(1, prompt, 1) for _ in range(self.probes if under_policy else 0)]
-        for one in (thinking, *probes):
-            await one.done.wait()
-        ended = loop.time()
-        assert thinking.first is not None
-        route = "policy" if under_policy else "passthrough"
-        digest = "" if self.policy is None else f"{route}; digest={self.policy.digest[:8]}"
-        return Timed(
-            ttft=thinking.first - began,
-            tpot=(ended - thinking.first) / max(1, tokens - 1),
-            e2e=ended - began,
-            prompt=prompt,
-            cached=cached if self.says_cached else None,
-            decoded=tokens + len(probes),
-            header=digest if self.header is None else self.header,
-        )
+        tokens = min(body["max_tokens"], self.tokens)
+        await self.decode(prompt - cached, cached, tokens)
+        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": tokens}
+        if self.says_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        return {"usage": usage}
+
+    async def decode(self, uncached: int, cached: int, tokens: int) -> float:
+        """Read and decode so much; returns the time of the first token."""
+        if self._engine is None or self._engine.done():
+            self._engine = asyncio.create_task(self._run())
+        request = self._send(uncached, cached, tokens)
+        try:
+            await request.done.wait()
+        finally:
+            request.left = 0  # a client that has gone is not served any further
+        assert request.first is not None
+        return request.first
 
     def _send(self, uncached: int, cached: int, tokens: int) -> _Request:
         costs = self.costs
@@ -146,13 +124,15 @@ class VirtualServer(LoadServer):
         while self._waiting or running:
             seconds = 0.0
             while self._waiting and len(running) < 32:
-                running.append(self._waiting.popleft())
-                seconds += running[-1].seconds
+                if self._waiting[0].left:
+                    running.append(self._waiting[0])
+                    seconds += running[-1].seconds
+                self._waiting.popleft()
             await asyncio.sleep(seconds + self.costs.step + self.costs.each * len(running))
             now = asyncio.get_running_loop().time()
             for one in running:
                 one.first = one.first or now
-                one.left -= 1
+                one.left = max(0, one.left - 1)
                 if not one.left:
                     one.done.set()
             running = [one for one in running if one.left]

@@ -15,7 +15,7 @@ from stopadvisor.engines.http.client import FINAL, Client, Refused, Unreachable
 from stopadvisor.engines.http.completion import read_count
 from stopadvisor.errors import EngineError, ModelError
 
-__all__ = ["Endpoint", "check_streams", "find_endpoint"]
+__all__ = ["Endpoint", "ListedModel", "check_streams", "find_endpoint", "find_model"]
 
 NEEDED = (
     "needed is a server whose /v1/completions takes and returns token ids, such as vLLM or SGLang; "
@@ -120,8 +120,8 @@ def _opening(number: int) -> dict[str, Any]:
 
 async def _endpoint_of(client: Client, number: int) -> Endpoint:
     url = client.urls[number]
-    entry = await _model_entry(client, number)
-    context, root = _context(entry, url), entry.get("root")
+    model = await find_model(client, number)
+    context = model.context
     logprobs = await _completes_ids(client, number)
     try:
         top = await _top_limit(client, number) if logprobs else 0
@@ -135,15 +135,33 @@ async def _endpoint_of(client: Client, number: int) -> Endpoint:
     return Endpoint(
         server=await _version(client, number),
         context=context,
-        root=root if _is_name(root) else None,
+        root=model.root,
         top_limit=top,
         cached_tokens=cached,
         repeated_tokens=length,
     )
 
 
-async def _model_entry(client: Client, number: int) -> dict[str, Any]:
-    """Return the server's own entry for the model, and call the model as that does from now on."""
+@dataclass(frozen=True)
+class ListedModel:
+    """What a server's list of models says of the model."""
+
+    context: int | None
+    """Most tokens of a sequence; None where the server does not say."""
+    root: str | None
+    """Where the server says it took the model from: a name or a folder."""
+
+
+async def find_model(client: Client, number: int) -> ListedModel:
+    """Look the model up in a server's list, and call it by that name from now on.
+
+    Raises
+    ------
+    ModelError
+        The server does not serve the model, or has no such list.
+    Unreachable
+        The server is down, busy or silent for longer than the client waits.
+    """
     url = client.urls[number]
     try:
         listed = await client.ask("GET", "/models", **_opening(number))
@@ -151,7 +169,9 @@ async def _model_entry(client: Client, number: int) -> dict[str, Any]:
         _raise_if_final(error)
         if error.status == 404:
             raise ModelError(f"{url} has no /models: is it the base URL, ending in /v1?") from error
-        return {}  # some gateways keep their list to themselves; asking will tell
+        return ListedModel(
+            None, None
+        )  # some gateways keep their list to themselves; asking will tell
     except Unreachable as error:
         raise Unreachable(f"cannot reach the server: {error}") from error
     except EngineError as error:
@@ -164,8 +184,8 @@ async def _model_entry(client: Client, number: int) -> dict[str, Any]:
     ]
     for entry in entries:
         if any(_same(entry.get(name), client.model) for name in ("id", "root")):
-            client.model = entry["id"]
-            return entry
+            client.model, root = entry["id"], entry.get("root")
+            return ListedModel(_context(entry, url), root if _is_name(root) else None)
     served = ", ".join(repr(entry["id"]) for entry in entries[:5]) or "none"
     raise ModelError(f"{url} does not serve the model {client.model!r}; it serves {served}")
 

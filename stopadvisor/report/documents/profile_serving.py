@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict, cast
 from stopadvisor.report.documents.fields import Document
 from stopadvisor.rules.serving_profile import ServingProfile
 
-__all__ = ["GoodputFields", "ProfileServingDocument", "serving_profile_document"]
+__all__ = ["ProfileServingDocument", "serving_profile_document"]
 
 
 class _Seconds(TypedDict):
@@ -27,38 +27,6 @@ class _ProfileRowFields(TypedDict):
 class _BatchFields(TypedDict):
     batch: Annotated[int, "Requests in flight."]
     seconds: Annotated[float, "Of a decoded token: of a step, divided by the batch."]
-    kv_block_seconds: Annotated[
-        float | None, "Of the KV cache, for a decoded token; null where the server does not say."
-    ]
-
-
-class _SloFields(TypedDict):
-    ttft: Annotated[float | None, "Seconds to the first token shown; null: no limit."]
-    tpot: Annotated[float | None, "Seconds per further token shown."]
-    e2e: Annotated[float | None, "Seconds to the end."]
-
-
-class _ArmFields(TypedDict):
-    rate: Annotated[float, "Questions a second at which half of the blocks meet the limits."]
-    blocks: Annotated[int, "Blocks of questions that were sent."]
-    met: Annotated[int, "Of these, those that met the limits."]
-    decoded: Annotated[float, "Tokens of a question, mean."]
-    in_flight: Annotated[float, "Questions at once at that rate, mean."]
-    kv_block_seconds: Annotated[
-        float | None, "Of the KV cache, for a question; null where the server does not say."
-    ]
-
-
-class GoodputFields(TypedDict):
-    """The highest rates of arrival at which 99 of 100 questions are within the limits."""
-
-    slo: Annotated[_SloFields, "The limits."]
-    policy: Annotated[str, "Digest of the policy."]
-    full: Annotated[_ArmFields, "Full thinking."]
-    stopped: Annotated[_ArmFields, "Under the policy."]
-    ratio: Annotated[float, "Rate under the policy, divided by that of full thinking."]
-    ratio_ci95: Annotated[list[float], "Its 95 % interval."]
-    turns: Annotated[int, "Pairs of blocks that it rests on."]
 
 
 class ProfileServingDocument(Document):
@@ -77,7 +45,6 @@ class ProfileServingDocument(Document):
     at_batch: Annotated[int | None, "Requests in flight for which `decoded` is the price."]
     decoded_by_batch: Annotated[list[_BatchFields], "Decoding, by requests in flight."]
     misfit: Annotated[float | None, "Relative error of the fit, root mean square."]
-    goodput: Annotated[GoodputFields | None, "The replay at the limits; null without `--slo`."]
 
 
 def serving_profile_document(profile: ServingProfile) -> ProfileServingDocument:

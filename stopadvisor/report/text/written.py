@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from stopadvisor.report.documents.profile_serving import GoodputFields, ProfileServingDocument
+from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.written import WorkloadDocument
-from stopadvisor.report.headline import gains, goodput_headline
 from stopadvisor.report.screen import Screen
-from stopadvisor.report.words import number, percent, plural, shell_quote
+from stopadvisor.report.words import percent, plural, shell_quote
 
 __all__ = ["show_profile", "show_workload"]
 
@@ -35,11 +34,7 @@ def show_workload(document: WorkloadDocument, out: TextIO) -> None:
 def show_profile(document: ProfileServingDocument, path: str, out: TextIO) -> None:
     """Print the seconds that were measured, and where they are kept."""
     screen = Screen(out)
-    goodput = document["goodput"]
-    if goodput is None:
-        screen.headline(f"{document['model']} on {document['device']}")
-    else:
-        screen.headline(goodput_headline(goodput), "good" if gains(goodput) else "doubtful")
+    screen.headline(f"{document['model']} on {document['device']}")
     seconds = document["per_token_seconds"]
     screen.facts(
         [
@@ -54,13 +49,11 @@ def show_profile(document: ProfileServingDocument, path: str, out: TextIO) -> No
             ("profile", path),
         ]
     )
-    if goodput is not None:
-        _show_goodput(goodput, screen)
     screen.table(
         "Decoding, by requests in flight",
-        ["at once", "µs per token", "KV block-seconds per token"],
+        ["at once", "µs per token"],
         [
-            (str(row["batch"]), f"{1e6 * row['seconds']:.1f}", number(row["kv_block_seconds"]))
+            (str(row["batch"]), f"{1e6 * row['seconds']:.1f}")
             for row in document["decoded_by_batch"]
         ],
         left=0,
@@ -68,27 +61,6 @@ def show_profile(document: ProfileServingDocument, path: str, out: TextIO) -> No
     if document["rows"]:
         _show_questions(document, screen)
     screen.command(f"stopadvisor assess RUN --serving-profile {shell_quote(path)}")
-
-
-def _show_goodput(goodput: GoodputFields, screen: Screen) -> None:
-    limits = {name: limit for name, limit in goodput["slo"].items() if limit is not None}
-    screen.table(
-        "The highest rate at which "
-        + ", ".join(f"{name} is within {limit:g} s" for name, limit in limits.items())
-        + " for 99 of 100",
-        ["", "questions/s", "decoded", "at once", "KV block-seconds", "blocks met"],
-        [
-            (
-                name,
-                f"{arm['rate']:.3g}",
-                f"{arm['decoded']:.0f}",
-                f"{arm['in_flight']:.1f}",
-                number(arm["kv_block_seconds"]),
-                f"{arm['met']} of {arm['blocks']}",
-            )
-            for name, arm in (("full thinking", goodput["full"]), ("policy", goodput["stopped"]))
-        ],
-    )
 
 
 def _show_questions(document: ProfileServingDocument, screen: Screen) -> None:
