@@ -235,6 +235,8 @@ def full_budget_content() -> dict[str, Any]:
         trigger=None,
         budgets=[],
         certificate=None,
+        expected=None,
+        calibration_features=None,
     )
 
 

@@ -16,6 +16,7 @@ from stopadvisor.printable import short_repr
 
 __all__ = [
     "LINE",
+    "MOST_TOKENS",
     "NAME",
     "SHARE",
     "SHARE_OR_END",
@@ -28,6 +29,7 @@ __all__ = [
     "on_one_line",
     "one_of",
     "record",
+    "tokens",
     "where",
     "whole",
 ]
@@ -80,12 +82,25 @@ def matching(pattern: str, expected: str) -> FieldCheck:
     return where(expected, lambda value: type(value) is str and bool(re.fullmatch(pattern, value)))
 
 
-def whole(at_least: int) -> FieldCheck:
+def whole(at_least: int, at_most: int | None = None) -> FieldCheck:
     """A check for an integer."""
-    return where(f"an integer >= {at_least}", lambda v: type(v) is int and v >= at_least)
+    if at_most is None:
+        return where(f"an integer >= {at_least}", lambda v: type(v) is int and v >= at_least)
+    return where(
+        f"an integer from {at_least} to {at_most}",
+        lambda v: type(v) is int and at_least <= v <= at_most,
+    )
+
+
+def tokens(at_least: int) -> FieldCheck:
+    """A check for a number of tokens, or the id of one: below any model's reach it is a mistake."""
+    return whole(at_least, MOST_TOKENS)
 
 
 NAME = where("a non-empty string", lambda value: type(value) is str and bool(value))
+MOST_TOKENS = 2**24
+"""Of a prompt, a trace or a vocabulary: 16 times the longest context of any model today."""
+
 _BREAKS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 LINE = where(
     "a non-empty string on one line",

@@ -24,12 +24,16 @@ from stopadvisor.policy.checks import (
     where,
     whole,
 )
+from stopadvisor.policy.claims import binomial_tail
 from stopadvisor.rules.losses import LOSSES, LOST
 
 __all__ = ["check_evidence"]
 
 _SLACK = 1e-6
 """Of figures that were computed in another order."""
+_TAIL = 0.025
+"""Beyond either end of a 95 % interval."""
+_SLACK_OF_TAILS = 1e-4
 
 
 def _is_number(value: Any) -> bool:
@@ -142,17 +146,51 @@ def _check_expected(expected: Mapping[str, Any], certificate: Mapping[str, Any])
         if value is not None and ends is not None:
             inside = ends[0] - _SLACK <= value <= ends[1] + _SLACK
             expect(inside, f"expected.{name}", f"a value within expected.{limits} {ends}", value)
-    if certificate.get("loss", LOST.name) != LOST.name or "labelled" in certificate:
+    if "labelled" in certificate:  # grades are of a part of the questions
         return
-    n, losses = certificate["n"], certificate["losses"]
+    for part in ("calibration", "test"):
+        _check_counts(expected, part, certificate.get("loss", LOST.name))
+    n, losses = certificate["n"], certificate["losses"] - certificate.get("gained", 0)
     risk = expected.get("calibration_risk")
     if risk is not None and expected.get("calibration_n") == n:
         same = math.isclose(risk, losses / n, rel_tol=_SLACK, abs_tol=_SLACK / n)
         expect(same, "expected.calibration_risk", f"certificate.losses / n ({losses} / {n})", risk)
-    for part in ("calibration", "test"):
-        risk, accuracy = (expected.get(f"{part}_{name}") for name in ("risk", "accuracy"))
-        if risk is not None and accuracy is not None:
-            # What stopping loses is wrong: the rest may be right, whatever full thinking says.
-            possible = accuracy <= 1 - risk + _SLACK
-            most = f"at most 1 - {part}_risk ({1 - risk:g})"
-            expect(possible, f"expected.{part}_accuracy", most, accuracy)
+    if "test_n" in expected and "group_cap" not in certificate:
+        n = expected["test_n"]
+        for name in ("test_risk", "test_accuracy"):
+            ends, share = expected.get(f"{name}_ci95"), expected.get(name)
+            if ends is not None and share is not None and share >= 0:
+                _check_interval(f"expected.{name}_ci95", round(share * n), n, ends)
+
+
+def _check_counts(expected: Mapping[str, Any], part: str, loss: str) -> None:
+    """Shares of n questions are counts of them, and together what one set of replies can give."""
+    names = ("n", "risk", "accuracy", "full_accuracy")
+    n, risk, accuracy, full = (expected.get(f"{part}_{name}") for name in names)
+    for name in names[1:] if n is not None else ():
+        share = expected.get(f"{part}_{name}")
+        if share is not None:
+            count = share * n
+            whole = abs(count - round(count)) <= _SLACK
+            expect(whole, f"expected.{part}_{name}", f"a count out of {n}", share)
+    if loss != LOST.name or risk is None:
+        return
+    if accuracy is not None:
+        # What stopping loses is wrong: the rest may be right, whatever full thinking says.
+        most = f"at most 1 - {part}_risk ({1 - risk:g})"
+        expect(accuracy <= 1 - risk + _SLACK, f"expected.{part}_accuracy", most, accuracy)
+    if full is not None:
+        least = f"at least {part}_risk ({risk:g}): what is lost was right"
+        expect(full >= risk - _SLACK, f"expected.{part}_full_accuracy", least, full)
+    if full is not None and accuracy is not None:
+        least = f"at least {part}_full_accuracy - {part}_risk ({full - risk:g})"
+        expect(accuracy >= full - risk - _SLACK, f"expected.{part}_accuracy", least, accuracy)
+
+
+def _check_interval(name: str, count: int, n: int, ends: list[float]) -> None:
+    """Hold an exact 95 % interval of a share to its count."""
+    low, high = ends
+    below = low if count == 0 else 1 - binomial_tail(count - 1, n, low) - _TAIL
+    above = 1 - high if count == n else binomial_tail(count, n, high) - _TAIL
+    fits = max(abs(below), abs(above)) <= _TAIL * _SLACK_OF_TAILS
+    expect(fits, name, f"the exact interval of {count} of {n}", ends)

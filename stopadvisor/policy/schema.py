@@ -27,6 +27,7 @@ from stopadvisor.policy.checks import (
     nullable,
     one_of,
     record,
+    tokens,
     where,
     whole,
 )
@@ -84,7 +85,7 @@ _REAL = where("a float", lambda value: type(value) is float)
 _FLAG = where("true or false", lambda value: type(value) is bool)
 _ANY_DICT = where("a dict", lambda value: type(value) is dict)
 _SHA256 = matching("[0-9a-f]{64}", "a SHA-256 in 64 hex digits")
-_IDS = list_of(whole(0))
+_IDS = list_of(tokens(0))
 _INTEGER = where("an integer", lambda value: type(value) is int)
 _TEXT_AND_IDS = record(
     {
@@ -116,7 +117,7 @@ def _check_template_arguments(value: Any, name: str) -> None:
 _PROBE = {
     "closer": _TEXT_AND_IDS.means("Closes the thinking."),
     "cue": _TEXT_AND_IDS.means("Follows the closer, or the thinking, and asks for the answer."),
-    "cap": whole(1).means("Most tokens of a forced answer."),
+    "cap": tokens(1).means("Most tokens of a forced answer."),
     "stop_ids": nullable(_IDS).means("Tokens that end an answer."),
 }
 
@@ -159,14 +160,14 @@ FIELDS: dict[str, FieldCheck] = {
     ),
     "decision_threshold": nullable(_REAL).means("Stop when the score reaches it."),
     "trigger": TRIGGER.means("Where to probe; null for `full-budget`."),
-    "budgets": list_of(whole(0), most=MOST_GRID_POSITIONS).means(
+    "budgets": list_of(tokens(0), most=MOST_GRID_POSITIONS).means(
         "Thinking tokens at which to probe, strictly increasing; for a trigger of kind `grid` only."
     ),
     "probe": nullable(
         record(
             {
                 **_PROBE,
-                "answer_cap": nullable(whole(1)).means(
+                "answer_cap": nullable(tokens(1)).means(
                     "Most tokens of a visible answer; null where it was not recorded."
                 ),
             },
@@ -207,7 +208,7 @@ FIELDS: dict[str, FieldCheck] = {
         "How thinking is drawn: `greedy`, `temperature`, `seed`; where it was recorded, "
         "`recorded`, the SHA-256 of the traces, and the others count for nothing."
     ),
-    "max_think": nullable(whole(1)).means("Most thinking tokens of a request."),
+    "max_think": nullable(tokens(1)).means("Most thinking tokens of a request."),
     "model": nullable(
         record(
             {
@@ -287,7 +288,7 @@ FIELDS: dict[str, FieldCheck] = {
                             "mean_logprob": _REAL.means("Mean over the answer's tokens, in nats."),
                             "mean_entropy": _REAL.means("Mean over the answer's tokens, in nats."),
                             "markers": _REAL.means("Markers in the prefix."),
-                            "think_tokens": whole(0).means("Thinking tokens in the prefix."),
+                            "think_tokens": tokens(0).means("Thinking tokens in the prefix."),
                         },
                         optional={
                             "closed_by_itself": _FLAG.means(
@@ -378,17 +379,17 @@ def check_fields(content: Mapping[str, Any]) -> None:
         for key in ("probe", "engine", "max_think", "split"):
             if content[key] is None:
                 raise PolicyError(f"field '{key}': required when a model is named, got null")
-    if content["certificate"] is not None:
-        check_counts(content["certificate"])
-        check_grader(content["certificate"], content["grader"])
     if content["kind"] == "full-budget":
         _check_full_budget(content)
-    else:
-        _check_stop(content)
+        return
+    _check_stop(content)
+    check_counts(content)
+    check_grader(content["certificate"], content["grader"])
 
 
 def _check_full_budget(content: Mapping[str, Any]) -> None:
-    for key in ("family", "intercept", "threshold", "decision_threshold", "trigger"):
+    nothing = ("family", "intercept", "threshold", "decision_threshold", "trigger")
+    for key in (*nothing, "certificate", "expected", "calibration_features"):
         found = content.get(key)
         expect(found is None, key, "null for kind 'full-budget'", found)
     for key in ("features", "mean", "scale", "coef", "budgets", "order", "golden"):
@@ -428,7 +429,7 @@ def reads_logprobs(content: Mapping[str, Any]) -> bool:
 def _check_where(content: Mapping[str, Any]) -> None:
     """Check where the policy probes, and that its rule can be had there."""
     if content["schema"] == 1:
-        check_trigger({"trigger": _SCHEMA_1_TRIGGER, "budgets": content["budgets"]})
+        check_trigger({**content, "trigger": _SCHEMA_1_TRIGGER})
         return
     trigger, family = content["trigger"], content["family"]
     expect(trigger is not None, "trigger", "a value for kind 'stop'", None)

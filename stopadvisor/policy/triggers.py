@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from stopadvisor.policy.checks import FieldCheck, expect, list_of, nullable, one_of, record, whole
+from stopadvisor.policy.checks import FieldCheck, expect, list_of, nullable, one_of, record, tokens
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 
 __all__ = [
@@ -34,25 +34,25 @@ TRIGGER = nullable(
             "kind": one_of("grid", "stride", "marker", "none").means(
                 "At `budgets`, every so many tokens, just before a marker, or not at all."
             ),
-            "every": nullable(whole(1)).means(
+            "every": nullable(tokens(1)).means(
                 "Tokens from one position to the next; for `marker` where no marker came."
             ),
-            "first": nullable(whole(0)).means("First position of a stride; null: `every`."),
-            "cap": nullable(whole(0)).means("No position of a stride lies beyond it."),
-            "min_gap": nullable(whole(1)).means(
+            "first": nullable(tokens(0)).means("First position of a stride; null: `every`."),
+            "cap": nullable(tokens(0)).means("No position of a stride lies beyond it."),
+            "min_gap": nullable(tokens(1)).means(
                 "A marker that comes fewer tokens after the last probe is passed over."
             ),
-            "max_probes": nullable(whole(1)).means(
+            "max_probes": nullable(tokens(1)).means(
                 "Most probes of a trace, not counting `stop_at`."
             ),
-            "max_markers": nullable(whole(1)).means(
+            "max_markers": nullable(tokens(1)).means(
                 "Only the first so many markers of a trace count, those passed over too."
             ),
-            "markers": list_of(list_of(whole(0)), most=_MOST_MARKERS).means(
+            "markers": list_of(list_of(tokens(0)), most=_MOST_MARKERS).means(
                 "Token ids of each marker; empty where the kind is another, and in a policy from "
                 "recorded answers, which cannot be served."
             ),
-            "stop_at": nullable(whole(0)).means(
+            "stop_at": nullable(tokens(0)).means(
                 "Whoever still thinks here is stopped, whatever the score; null: nobody is."
             ),
         }
@@ -129,6 +129,12 @@ def check_trigger(content: Mapping[str, Any]) -> None:
         expect(stop_at is not None or first <= trigger["cap"], "trigger.first", what, first)
     if kind == "marker" and every is not None:
         expect(every >= gap, "trigger.every", f"at least min_gap {gap}", every)
+    most = content["max_think"]
+    if most is not None:
+        # Thinking is cut there, so that nothing is ever asked behind it.
+        last = budgets[-1:] or [trigger[name] for name in ("cap", "stop_at", "min_gap")]
+        at = max((number for number in last if number is not None), default=0)
+        expect(at <= most, "trigger", f"no position beyond max_think ({most})", at)
 
 
 def _check_markers(kind: str, markers: list[list[int]]) -> None:

@@ -18,7 +18,7 @@ from tests.policy_content import full_budget_content
 
 FIELDS = [
     "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
-    "certified", "policy", "promoted", "kind", "family", "schedule", "where", "threshold",
+    "certified", "policy", "digest", "promoted", "kind", "family", "schedule", "where", "threshold",
     "serving", "certificate",
     "refusal", "tested", "expected", "graded_by", "advised_family", "advised_schedule",
     "advised_where", "advised_fit_total_saving_pct", "changed", "profile", "remarks",

@@ -51,7 +51,8 @@ def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
 @pytest.mark.parametrize(
     ("changes", "field", "message"),
     [
-        ({"calibration_accuracy": 0.99}, "calibration_accuracy", "at most 1 - calibration_risk"),
+        ({"calibration_accuracy": 0.9876}, "calibration_accuracy", "a count out of 80"),
+        ({"calibration_accuracy": 1.0}, "calibration_accuracy", "at most 1 - calibration_risk"),
         ({"calibration_accuracy": "high"}, "calibration_accuracy", "a float from 0 to 1"),
         ({"calibration_risk": 0.0}, "calibration_risk", r"certificate.losses / n \(5 / 80\)"),
         ({"calibration_total_saving_pct": 99.9}, "calibration_total_saving_pct", "a value within"),

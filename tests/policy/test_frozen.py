@@ -270,6 +270,7 @@ def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
     leaf = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | REALS | text
     return content | {
         **where,
+        "max_think": 10**6,
         "task": draw(st.sampled_from(["math", "numeric", "choice", "exact", "mixed"])),
         "prompt_template": draw(text),
         "profile": draw(

@@ -234,7 +234,9 @@ def test_the_edge_behind_one_marker_is_shown_on_both_sides() -> None:
 
 def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
     content = build_policy(
-        family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 1, None, 4096))
+        family_content("agreement", 1e9)
+        | trigger_content(StrideTrigger(16, 1, None, 4096))
+        | {"max_think": 4096}
     )
     (whole,) = (entry for entry in content["golden"] if entry["decisions"][-1]["stop"])
     assert len(whole["steps"]) == 256
@@ -265,7 +267,8 @@ def test_golden_decisions_of_mixed_tasks_cover_all_of_them() -> None:
 
 def test_many_checkpoints_keep_golden_small(tmp_path: Path) -> None:
     content = build_policy(
-        family_content("run-stability", 900.0) | {"budgets": list(range(0, 10_240, 10))}
+        family_content("run-stability", 900.0)
+        | {"budgets": list(range(0, 10_240, 10)), "max_think": 10_240}
     )
     assert sum(len(entry["steps"]) for entry in content["golden"]) <= 17 * 32
     save_policy(content, tmp_path / "policy.joblib")

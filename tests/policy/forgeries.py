@@ -1,0 +1,264 @@
+"""Policies with one value or a few changed and the digest made right, and what none may claim.
+
+`impossible` judges the loaded content on its own, with scipy and without a line of the loader's:
+`tests/policy/test_forgeries.py` holds that the loader refuses what it finds.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from scipy import stats
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.values import canonical_digest, to_plain
+from stopadvisor.stats.bounds import upper_limit
+from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.stats.trinomial import drop_limit, drop_passes
+from tests.policy.mutants import shipped
+from tests.policy_content import anywhere_content, example_content, family_content
+
+__all__ = ["EXAMPLE", "Forged", "forge", "impossible", "originals"]
+
+_MOST_TOKENS = 2**24
+
+
+# --- Honest policies ------------------------------------------------------------------------------
+
+
+def _certified(losses: int, n: int, *, chain_delta: float = 0.05, **more: Any) -> dict[str, Any]:
+    """A certificate as `calibrate` writes it."""
+    certificate: dict[str, Any] = {
+        "alpha": 0.15,
+        "delta": 0.05,
+        "confidence": 0.95,
+        "bound": "exact",
+    }
+    certificate |= {
+        "multiplicity": "fixed-sequence",
+        "n": n,
+        "losses": losses,
+        "reference": "natural",
+    }
+    certificate |= {"looks": 1, "looks_elsewhere": 0, "planned_looks": None, "conditional": False}
+    certificate |= {"chain_delta": chain_delta, "upper": upper_limit(losses, n, chain_delta)}
+    certificate |= {"alpha_over_full_accuracy": 0.2, "truncated_share": 0.0, "max_think": 512}
+    return certificate | {"differs_upper": upper_limit(losses + 4, n, 0.05)} | more
+
+
+def _expected(losses: int, n: int) -> dict[str, Any]:
+    shares = {"risk": losses / n, "accuracy": 60 / n, "full_accuracy": 62 / n}
+    expected: dict[str, Any] = {
+        "weights": {"prefilled": 1.0, "cached": 0.1, "decoded": 1.0, "unit": "tokens"},
+        "calibration_n": n,
+        "test_n": n,
+        "calibration_total_saving_pct": 26.0,
+        "calibration_total_saving_band95": [20.0, 31.0],
+        "test_total_saving_pct": 25.0,
+        "test_total_saving_ci95": [19.0, 30.0],
+        "test_risk_ci95": list(exact_interval(losses, n)),
+        "test_accuracy_ci95": list(exact_interval(60, n)),
+    }
+    return expected | {f"{p}_{k}": v for p in ("calibration", "test") for k, v in shares.items()}
+
+
+@cache
+def originals() -> tuple[dict[str, Any], ...]:
+    """The shipped policies, and others of every kind of promise and of trigger."""
+    planned = {"planned_looks": 3, "looks": 2}
+    drop = _certified(9, 240, loss="drop", gained=5, upper=drop_limit(9, 5, 240, 0.05))
+    first = {"loss": "lost", "alpha": 0.15, "n": 80, "lost": 5, "gained": 0, "category": None}
+    several = [first | {"upper": upper_limit(5, 80, 0.05)}]
+    several.append(several[0] | {"loss": "differs", "lost": 6, "upper": upper_limit(6, 80, 0.05)})
+    thirds = _certified(3, 80, chain_delta=0.05 / 3, **planned)
+    both = _certified(5, 80, guarantees=several)
+    made = [
+        EXAMPLE,
+        anywhere_content("marker-stop", certificate=thirds),
+        anywhere_content("stride-stop", "agreement", certificate=both),
+        family_content("fixed-budget") | {"certificate": drop},
+        anywhere_content("stride", certificate=_certified(5, 80, looks=2, confidence=0.9)),
+    ]
+    present = [content for content in shipped() if "trigger" in content]
+    return (*present, *(to_plain(build_policy(content)) for content in made))
+
+
+EXAMPLE = example_content(certificate=_certified(5, 80), expected=_expected(5, 80))
+
+
+# --- Forging --------------------------------------------------------------------------------------
+
+_NUMBERS = (
+    *(0, 1, -1, 2, 100, 2**31, 2**53, 2**62, 2**63 - 1, 0.0, 1.0, -1.0, 0.5, 0.95, 0.05, 1e-9),
+    *(1 - 1e-9, 0.999, 1.0001, 1e6, 1e300, 5e-324),
+)
+_MOST_FORGED = ("certificate", "expected", "trigger", "budgets", "max_think", "probe", "split")
+
+
+def _leaves(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place of a value in a container."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from _leaves(value[key])
+
+
+def _forged(content: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    forged: dict[str, Any] = copy.deepcopy(dict(content))
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        field = draw.choice(_MOST_FORGED if draw.random() < 0.8 else list(forged))
+        places = [(forged, field)] if field in forged else [(forged, "kind")]
+        if isinstance(forged.get(field), (dict, list)):
+            places += _leaves(forged[field])
+        node, key = draw.choice(places)
+        value = node[key]
+        if isinstance(value, list) and value:
+            node[key] = draw.choice((value[:-1], value[1:], value + value[-1:], value[::-1]))
+        elif draw.random() < 0.05:
+            del node[key]
+        elif type(value) in (int, float):
+            near = (value * 2, value / 2, value * 10, -value, value + 1, value - 1, value * 1.01)
+            new = draw.choice((*near, *_NUMBERS))
+            node[key] = draw.choice((type(value)(new), new)) if abs(new) < 1e308 else new
+        elif type(value) is bool:
+            node[key] = not value
+        else:
+            node[key] = draw.choice((None, *_NUMBERS, "x", "", [], {}, "drop", "differs", True))
+    return forged | {"digest": canonical_digest(forged)}
+
+
+# --- Judging --------------------------------------------------------------------------------------
+
+
+def _impossible_limit(c: Mapping[str, Any], chain: float) -> Iterator[str]:
+    n, losses, gained = c["n"], c["losses"], c.get("gained", 0)
+    if not 0 <= losses + gained <= n:
+        yield f"{losses} + {gained} of {n}"
+    if c["upper"] > c["alpha"] * 1.0011:
+        yield "a limit above alpha"
+    if c.get("loss") == "drop":
+        if not drop_passes(losses, gained, n, min(c["upper"] * 1.002 + 1e-3, 0.9999), chain):
+            yield "a drop that is not shown"
+    elif (
+        losses >= n
+        or abs(stats.beta.ppf(1 - chain, losses + 1, n - losses) / c["upper"] - 1) > 2e-3
+    ):
+        yield "another limit than that of the counts"
+
+
+def _impossible_promise(content: Mapping[str, Any]) -> Iterator[str]:
+    c = content["certificate"]
+    delta, looks, planned = c["delta"], c["looks"], c.get("planned_looks")
+    left = 1 - delta - (0 if planned or looks == 1 else 1e-12)
+    confidence = c.get("confidence", 1 - delta)
+    if not 0 < confidence <= left + 1e-9 or (looks > 1 and not planned and confidence >= 1 - delta):
+        yield f"confidence {confidence} at delta {delta} and look {looks} of {planned}"
+    if planned is not None and looks > planned:
+        yield "more looks than planned"
+    chain = c.get("chain_delta", delta)
+    if not 0 < chain <= delta / (planned or 1) * 1.0000001:
+        yield "tests at more than delta"
+    if c["bound"] == "exact":
+        yield from _impossible_limit(c, chain)
+        for each in c.get("guarantees", ()):
+            yield from _impossible_limit({**c, **each, "losses": each["lost"]}, chain)
+    if c.get("alpha_over_full_accuracy", 1) < c["alpha"]:
+        yield "more right answers than questions"
+    if c.get("loss", "lost") == "lost" and (c.get("differs_upper") or 1) < c["losses"] / c["n"]:
+        yield "more lost than differing"
+    for name in ("max_think", "on_stop"):
+        if c.get(name) not in (None, content[name]) and content[name] is not None:
+            yield f"a certificate under another {name}"
+    if content["split"] is not None and c["n"] > len(set(content["split"]["calibration"])):
+        yield "more counted questions than named ones"
+
+
+def _impossible_limits(content: Mapping[str, Any]) -> Iterator[str]:
+    trigger, most = content["trigger"], content["max_think"]
+    reach = most if most is not None else _MOST_TOKENS
+    where = [*content["budgets"], *(trigger[k] or 0 for k in ("cap", "stop_at", "min_gap"))]
+    if not all(0 <= at <= reach <= _MOST_TOKENS for at in where):
+        yield f"positions {max(where)} within {most}"
+    probe = content["probe"] or {}
+    for name in ("cap", "answer_cap"):
+        if not 0 < (probe.get(name) or 1) <= _MOST_TOKENS:
+            yield f"a {name} of {probe[name]}"
+
+
+def _impossible_figures(content: Mapping[str, Any]) -> Iterator[str]:
+    c, e = content["certificate"], content["expected"] or {}
+    if e.get("calibration_n") == c["n"] and "calibration_risk" in e:
+        lost = c["losses"] - c.get("gained", 0)
+        if abs(e["calibration_risk"] * c["n"] - lost) > 1e-3 and "labelled" not in c:
+            yield "another risk than that of the counts"
+    for part in ("calibration", "test"):
+        n = e.get(f"{part}_n")
+        names = ("risk", "accuracy", "full_accuracy")
+        shares: list[Any] = [e.get(f"{part}_{name}") for name in names]
+        risk, accuracy, full = shares
+        graded = "labelled" not in c
+        counts = [x * n for x in shares if x is not None and n is not None and graded]
+        if any(abs(count - round(count)) > 1e-3 for count in counts):
+            yield f"{part}: shares that no {n} questions have"
+        if (
+            c.get("loss", "lost") == "lost"
+            and None not in shares
+            and graded
+            and (not full - risk - 1e-6 <= accuracy <= 1 - risk + 1e-6 or full < risk - 1e-6)
+        ):
+            yield f"{part}: accuracies at odds"
+        if (e.get(f"{part}_total_saving_pct") or 0) > 100 + 1e-5:
+            yield f"{part}: more than everything saved"
+        for name in ("risk", "accuracy"):
+            ends, share = e.get(f"{part}_{name}_ci95"), e.get(f"{part}_{name}")
+            if ends is not None and share is not None and n is not None and "group_cap" not in c:
+                exact = exact_interval(round(share * n), n)
+                if max(abs(a - b) for a, b in zip(exact, ends, strict=True)) > 1e-3:
+                    yield f"{part}: another interval of {name}"
+
+
+def impossible(content: Mapping[str, Any]) -> list[str]:
+    """What a policy says that cannot be, whatever happened when it was made."""
+    if content["kind"] == "full-budget":
+        return [f"{k} of no rule" for k in ("certificate", "expected", "trigger") if content[k]]
+    found = (_impossible_promise, _impossible_limits, _impossible_figures)
+    return [wrong for judge in found for wrong in judge(content)]
+
+
+@dataclass(frozen=True)
+class Forged:
+    """What became of the forgeries."""
+
+    refused: int
+    loaded: int
+
+
+def forge(count: int, seed: int) -> Forged:
+    """Load that many forgeries.
+
+    Raises
+    ------
+    AssertionError
+        One loads although it says something impossible, or raises another error than a refusal in
+        one line.
+    """
+    draw = random.Random(seed)
+    refused = loaded = 0
+    for number in range(count):
+        content = _forged(draw.choice(originals()), draw)
+        try:
+            policy = Policy(content)
+        except PolicyError as error:
+            refused += 1
+            if "\n" in str(error):
+                raise AssertionError((seed, number)) from error
+        else:
+            loaded += 1
+            assert impossible(policy.content) == [], (seed, number)
+    return Forged(refused, loaded)

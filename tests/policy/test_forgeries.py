@@ -1,0 +1,77 @@
+"""Thousands of policies with a recomputed digest: none loads that says something impossible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.values import canonical_digest
+from tests.policy.forgeries import EXAMPLE, forge, impossible, originals
+
+
+def test_a_sample_of_forgeries_is_refused_or_possible() -> None:
+    found = forge(200, 2026)
+    assert found.refused > 100
+    assert found.loaded > 5  # some changes are none that anybody could tell
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_forgeries_are_refused_or_possible(seed: int) -> None:
+    found = forge(1_000, seed)
+    assert found.refused > 500
+    assert found.loaded > 25
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"certificate.confidence": 1.0}, "confidence': expected 1 - delta"),
+        ({"certificate.confidence": 0.99}, "confidence': expected 1 - delta"),
+        ({"certificate.looks": 9}, "confidence': expected below 1 - delta .0.95. for look 9"),
+        ({"certificate.planned_looks": 3}, "chain_delta': expected at most delta of one look"),
+        ({"certificate.looks": 9, "certificate.planned_looks": 3}, "looks': expected at most plan"),
+        ({"certificate.alpha_over_full_accuracy": 0.1}, "expected at least alpha"),
+        ({"certificate.differs_upper": 0.01}, "differs_upper': expected above 0.0625"),
+        ({"certificate.max_think": 8192}, "certificate.max_think': expected the policy's own"),
+        ({"certificate.on_stop": "answer"}, "certificate.on_stop': expected the policy's own"),
+        ({"certificate.answer_cap": 7}, "certificate.answer_cap': expected the policy's own"),
+        ({"certificate.labelled": 10**6}, "labelled': expected at most"),
+        ({"max_think": 1, "certificate.max_think": 1}, "no position beyond max_think .1., got 128"),
+        ({"max_think": 2**62}, "an integer from 1 to 16777216"),
+        ({"budgets": [0, 2**62]}, "an integer from 0 to 16777216"),
+        ({"probe.cap": 2**62}, "an integer from 1 to 16777216"),
+        ({"probe.answer_cap": 2**62}, "an integer from 1 to 16777216"),
+        ({"expected.test_accuracy": 0.01}, "test_accuracy': expected a"),
+        ({"expected.calibration_full_accuracy": 0.0}, "full_accuracy': expected at least"),
+        ({"expected.test_risk_ci95": [0.0, 1.0]}, "the exact interval of 5 of 80"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    content = build_policy(EXAMPLE)
+    assert impossible(content) == []
+    for path, value in changes.items():
+        *parents, key = path.split(".")
+        node = content
+        for parent in parents:
+            node = node[parent]
+        node[key] = value
+    content["digest"] = canonical_digest(content)
+    with pytest.raises(PolicyError, match=message):
+        Policy(content)
+
+
+@pytest.mark.parametrize("name", ["certificate", "expected"])
+def test_full_thinking_promises_nothing(name: str) -> None:
+    (full,) = (content for content in originals() if content["kind"] == "full-budget")
+    content = full | {name: EXAMPLE[name]}
+    content["digest"] = canonical_digest(content)
+    with pytest.raises(PolicyError, match=f"{name}': expected null for kind 'full-budget'"):
+        Policy(content)
+
+
+def test_what_is_honest_is_possible() -> None:
+    assert [impossible(content) for content in originals()] == [[]] * len(originals())
