@@ -25,7 +25,6 @@ from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.program import CompletionDocument, ErrorDocument
 from stopadvisor.report.documents.run import RunDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
-from stopadvisor.report.documents.verify import VerifyDocument
 from stopadvisor.report.documents.written import WorkloadDocument
 from stopadvisor.results import schema_of
 
@@ -38,7 +37,6 @@ DOCUMENTS: dict[str, type] = {
     "calibrate": CalibrateDocument,
     "inspect": InspectDocument,
     "diff": DiffDocument,
-    "verify": VerifyDocument,
     "run": RunDocument,
     "profile-serving": ProfileServingDocument,
     "monitor": MonitorDocument,

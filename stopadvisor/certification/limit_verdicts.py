@@ -28,14 +28,23 @@ class LimitVerdict:
     """What fresh questions say about one of several limits."""
 
     loss: str
+    """What is limited: `lost`, `differs` or `drop`."""
     alpha: float
+    """To which share."""
     category: str | None
+    """Of whose questions alone; null for all."""
     n: int
+    """Fresh questions that were counted."""
     lost: int
+    """Of these, how many count 1."""
     gained: int
+    """Of these, how many count -1; only of a drop."""
     lower: float
+    """One-sided limit below."""
     upper: float
+    """One-sided limit above."""
     verdict: Verdict
+    """`confirmed`, `contradicted` (at its share of delta) or `silent`, by itself."""
 
 
 @dataclass(frozen=True)

@@ -64,10 +64,14 @@ class CategoryRisk:
     """Lost-correct risk within one category; the certificate itself is about all questions."""
 
     category: str | None
+    """Its name; null for questions without one."""
     n: int
+    """Fresh questions in it."""
     losses: int
+    """Lost ones."""
     ci95: tuple[float, float]
-    """Exact, or of whole groups by bets; simultaneous over categories (Bonferroni)."""
+    """Interval of the share lost, exact or of whole groups by bets; the intervals hold for all
+    categories at once (Bonferroni)."""
 
 
 @dataclass(frozen=True)

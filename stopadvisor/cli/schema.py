@@ -29,6 +29,7 @@ RESULTS = {
     "report": ("stopadvisor.report.written:WrittenPage", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "simulate": ("stopadvisor.runs.simulated:Simulated", ""),
+    "verify": ("stopadvisor.certification.check_policy:CheckedPolicy", ""),
     "schema-list": ("stopadvisor.cli.schema:SchemaList", "`schema --json`, without a name"),
 }
 """By the name of a schema: the class of the result, and where else than `NAME --json` it is."""

@@ -6,47 +6,30 @@ A contradiction is a result with its own exit code.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, OutputOptions, declare, emit, take
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import setting_options
 from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.report.documents.verify import verification_document
 from stopadvisor.report.junit import write_junit
-from stopadvisor.report.text.verify import show_verification
+from stopadvisor.report.sheets.verify import verify_sheet
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import newest_run, open_source
 
-__all__ = ["CONTRADICTED", "UNDECIDED", "VerifyOptions", "command", "run"]
+__all__ = ["CONTRADICTED", "UNDECIDED", "command"]
 
 CONTRADICTED = 4
 """Exit code: fresh probes contradict the certificate."""
 UNDECIDED = 7
 """Exit code of a gate: fresh probes say neither."""
-
-
-@dataclass(frozen=True)
-class VerifyOptions:
-    """Which policy, against which probes."""
-
-    policy: Path | None = None
-    """None for the policy in use that was written last."""
-    probes: Path | None = None
-    """Run directory or archive; None for the run probed last."""
-    request: CheckRequest = field(default_factory=CheckRequest)
-    gate: bool = False
-    """Only a confirmation ends with 0."""
-    junit: Path | None = None
-    output: OutputOptions = field(default_factory=OutputOptions)
 
 
 @click.command(
@@ -88,7 +71,17 @@ class VerifyOptions:
 )
 @click.option("--junit", type=PATH, help="Write the verdict as JUnit XML too.")
 @declare(*OUTPUT, VERBOSE)
-def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> int:
+def command(
+    files: tuple[Path, ...],
+    price: Weights | None,
+    junit: Path | None,
+    *,
+    gate: bool,
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    **params: Any,
+) -> int:
     """Check POLICY on fresh labelled probes in RUN.
 
     Without POLICY: the policy in use of the run calibrated last under runs/; without RUN: the run
@@ -97,11 +90,24 @@ def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> in
     on the same questions the best one may be best by luck: --policies with the first lets them
     share delta.
     """
-    request = take(CheckRequest, params, weights=price)
-    policy, probes = _named(files)
-    gate, junit = params["gate"], params["junit"]
-    options = VerifyOptions(policy, probes, request, gate, junit, take(OutputOptions, params))
-    return run(options, sys.stdout, sys.stderr)
+    request = CheckRequest(weights=price, **params)
+    named_policy, named_probes = _named(files)
+    file, probes = named_policy or newest_policy(), named_probes or newest_run()
+    policy = load_policy(file)
+    source = open_source(probes)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        if named_policy is None or named_probes is None:
+            progress.remark(f"holding {file} against {probes}")
+        checked = check_policy(policy, str(file), source, str(probes), request)
+        for remark in checked.remarks:
+            progress.remark(f"note: {remark}")
+    sheet = verify_sheet(checked, verbose=verbose)
+    show(replace(checked, headline=sheet.headline), sheet, json=json)
+    if junit is not None:
+        write_junit(checked, junit)
+    if checked.verdict == "contradicted":
+        return CONTRADICTED
+    return UNDECIDED if gate and checked.verdict != "confirmed" else 0
 
 
 def _named(files: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
@@ -114,25 +120,3 @@ def _named(files: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
         return None, None
     (file,) = files
     return (None, file) if file.is_dir() or file.suffix == ".npz" else (file, None)
-
-
-def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
-    """Verify and report."""
-    file, probes = options.policy or newest_policy(), options.probes or newest_run()
-    policy = load_policy(file)
-    source = open_source(probes)
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        if options.policy is None or options.probes is None:
-            progress.remark(f"holding {file} against {probes}")
-        checked = check_policy(policy, str(file), source, options.request)
-        for remark in checked.remarks:
-            progress.remark(f"note: {remark}")
-    document = verification_document(checked, policy, options.request, policy_path=file, run=probes)
-    show = partial(show_verification, verbose=options.output.verbose)
-    emit(document, options.output, out, show)
-    if options.junit is not None:
-        write_junit(document, options.junit)
-    verdict = checked.verification.verdict
-    if verdict == "contradicted":
-        return CONTRADICTED
-    return UNDECIDED if options.gate and verdict != "confirmed" else 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stopadvisor.assessment.evidence import overthinks
+from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.policy.promises import promised
 from stopadvisor.report.words import (
     COMMON_STACK,
@@ -356,43 +357,43 @@ def policy_headline(expected: Document | None, serving: str, measured: str | Non
     return f"Certified. {sentence(effect, measured)}"
 
 
-def verified_effect(document: Document) -> Effect:
+def verified_effect(checked: CheckedPolicy) -> Effect:
     """Of a policy, by fresh questions."""
-    bare = document.get("graded_by") == "agreement"
-    spread = document["total_saving_ci95"]
+    bare = checked.graded_by == "agreement"
     return Effect(
-        document["total_saving_pct"],
-        document["serving"],
+        checked.total_saving_pct,
+        checked.serving,
         # Of right answers alone it is no share of all questions.
-        None if document["conditional"] else document["risk"],
-        None if bare else document["accuracy"],
-        None if bare else document["full_accuracy"],
-        document["n"],
+        None if checked.conditional else checked.risk,
+        None if bare else checked.accuracy,
+        None if bare else checked.full_accuracy,
+        checked.n,
         "fresh questions",
-        document["think_saving_pct"],
-        None if spread is None else (spread[0], spread[1]),
-        unit=document["unit"],
-        loss=document.get("loss", "lost"),
+        checked.think_saving_pct,
+        checked.total_saving_ci95,
+        unit=checked.unit,
+        loss=checked.loss or "lost",
     )
 
 
-def verified_headline(document: Document) -> str:
+def verified_headline(checked: CheckedPolicy) -> str:
     """First line of a verification."""
-    effect = verified_effect(document)
-    n, promise = document["n"], promised(document["alpha"])
-    lost = f"{share(document['risk'])} of {n} fresh questions lost, promise {promise}."
-    if document["conditional"]:
+    effect = verified_effect(checked)
+    n, promise, risk = checked.n, promised(checked.alpha), share(checked.risk)
+    lost = f"{risk} of {n} fresh questions lost, promise {promise}."
+    if checked.conditional:
         whom = "fresh questions that full thinking gets right"
-        lost = f"{share(document['risk'])} of {n} {whom} lost, promise {promise}."
+        lost = f"{risk} of {n} {whom} lost, promise {promise}."
     elif effect.loss == "differs":
-        lost = f"{share(document['risk'])} of {n} fresh replies differ, promise {promise}."
+        lost = f"{risk} of {n} fresh replies differ, promise {promise}."
     elif effect.loss == "drop":
-        falls = f"at most -{points(100 * document['alpha'])}"
+        falls = f"at most -{points(100 * checked.alpha)}"
         lost = f"accuracy {change_words(effect)} on {n} fresh questions, promise {falls}."
-    if document["verdict"] == "contradicted":
+    if checked.verdict == "contradicted":
         return f"Contradicted: {lost} Stop using this policy."
-    said = "Confirmed" if document["verdict"] == "confirmed" else "Neither confirmed nor broken"
-    return f"{said}: {lost} {sentence(effect)}"
+    confirmed = checked.verdict == "confirmed"
+    verdict = "Confirmed" if confirmed else "Neither confirmed nor broken"
+    return f"{verdict}: {lost} {sentence(effect)}"
 
 
 def run_effect(full: Document) -> Effect:

@@ -44,6 +44,7 @@ class Drift:
     """How far one feature's distribution has moved."""
 
     feature: str
+    """Its name."""
     distance: float
     """Kolmogorov–Smirnov distance, 0–1."""
     p_value: float

@@ -27,8 +27,10 @@ class PolicyCheck:
     """Policies declared beforehand, which share the error probability of each; None: undeclared."""
     spent: float
     """Error probability of all verdicts so far together, each limit by itself."""
-    test_delta: float
-    """Error probability of each limit of this verdict."""
+
+    def share_of(self, delta: float) -> float:
+        """Return the error probability of each limit of this verdict, out of the policy's."""
+        return delta / (self.planned or 1)
 
 
 def record_check(
@@ -84,6 +86,5 @@ def record_check(
 def _check(earlier: Sequence[Entry], entry: Entry) -> PolicyCheck:
     deltas = {row["policy"]: row["delta"] for row in (*earlier, entry)}
     planned = entry["planned"]
-    share = entry["delta"] / (planned or 1)
     spent = sum(delta / (planned or 1) for delta in deltas.values())
-    return PolicyCheck(len(deltas), planned, min(spent, 1.0), share)
+    return PolicyCheck(len(deltas), planned, min(spent, 1.0))

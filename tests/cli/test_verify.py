@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +19,7 @@ from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.printable import printable
 from stopadvisor.report.junit import write_junit
 from stopadvisor.report.words import share
-from stopadvisor.rules.drift import DRIFT_FEATURES
+from stopadvisor.rules.drift import DRIFT_FEATURES, Drift
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.stats.bounds import upper_limit
@@ -35,6 +36,7 @@ from tests.material import (
     write_archive,
 )
 from tests.policy_content import full_budget_content
+from tests.report.results import VERIFIED
 
 FIELDS = [
     "schema", "policy", "digest", "run", "part", "transfer", "verdict", "alpha", "delta",
@@ -179,11 +181,8 @@ def test_a_gate_writes_no_file_that_a_link_leads_to(call: Call) -> None:
 
 def test_hostile_names_stay_text_in_a_gate(tmp_path: Path) -> None:
     name = "]]><failure/>&\x1b[2J\x00\ud800\uffff\u2028\"'"
-    document: Any = {
-        "losses": 1, "n": 9, "lower": 0.0, "upper": 0.3, "alpha": 0.2, "verdict": "silent",
-        "drift": [{"feature": name, "distance": 0.1, "adjusted_p": 0.5}],
-    }  # fmt: skip
-    write_junit(document, tmp_path / "gate.xml")
+    checked = replace(VERIFIED, verdict="silent", drift=(Drift(name, 0.1, 0.5, 0.5),))
+    write_junit(checked, tmp_path / "gate.xml")
     cases = ElementTree.parse(tmp_path / "gate.xml").getroot()
     assert [case.get("name") for case in cases] == ["certificate", f"drift.{printable(name)}"]
     assert cases.get("failures") == "0"
@@ -246,7 +245,7 @@ def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call
     _, out, _ = call(POLICY, FRESH)
     assert out.startswith("Neither confirmed nor broken")
     assert "add labels" not in out
-    assert "not what was calibrated: the promise does not speak of it." in flat(out)
+    assert "not what was calibrated: the promise does not cover it." in flat(out)
     assert named(out) == f"assess {FRESH} --alpha 0.15"
     assert main([*shlex.split(named(out)), "--no-report"]) == 0
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stopadvisor.certification.check_policy import CheckedPolicy
+from stopadvisor.certification.verification import CategoryRisk
 from stopadvisor.collection.cues import CueComparison, CueExample, CueRow
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.preflight import PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
 from stopadvisor.policy.folder import Promotion
 from stopadvisor.probes.plan import Check
+from stopadvisor.rules.drift import Drift
+from stopadvisor.runs.checks import PolicyCheck
 
-__all__ = ["PREFLIGHT", "PROMOTION"]
+__all__ = ["PREFLIGHT", "PROMOTION", "VERIFIED"]
 
 PREFLIGHT = PreflightReport(
     "warn",
@@ -35,3 +39,44 @@ PROMOTION = Promotion(
     Path("runs/a/policy-a05-1a2b3c4d.joblib"), "1a2b3c4d" * 8, "stop", 0.05,
     Path("runs/a/policy.joblib"), "5e6f7a8b" * 8, Path("runs/a/policy-a15-5e6f7a8b.joblib"), (),
 )  # fmt: skip
+VERIFIED = CheckedPolicy(
+    policy="policy.joblib",
+    digest="1a2b3c4d" * 8,
+    run="runs/fresh",
+    part="all",
+    transfer=None,
+    verdict="confirmed",
+    alpha=0.15,
+    delta=0.05,
+    check=PolicyCheck(1, None, 0.05),
+    conditional=False,
+    n_left_out=3,
+    n_met_before=2,
+    n_repeated=1,
+    n=300,
+    losses=34,
+    risk=0.1133,
+    lower=0.085,
+    upper=0.148,
+    expected_risk=0.1,
+    power_to_confirm=0.8,
+    detectable_risk=0.21,
+    graded_by="gold",
+    accuracy=0.773,
+    full_accuracy=0.83,
+    accuracy_difference=-0.057,
+    accuracy_difference_ci95=(-0.1, -0.01),
+    serving="kv-fork",
+    unit="paper-weighted tokens",
+    total_saving_pct=18.3,
+    total_saving_ci95=None,
+    think_saving_pct=58.5,
+    truncated_share=0.01,
+    category_scope="marginal",
+    categories=(
+        CategoryRisk("algebra", 100, 20, (0.1, 0.3)),
+        CategoryRisk(None, 200, 14, (0.03, 0.13)),
+    ),
+    drift=(Drift("position", 0.3, 0.001, 0.004), Drift("confidence", 0.05, 0.6, 0.6)),
+    remarks=(),
+)

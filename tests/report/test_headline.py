@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.certification.verdicts import Verdict
 from stopadvisor.report.headline import (
     Effect,
     assessed_headline,
@@ -19,6 +20,7 @@ from stopadvisor.report.headline import (
 )
 from stopadvisor.report.text.calibrate import expectation, meaning
 from stopadvisor.report.words import why
+from tests.report.results import VERIFIED
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
 COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
@@ -249,14 +251,6 @@ def test_full_thinking_neither_saves_nor_loses() -> None:
     assert calibrated_headline({"certified": False}) == f"Not certified. {advised}"
 
 
-VERIFIED: dict[str, Any] = {
-    "conditional": False, "risk": 0.1133, "n": 300, "alpha": 0.15,
-    "total_saving_pct": 18.3, "total_saving_ci95": None, "think_saving_pct": 58.5,
-    "serving": "kv-fork", "accuracy": 0.773, "full_accuracy": 0.83,
-    "unit": "paper-weighted tokens",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("verdict", "first", "last"),
     [
@@ -265,8 +259,8 @@ VERIFIED: dict[str, Any] = {
         ("contradicted", "Contradicted: 11.3% of 300 fresh ", "Stop using this policy."),
     ],
 )
-def test_a_verdict_comes_with_what_was_lost(verdict: str, first: str, last: str) -> None:
-    said = verified_headline({**VERIFIED, "verdict": verdict})
+def test_a_verdict_comes_with_what_was_lost(verdict: Verdict, first: str, last: str) -> None:
+    said = verified_headline(replace(VERIFIED, verdict=verdict))
     assert said.startswith(first)
     assert said.endswith(last)
 
@@ -285,7 +279,7 @@ def test_a_verdict_comes_with_what_was_lost(verdict: str, first: str, last: str)
     ids=["differs", "drop", "conditional"],
 )
 def test_a_verdict_says_what_its_promise_counts(more: dict[str, Any], said: str) -> None:
-    assert said in verified_headline({**VERIFIED, "verdict": "confirmed", **more})
+    assert said in verified_headline(replace(VERIFIED, **more))
 
 
 def test_a_run_says_tokens_and_time_against_full_thinking_or_what_it_answered() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from stopadvisor.report.screen import draw
 from stopadvisor.report.sheet import Sheet
 from stopadvisor.report.sheets.preflight import preflight_sheet
 from stopadvisor.report.sheets.promote import promote_sheet
+from stopadvisor.report.sheets.verify import verify_sheet
 from tests.goldens import Goldens
 from tests.report import results
 
@@ -18,6 +20,10 @@ FILES = Path(__file__).resolve().parent.parent / "testdata" / "sheets"
 SHEETS = {
     "preflight": preflight_sheet(results.PREFLIGHT, "Answer:"),
     "promote": promote_sheet(results.PROMOTION),
+    "verify": verify_sheet(results.VERIFIED),
+    "verify-silent": verify_sheet(
+        replace(results.VERIFIED, verdict="silent", drift=results.VERIFIED.drift[1:])
+    ),
 }
 
 

@@ -2,5 +2,5 @@
 
 __all__ = [
     "assess", "calibrate", "inspect", "monitor", "policies", "run", "study", "transfer",
-    "verify", "written"
+    "written"
 ]  # fmt: skip

@@ -1,0 +1,171 @@
+"""The sheet of `verify`: the verdict, the figures it rests on, then categories and drift."""
+
+from __future__ import annotations
+
+from stopadvisor.assessment.recommendation import probability_words
+from stopadvisor.certification.check_policy import CheckedPolicy
+from stopadvisor.policy.promises import counted, promise_of, promised
+from stopadvisor.report.headline import (
+    change_words,
+    saving_words,
+    verified_effect,
+    verified_headline,
+)
+from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
+from stopadvisor.report.words import BRACKETS, explained, interval, plural, share, shell_quote
+from stopadvisor.results import to_document
+from stopadvisor.rules.drift import Drift
+
+__all__ = ["verify_sheet"]
+
+_DRIFTED = 0.05
+_MEANS = {
+    "confirmed": "these questions alone certify the promise: go on serving the policy",
+    "contradicted": "more is lost than was promised: serve full thinking, and calibrate again",
+    "silent": "these questions are too few, or too close to the promise, to decide: "
+    "probe more of them",
+}
+_OF_OTHERS = {
+    "confirmed": "for it the promise rests on these fresh questions alone.",
+    "contradicted": "the promise does not cover it, and is broken there.",
+    "silent": "the promise does not cover it.",
+}
+"""What follows from drift, by verdict."""
+_TONES: dict[str, Tone] = {"confirmed": "good", "contradicted": "bad", "silent": "doubtful"}
+_COUNTED = {"lost": "lost", "differs": "different", "drop": "drop"}
+"""Of what was counted, by loss."""
+
+
+def verify_sheet(checked: CheckedPolicy, *, verbose: bool = False) -> Sheet:
+    """Return the verdict and what it rests on; with `verbose` the limits and the power."""
+    return Sheet(
+        verified_headline(checked),
+        _TONES[checked.verdict],
+        _facts(checked, verbose=verbose),
+        _next(checked),
+        sections=(*_categories(checked), *_drift(checked)),
+    )
+
+
+def _next(checked: CheckedPolicy) -> str | None:
+    """What to do where the policy cannot simply go on; None where it can."""
+    if checked.verdict == "confirmed":
+        return None
+    if checked.verdict == "silent" and not _moved(checked):
+        return f"stopadvisor probe WORKLOAD --like {shell_quote(checked.policy)}"
+    return f"stopadvisor assess {shell_quote(checked.run)} --alpha {checked.alpha:g}"
+
+
+def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
+    whom = "questions that full thinking gets right" if checked.conditional else "questions"
+    if checked.groups is not None:
+        whom += f" in {checked.groups} groups"
+    gained = "" if checked.gained is None else f" lost and {checked.gained} gained"
+    means = _MEANS[checked.verdict]
+    if checked.verdict == "silent" and _moved(checked):
+        means = "these questions decide nothing, and differ from those of calibration (see Drift)"
+    facts: list[Fact] = [
+        ("means", means),
+        (
+            _COUNTED[checked.loss or "lost"],
+            f"{checked.losses} of {checked.n} {whom}{gained}, {share(checked.risk)}; the promise "
+            f"allows {promised(checked.alpha)}",
+        ),
+        *_limits(checked),
+        _accuracy(checked),
+        ("saves", saving_words(verified_effect(checked))),
+        ("stack", explained(checked.serving)),
+    ]
+    if verbose or checked.verdict == "silent":
+        facts += [
+            (
+                "limits",
+                f"lost are at least {share(checked.lower)} and at most {share(checked.upper)}, "
+                f"each limit one-sided at {share(1 - checked.delta)}",
+            ),
+            ("power", _power(checked)),
+        ]
+    if checked.n_left_out:
+        met, repeated = checked.n_met_before, checked.n_repeated
+        texts = [
+            *([f"{plural(met, 'trace')} of questions that made the policy"] if met else []),
+            *([f"{plural(repeated, 'further trace')} of a question"] if repeated else []),
+        ]
+        facts.append(("left out", ", ".join(texts)))
+    return (*facts, BRACKETS)
+
+
+def _limits(checked: CheckedPolicy) -> list[Fact]:
+    """Each of several limits by itself."""
+    facts = []
+    for limit in checked.limits or ():
+        row = {**to_document(limit), "losses": limit.lost}
+        facts.append(("limit", f"{promise_of(row)}: {limit.verdict} ({counted(row, '')})"))
+    return facts
+
+
+def _accuracy(checked: CheckedPolicy) -> Fact:
+    """What becomes of the accuracy, or what stands for right answers where gold is missing."""
+    effect = verified_effect(checked)
+    if effect.change is None:
+        return ("no gold", "a reply counts as right where it is what full thinking answers")
+    spread = interval(checked.accuracy_difference_ci95, 100)
+    change = f"{share(checked.full_accuracy)} -> {share(checked.accuracy)}"
+    return ("accuracy", f"{change}, {change_words(effect)} {spread}")
+
+
+def _power(checked: CheckedPolicy) -> str:
+    text = (
+        f"{checked.n} questions confirm with a probability of "
+        f"{probability_words(checked.power_to_confirm)} if {share(checked.expected_risk)} are "
+        "lost, as in calibration; "
+    )
+    if checked.detectable_risk is None:
+        return text + "they are too few to contradict anything"
+    return f"{text}they contradict four times in five if {share(checked.detectable_risk)} are"
+
+
+def _categories(checked: CheckedPolicy) -> tuple[Section, ...]:
+    if not checked.categories:
+        return ()
+    return (
+        Section(
+            "Lost by category (intervals hold for all of them at once)",
+            ("", "questions", "lost", "share", "95 % interval"),
+            tuple(
+                (
+                    "(none)" if row.category is None else row.category,
+                    str(row.n),
+                    str(row.losses),
+                    share(row.losses / row.n),
+                    interval(row.ci95, 100),
+                )
+                for row in checked.categories
+            ),
+            ("The promise is about all questions together, not about each category.",),
+        ),
+    )
+
+
+def _moved(checked: CheckedPolicy) -> list[Drift]:
+    return [row for row in checked.drift if row.adjusted_p < _DRIFTED]
+
+
+def _drift(checked: CheckedPolicy) -> tuple[Section, ...]:
+    if not checked.drift:
+        return ()
+    moved = _moved(checked)
+    if not moved:
+        text = (
+            "Questions and answers look as they did in calibration: no feature is shown to have "
+            f"moved, by {plural(checked.n, 'question')} (all tested together at 5 %)."
+        )
+        return (Section("Drift", texts=(text,)),)
+    return (
+        Section(
+            "Features that moved since calibration (all tested together at 5 %)",
+            ("feature", "distance (0 to 1)", "adjusted p"),
+            tuple((row.feature, f"{row.distance:.3f}", f"{row.adjusted_p:.4f}") for row in moved),
+            (f"This traffic is not what was calibrated: {_OF_OTHERS[checked.verdict]}",),
+        ),
+    )
