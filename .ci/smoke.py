@@ -145,7 +145,9 @@ def datasets() -> None:
     """A benchmark from a copy."""
     rows = [{"question": f"What is {n} + 2?", "answer": f"So.\n#### {n + 2}"} for n in range(9)]
     Path("copy.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows), encoding="utf-8")
-    found = document("workload", "gsm8k", "-n", "5", "--from", "copy.jsonl", "-o", "out.jsonl")
+    found = document(
+        "import", "dataset", "gsm8k", "-n", "5", "--from", "copy.jsonl", "-o", "out.jsonl"
+    )
     assert found["n_questions"] == 5
 
 

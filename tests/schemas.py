@@ -22,10 +22,9 @@ from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.monitor import MonitorDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
-from stopadvisor.report.documents.program import CompletionDocument, ErrorDocument
+from stopadvisor.report.documents.program import ErrorDocument
 from stopadvisor.report.documents.run import RunDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
-from stopadvisor.report.documents.written import WorkloadDocument
 from stopadvisor.results import schema_of
 
 __all__ = ["DOCUMENTS", "FOLDER", "check_valid", "main", "schema", "schema_text"]
@@ -40,11 +39,9 @@ DOCUMENTS: dict[str, type] = {
     "run": RunDocument,
     "profile-serving": ProfileServingDocument,
     "monitor": MonitorDocument,
-    "workload": WorkloadDocument,
     "study": StudyDocument,
     "study-all": StudyAllDocument,
     "study-list": StudyListDocument,
-    "completion": CompletionDocument,
     "error": ErrorDocument,
 }
 """Every document by the name of its schema."""

@@ -1,4 +1,4 @@
-"""`stopadvisor import`: logs of evaluation programs as a workload, recorded answers as a run.
+"""`stopadvisor import`: benchmarks and logs of evaluation programs as a workload, probes as a run.
 
 No model is asked.
 """
@@ -25,8 +25,13 @@ from stopadvisor.cli.options import (
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, remark_first
 from stopadvisor.constants import KNOWN_MARKERS
-from stopadvisor.report.sheets.files import import_log_sheet, import_probes_sheet
+from stopadvisor.report.sheets.files import (
+    import_dataset_sheet,
+    import_log_sheet,
+    import_probes_sheet,
+)
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
+from stopadvisor.workload.converters import BENCHMARKS
 from stopadvisor.workload.imports.logged import LogOptions
 from stopadvisor.workload.imports.registry import FORMATS
 from stopadvisor.workload.imports.tables import COLUMNS
@@ -36,7 +41,10 @@ __all__ = ["command"]
 
 PROBES = "probes"
 """The format that becomes a run; all others become a workload."""
+DATASET = "dataset"
+"""The format whose source is a benchmark's name."""
 _OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
+_OF_DATASET = ("questions", "copy", "seed")
 _OF_LOGS = ("columns", "task", "traces_only", "think_open", "think_close")
 _OF_ALL = ("sources", "out", "json", "quiet")
 
@@ -54,17 +62,19 @@ def _columns(text: str) -> dict[str, str]:
     "import",
     cls=Command,
     reads="FILE: " + "; ".join(f"{name}: {kind.files}" for name, kind in FORMATS.items()) + "; "
-    "probes: recorded forced answers, JSONL.",
+    "probes: recorded forced answers, JSONL; dataset: a name of " + ", ".join(BENCHMARKS) + ".",
     writes="A workload, JSONL, with the recorded traces in it; of probes, a run directory.",
     examples=[
         "stopadvisor import inspect logs/2026-11-22_math.eval -o math.jsonl",
         "stopadvisor import lm-eval samples_gsm8k_*.jsonl -o gsm8k.jsonl",
         "stopadvisor import openai-batch output.jsonl input.jsonl -o batch.jsonl",
         "stopadvisor import csv mine.csv --map question=ask,gold=right -o mine.jsonl",
+        "stopadvisor import dataset gsm8k -n 300 -o gsm8k.jsonl",
+        "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
         "stopadvisor import probes recorded.jsonl -o runs/recorded --cap 16384",
     ],
 )
-@click.argument("kind", metavar="FORMAT", type=click.Choice([*FORMATS, PROBES]))
+@click.argument("kind", metavar="FORMAT", type=click.Choice([*FORMATS, PROBES, DATASET]))
 @click.argument("sources", metavar="FILE...", type=PATH, nargs=-1, required=True)
 @click.option("--out", "-o", type=PATH, required=True, help="Workload or run directory to make.")
 @click.option(
@@ -113,21 +123,44 @@ def _columns(text: str) -> dict[str, str]:
     help="Of probes: model that was recorded; a policy is then bound to it.",
 )
 @grader_option(click.option)
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of probes: seed of the split.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Of probes: seed of the split. Of a dataset: of the drawing, and of GPQA's options.",
+)
 @click.option(
     "--split",
     type=Parsed("fit/cal/test", parse_split),
     show_default="40/60/0 up to 2,000 questions, 40/40/20 above",
     help="Of probes: shares of questions for each part; split once, here.",
 )
+@click.option(
+    "--questions",
+    "-n",
+    type=COUNT,
+    show_default="as many as the paper used",
+    help="Of a dataset: how many to draw; a larger number keeps all of a smaller one.",
+)
+@click.option(
+    "--from",
+    "copy",
+    metavar="FILE|FOLDER",
+    type=PATH,
+    show_default="the Hugging Face hub",
+    help="Of a dataset: a copy in its own columns: JSON, JSONL, Parquet, CSV, or a hub's folder.",
+)
 @declare(*OUTPUT)
 @click.pass_context
 def command(ctx: click.Context, /, **params: Any) -> int:
-    """Make a workload of what an evaluation program logged, or a run of recorded probes.
+    """Make a workload of a program's log or a public benchmark, or a run of recorded probes.
 
     A question that was asked several times stands once in the workload, with all its recorded
     traces: thinking and reply, the prompt as it was sent. `probe WORKLOAD --traces WORKLOAD` then
     asks only for forced answers. Gold may be missing; grades of the program are not kept.
+
+    FORMAT `dataset` draws a benchmark, with the splits and gold rules of the paper (extra
+    `datasets`; GPQA asks for a login at the hub).
 
     FORMAT `probes` makes a run instead. A line is a trace: id, trace_tokens, finish,
     natural_answer, natural_correct, natural_answer_tokens and checkpoints. Each checkpoint has its
@@ -139,6 +172,8 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     _check_options(ctx, params["kind"], params)
     if params["kind"] == PROBES:
         _import_probes(**{name: params[name] for name in (*_OF_PROBES, *_OF_ALL)})
+    elif params["kind"] == DATASET:
+        _import_dataset(**{name: params[name] for name in (*_OF_DATASET, *_OF_ALL)})
     else:
         _import_log(**{name: params[name] for name in ("kind", *_OF_LOGS, *_OF_ALL)})
     return 0
@@ -146,7 +181,8 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
     """Refuse options of other formats, and formats that lack theirs."""
-    others = _OF_LOGS if kind == PROBES else _OF_PROBES
+    own = {PROBES: _OF_PROBES, DATASET: _OF_DATASET}.get(kind, _OF_LOGS)
+    others = [name for name in (*_OF_PROBES, *_OF_DATASET, *_OF_LOGS) if name not in own]
     named = {option.name: option.opts[0] for option in ctx.command.params}
     for name in others:
         if is_given(name):
@@ -154,6 +190,12 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
     if kind == PROBES:
         if len(params["sources"]) > 1:
             raise click.UsageError(f"format probes takes one file, got {len(params['sources'])}")
+        return
+    if kind == DATASET:
+        names = [str(source) for source in params["sources"]]
+        if len(names) > 1 or names[0] not in BENCHMARKS:
+            known = ", ".join(BENCHMARKS)
+            raise click.UsageError(f"format dataset takes one of {known}, got {' '.join(names)}")
         return
     if (params["think_open"] is None) != (params["think_close"] is None):
         raise click.UsageError("--think-open and --think-close need each other")
@@ -210,6 +252,33 @@ def _import_log(
                 f"{without[0]}"
             )
     show(imported, import_log_sheet(imported), json=json)
+
+
+def _import_dataset(
+    sources: tuple[Path, ...],
+    out: Path,
+    questions: int | None,
+    copy: Path | None,
+    seed: int,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Draw a benchmark, write the workload, and read back what was written."""
+    from stopadvisor.runs.imported import write_dataset
+    from stopadvisor.workload.converters import convert, load_rows
+
+    name = str(sources[0])
+    wanted = questions or BENCHMARKS[name].size
+    converted = convert(name, load_rows(name, copy, quiet=quiet), wanted, seed=seed)
+    imported = write_dataset(name, converted, out, copy=copy, seed=seed)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        remark_first(progress, "left out", converted.left_out)
+        if imported.n_questions < wanted:
+            progress.remark(
+                f"{wanted} questions were wanted, the data set has {imported.n_questions}"
+            )
+    show(imported, import_dataset_sheet(imported), json=json)
 
 
 def _import_probes(

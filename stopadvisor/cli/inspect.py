@@ -1,4 +1,4 @@
-"""`stopadvisor inspect`: a frozen policy in words.
+"""`stopadvisor inspect`: a frozen policy in words, or what changed between two.
 
 Loading checks everything about the file; what is refused is an error in one line.
 """
@@ -21,8 +21,10 @@ from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy, sign_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.policy.upgrade import upgraded
+from stopadvisor.report.documents.diff import diff_document
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.text.inspect import show_policy
+from stopadvisor.report.text.policies import show_diff
 
 __all__ = ["InspectOptions", "command", "run"]
 
@@ -39,6 +41,8 @@ class InspectOptions:
     """Public keys, of which one must have signed it."""
     sign: Path | None = None
     """Private key that signs what is shown."""
+    other: Path | None = None
+    """The policy to compare it with."""
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
@@ -52,11 +56,13 @@ class InspectOptions:
         "stopadvisor inspect",
         "stopadvisor inspect policies/arithmetic.joblib",
         "stopadvisor inspect policy.joblib --json",
+        "stopadvisor inspect policies/arithmetic.joblib policies/choice.joblib",
         "stopadvisor inspect policy.joblib --upgrade policy-2.joblib",
         "stopadvisor inspect policy.joblib --key release.pub",
     ],
 )
 @click.argument("path", metavar="[POLICY]", required=False, type=PATH)
+@click.argument("other", metavar="[OTHER]", required=False, type=PATH)
 @click.option(
     "--upgrade",
     metavar="OUT",
@@ -83,12 +89,15 @@ class InspectOptions:
 def command(path: Path | None, **params: Any) -> int:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
+    With OTHER: what changes from POLICY to OTHER, in words; what is equal is not shown.
     Without POLICY: the policy in use of the run calibrated last under runs/.  Nothing in the file
     is executed; one that does not pass every check is refused.
     """
     output = take(OutputOptions, params)
     if path is None and params["sign"] is not None:
         raise click.UsageError("--sign signs a POLICY that you name")
+    if params["other"] is not None and (params["sign"] or params["upgrade"]):
+        raise click.UsageError("--sign and --upgrade take one POLICY, got two")
     return run(InspectOptions(path, output=output, **params), sys.stdout, sys.stderr)
 
 
@@ -100,6 +109,10 @@ def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"inspecting {path}, the policy written last")
     key = None if options.sign is None else signing_key(options.sign)
     policy = load_policy(path, require_signature=options.keys or None)
+    if options.other is not None:
+        other = load_policy(options.other, require_signature=options.keys or None)
+        emit(diff_document(policy, path, other, options.other), options.output, out, show_diff)
+        return 0
     if options.upgrade is not None:
         path, before = options.upgrade, (policy, path)
         policy = _upgrade(*before, path)

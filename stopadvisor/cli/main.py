@@ -50,9 +50,8 @@ _HELP = {
     "report": "Write a run's results as one page with pictures.",
     "probe": "Collect forced answers along each question's thinking.",
     "preflight": "Check that the model obeys budgets, markers and answer cue.",
-    "import": "Make a workload of a program's log, or a run of recorded answers.",
-    "inspect": "Show what a frozen policy does and promises.",
-    "diff": "Say what changed between two policies.",
+    "import": "Make a workload of a benchmark or a log, or a run of recorded answers.",
+    "inspect": "Show what a frozen policy does, or what changed between two.",
     "promote": "Make a policy the one in use; also the way back.",
     "verify": "Check a frozen policy on fresh labelled probes.",
     "run": "Answer questions, stopping early as a frozen policy says.",
@@ -61,10 +60,8 @@ _HELP = {
     "profile-serving": "Measure what probing and tokens cost in seconds here.",
     "plan": "Compute how many labelled questions a certificate needs.",
     "simulate": "Draw probes of a made-up model, to plan or to try.",
-    "workload": "Write a public benchmark as a workload.",
     "study": "Repeat the paper's studies, or compare simple rules.",
     "schema": "Print the JSON Schema of what --json prints.",
-    "completion": "Print the script for completion in bash, zsh or fish.",
 }
 COMMANDS = {
     name: CommandEntry(
@@ -102,6 +99,14 @@ _ENVIRONMENT = {
 }
 
 
+_RENAMED = {
+    "diff": "stopadvisor inspect A B",
+    "workload": "stopadvisor import dataset NAME -o FILE",
+    "completion": 'eval "$(_STOPADVISOR_COMPLETE=bash_source stopadvisor)"',
+}
+"""What does the work of a command that there was."""
+
+
 class _LazyGroup(click.Group):
     """A group that lists its commands from the table and imports one when it is called."""
 
@@ -118,6 +123,8 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in _RENAMED and not ctx.resilient_parsing:
+            ctx.fail(f"{args[0]!r} is now: {_RENAMED[args[0]]}")
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 

@@ -21,6 +21,7 @@ __all__ = ["RESULTS", "command", "result_class"]
 RESULTS = {
     "import": ("stopadvisor.runs.imported:ImportedProbes", "`import probes --json`"),
     "import-log": ("stopadvisor.runs.imported:ImportedLog", "`import --json`, of other formats"),
+    "import-dataset": ("stopadvisor.runs.imported:ImportedDataset", "`import dataset --json`"),
     "label": ("stopadvisor.certification.labelling:LabelledRun", ""),
     "plan": ("stopadvisor.assessment.label_plan:LabelPlan", ""),
     "preflight": ("stopadvisor.collection.preflight:PreflightReport", "and `preflight.json`"),

@@ -18,14 +18,17 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recording
 from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
+from stopadvisor.workload.converters import BENCHMARKS, Converted
 from stopadvisor.workload.imports.gather import Gathered
 from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = [
     "IMPORTED",
+    "ImportedDataset",
     "ImportedLog",
     "ImportedProbes",
     "imported_probes",
+    "write_dataset",
     "write_log",
     "write_recording",
 ]
@@ -63,6 +66,32 @@ class ImportedLog:
 
 
 @dataclass(frozen=True)
+class ImportedDataset:
+    """`import dataset --json`."""
+
+    benchmark: str
+    """Its name."""
+    source: str
+    """Repository at the hub, or the copy that was read."""
+    config: str | None
+    """Configuration of the data set."""
+    split: str
+    """Split of the data set."""
+    task: str
+    """Kind of its questions."""
+    n_questions: int
+    """Questions written."""
+    available: int
+    """Questions that could be drawn."""
+    left_out: int
+    """Rows that cannot be asked."""
+    seed: int
+    """Of the drawing."""
+    out: Path
+    """The workload."""
+
+
+@dataclass(frozen=True)
 class ImportedProbes:
     """`import probes --json`."""
 
@@ -92,6 +121,35 @@ class ImportedProbes:
     """Tokens of closer and cue in front of each forced answer."""
     model: str | None
     """What a policy made of it is bound to; null for no model."""
+
+
+def write_dataset(
+    name: str, converted: Converted, out: Path, *, copy: Path | None, seed: int
+) -> ImportedDataset:
+    """Write what was drawn of a benchmark as a workload, and read it back.
+
+    `copy` is the copy it was drawn from; None for the hub.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in converted.lines)
+    replace_file(out, encode(lines))
+    benchmark = BENCHMARKS[name]
+    return ImportedDataset(
+        benchmark=name,
+        source=benchmark.repository if copy is None else str(copy),
+        config=benchmark.config,
+        split=benchmark.split,
+        task=benchmark.task,
+        n_questions=len(read_workload(out).questions),
+        available=converted.available,
+        left_out=len(converted.left_out),
+        seed=seed,
+        out=out,
+    )
 
 
 def write_log(kind: str, sources: Sequence[Path], gathered: Gathered, out: Path) -> ImportedLog:

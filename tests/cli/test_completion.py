@@ -1,8 +1,7 @@
-"""`completion`: the scripts, sourced by real shells, and what a key press imports."""
+"""Completion: click's scripts, sourced by real shells, and what a key press imports."""
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.cli.main import COMMANDS
 from tests import missing
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -44,21 +43,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_is_for_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert f"_STOPADVISOR_COMPLETE={shell}_complete" in script
-    assert main(["completion", shell, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == {"schema": 1, "shell": shell, "script": script.removesuffix("\n")}
-
-
-def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "tcsh"]) == 2
-    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
-
-
 # --- Sourced --------------------------------------------------------------------------------------
 
 
@@ -75,7 +59,7 @@ def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
     }
     script = """
     compopt() { COMPREPLY+=("(compopt $1 $2)"); }
-    eval "$(stopadvisor completion bash)"
+    eval "$(_STOPADVISOR_COMPLETE=bash_source stopadvisor)"
     complete -p stopadvisor > /dev/null || exit 1
     for line; do
         IFS=' ' read -ra COMP_WORDS <<< "stopadvisor $line"
@@ -98,7 +82,7 @@ def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
 @pytest.mark.integration
 def test_fish_completes_commands_values_and_paths(folder: Path) -> None:
     def offers(line: str) -> list[str]:
-        script = f"stopadvisor completion fish | source; complete -C '{line}'"
+        script = f"_STOPADVISOR_COMPLETE=fish_source stopadvisor | source; complete -C '{line}'"
         done = subprocess.run(
             ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
         )
@@ -115,7 +99,7 @@ def test_fish_completes_commands_values_and_paths(folder: Path) -> None:
 def test_zsh_completes_commands_values_and_paths(folder: Path) -> None:
     (folder / ".zshrc").write_text(
         "autoload -Uz compinit && compinit -u -D\nPS1='READY> '\nunsetopt zle_bracketed_paste\n"
-        'eval "$(stopadvisor completion zsh)"\n',
+        'eval "$(_STOPADVISOR_COMPLETE=zsh_source stopadvisor)"\n',
         encoding="utf-8",
     )
     control, terminal = pty.openpty()

@@ -282,6 +282,9 @@ def test_wrong_usage_is_exit_2_as_text_and_as_json(
         ("profile_serving", "did you mean 'profile-serving'?"),
         ("samples/sums.jsonl", "No such command 'samples/sums.jsonl'."),
         ("--asses", "No such option"),
+        ("diff", "'diff' is now: stopadvisor inspect A B"),
+        ("workload", "'workload' is now: stopadvisor import dataset NAME -o FILE"),
+        ("completion", 'is now: eval "$(_STOPADVISOR_COMPLETE=bash_source stopadvisor)"'),
     ],
 )
 def test_a_command_of_nearly_that_name_is_named(

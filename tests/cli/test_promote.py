@@ -139,22 +139,22 @@ def test_the_policy_in_use_is_that_of_the_calibration(call: Call) -> None:
 
 
 def test_diff_says_in_words_what_changed(call: Call) -> None:
-    found = answer(call, "diff", policy_of("15"), policy_of("30"))
+    found = answer(call, "inspect", policy_of("15"), policy_of("30"))
     assert (found["same"], found["same_stops"]) == (False, False)
     changes = {row["what"]: row for row in found["changes"]}
     assert changes["promise"]["before"].startswith("at most 15.0% of all questions lost")
     assert changes["promise"]["after"].startswith("at most 30.0% of all questions lost")
     assert {"threshold", "saving", "accuracy"} <= changes.keys()
     assert not {"rule", "language model", "prompts", "sampling", "caps"} & changes.keys()
-    code, out, _ = call("diff", policy_of("15"), policy_of("30"))
+    code, out, _ = call("inspect", policy_of("15"), policy_of("30"))
     assert code == 0
     assert "-> at most 30.0% of all questions lost" in " ".join(out.split())
 
 
 def test_diff_of_a_copy_finds_nothing(call: Call) -> None:
-    found = answer(call, "diff", RUN / "policy.joblib", policy_of("30"))
+    found = answer(call, "inspect", RUN / "policy.joblib", policy_of("30"))
     assert (found["same"], found["changes"]) == (True, [])
-    assert "The same policy." in call("diff", RUN / "policy.joblib", policy_of("30"))[1]
+    assert "The same policy." in call("inspect", RUN / "policy.joblib", policy_of("30"))[1]
 
 
 def test_diff_names_model_prompts_and_caps(call: Call) -> None:
@@ -164,7 +164,7 @@ def test_diff_names_model_prompts_and_caps(call: Call) -> None:
     content["max_think"] += 1
     content["sampling"]["seed"] = 5
     save_policy(build_policy(content), "other.joblib")
-    found = answer(call, "diff", policy_of("15"), "other.joblib")
+    found = answer(call, "inspect", policy_of("15"), "other.joblib")
     changes = {row["what"]: row["after"] for row in found["changes"]}
     assert changes["language model"] == "revision 'another'"
     assert "Hence:" in changes["prompts"]
@@ -177,7 +177,7 @@ def test_diff_of_a_certificate_without_its_confidence(call: Call) -> None:
     content = to_plain(load_policy(policy_of("15")).content)
     del content["certificate"]["confidence"]
     save_policy(build_policy(content), "other.joblib")
-    code, out, _ = call("diff", policy_of("30"), "other.joblib")
+    code, out, _ = call("inspect", policy_of("30"), "other.joblib")
     assert code == 0
     assert "at most 15.0% of all questions lost, with confidence 95.0%" in " ".join(out.split())
 
@@ -185,7 +185,7 @@ def test_diff_of_a_certificate_without_its_confidence(call: Call) -> None:
 def test_diff_with_a_policy_that_never_stops(call: Call) -> None:
     full = Path("full.joblib")
     call("calibrate", RUN, *FAST, *CERTIFY, "--alpha", "0.0001", "--out", full)
-    found = answer(call, "diff", policy_of("15"), full)
+    found = answer(call, "inspect", policy_of("15"), full)
     changes = {row["what"]: row["after"] for row in found["changes"]}
     assert changes["rule"] == "full thinking: it never stops"
     assert changes["promise"] == "none"

@@ -160,7 +160,7 @@ def test_word_problems_in_gsm8ks_own_form(call: Call, model: Path) -> None:
     pytest.importorskip("datasets")
     given = os.environ.get("STOPADVISOR_GSM8K")
     source = Path(given) if given else write_like_gsm8k(Path("test.jsonl"))
-    made = ("workload", "gsm8k", "--from", source, "-n", str(N_GSM8K), "-o", "gsm8k.jsonl")
+    made = ("import", "dataset", "gsm8k", "--from", source, "-n", str(N_GSM8K), "-o", "gsm8k.jsonl")
     document(call, *made)
     Path("prompt.txt").write_text(
         "Answer the last question in the same way as the others.\n\n"

@@ -204,7 +204,7 @@ def test_calibrate_inspect_and_verify(
     moved = answer(capsys, "inspect", transferred["policy"])
     shown = answer(capsys, "inspect", visible["policy"])
     of_few = answer(capsys, "inspect", few_labels["policy"])
-    check("diff", answer(capsys, "diff", policy, visible["policy"]))
+    check("diff", answer(capsys, "inspect", policy, visible["policy"]))
     check(
         "promote", *(answer(capsys, "promote", found["policy"]) for found in (certified, visible))
     )
@@ -278,16 +278,12 @@ def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check("import", grid, own)
 
 
-def test_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("datasets")
     row = {"question": "1 + 1?", "answer": "#### 2"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     words = ("--from", tmp_path / "rows.jsonl", "-o", tmp_path / "gsm8k.jsonl")
-    check("workload", answer(capsys, "workload", "gsm8k", *words))
-
-
-def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
-    check("completion", answer(capsys, "completion", "zsh"))
+    check("import-dataset", answer(capsys, "import", "dataset", "gsm8k", *words))
 
 
 def test_study(

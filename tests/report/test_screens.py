@@ -58,7 +58,7 @@ SCREENS = {
     "inspect": ["inspect", "policy.joblib"],
     "verify": ["verify", "policy.joblib", "runs/fresh"],
     "plan": ["plan", "--alpha", "0.05"],
-    "diff": ["diff", "policy.joblib", "choice.joblib"],
+    "diff": ["inspect", "policy.joblib", "choice.joblib"],
     "promote": ["promote", "careful.joblib"],
     "simulate": ["simulate", "-n", "60", "-o", "runs/simulated"],
     "study": ["study", "frontier", "runs/sums"],

@@ -18,7 +18,7 @@ def test_each_command_parses() -> None:
     text = re.sub(r"\$\{\{[^}]*\}\}", "x", FILE.read_text(encoding="utf-8"))
     folded = re.sub(r">-\n\s+", "", text).replace("\n          --", " --")
     found = re.findall(r"(?:- run: |#   )(stopadvisor .*)", folded)
-    assert [line.split()[1] for line in found] == ["probe", "verify", "diff", "promote"]
+    assert [line.split()[1] for line in found] == ["probe", "verify", "inspect", "promote"]
     for line in found:
         _, name, *words = shlex.split(line)
         command = import_module(COMMANDS[name].module).command

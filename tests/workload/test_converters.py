@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys, "workload")
+    return partial(caller(capsys, "import"), "dataset")
 
 
 @pytest.fixture(autouse=True)

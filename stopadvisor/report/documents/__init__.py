@@ -2,5 +2,5 @@
 
 __all__ = [
     "assess", "calibrate", "diff", "inspect", "monitor", "profile_serving", "program", "run",
-    "study", "transfer", "written"
+    "study", "transfer"
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What `diff --json` prints: what changed between two policies, in words.
+"""What `inspect A B --json` prints: what changed between two policies, in words.
 
 Compares contents field by field and computes nothing else.
 """
@@ -38,7 +38,7 @@ class _Change(TypedDict):
 
 
 class DiffDocument(Document):
-    """`diff --json`."""
+    """`inspect A B --json`."""
 
     a: Annotated[_Side, "The first policy."]
     b: Annotated[_Side, "The second policy."]

@@ -1,12 +1,10 @@
-"""What the program itself prints as JSON: an error, a shell's script and its samples."""
+"""What any command prints as JSON where it ends in an error."""
 
 from __future__ import annotations
 
 from typing import Annotated, TypedDict
 
-from stopadvisor.report.documents.fields import Document, fill
-
-__all__ = ["CompletionDocument", "ErrorDocument", "completion_document", "error_document"]
+__all__ = ["ErrorDocument", "error_document"]
 
 
 class _Error(TypedDict):
@@ -21,18 +19,6 @@ class ErrorDocument(TypedDict):
     error: Annotated[_Error, "What went wrong."]
 
 
-class CompletionDocument(Document):
-    """`completion --json`."""
-
-    shell: Annotated[str, "`bash`, `zsh` or `fish`."]
-    script: Annotated[str, "What to source."]
-
-
 def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
     """Build the document of an error."""
     return {"error": {"type": kind, "message": message, "exit_code": exit_code}}
-
-
-def completion_document(shell: str, script: str) -> CompletionDocument:
-    """Build the document of a completion script."""
-    return fill(CompletionDocument, shell=shell, script=script)

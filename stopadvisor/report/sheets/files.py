@@ -6,11 +6,12 @@ from stopadvisor.collection.probing import ProbeSummary
 from stopadvisor.report.sheet import Fact, Sheet
 from stopadvisor.report.words import listed, plural, share, shell_quote
 from stopadvisor.report.written import WrittenPage
-from stopadvisor.runs.imported import ImportedLog, ImportedProbes
+from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes
 from stopadvisor.runs.samples import Samples
 from stopadvisor.runs.simulated import Simulated
 
 __all__ = [
+    "import_dataset_sheet",
     "import_log_sheet",
     "import_probes_sheet",
     "probe_sheet",
@@ -47,6 +48,19 @@ def simulate_sheet(simulated: Simulated) -> Sheet:
             ("signal", f"{simulated.signal:g} in log-odds; seed {simulated.seed}"),
         ),
         command=f"stopadvisor assess {shell_quote(simulated.out)}",
+    )
+
+
+def import_dataset_sheet(dataset: ImportedDataset) -> Sheet:
+    """Return which benchmark was drawn, and from where."""
+    return Sheet(
+        f"{plural(dataset.n_questions, 'question')} of {dataset.benchmark}, task {dataset.task}.",
+        facts=(
+            ("written to", str(dataset.out)),
+            ("drawn from", f"{dataset.available} of {dataset.source}, split {dataset.split}"),
+            ("seed", str(dataset.seed)),
+        ),
+        command=f"stopadvisor preflight {shell_quote(dataset.out)} --model MODEL",
     )
 
 

@@ -1,4 +1,4 @@
-"""What `diff` prints: what changed between two policies.
+"""What `inspect A B` prints: what changed between two policies.
 
 Formats its document and computes nothing.
 """

@@ -1,34 +1,14 @@
-"""What commands print that write files: a benchmark, samples, made-up probes, a profile, a page.
-
-Formats documents and computes nothing.
-"""
+"""What `profile-serving` prints; formats its document and computes nothing."""
 
 from __future__ import annotations
 
 from typing import TextIO
 
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
-from stopadvisor.report.documents.written import WorkloadDocument
 from stopadvisor.report.screen import Screen
-from stopadvisor.report.words import percent, plural, shell_quote
+from stopadvisor.report.words import percent, shell_quote
 
-__all__ = ["show_profile", "show_workload"]
-
-
-def show_workload(document: WorkloadDocument, out: TextIO) -> None:
-    """Print which benchmark was written, and from where."""
-    screen = Screen(out)
-    count = plural(document["n_questions"], "question")
-    screen.headline(f"{count} of {document['benchmark']}, task {document['task']}.")
-    source = f"{document['source']}, split {document['split']}"
-    screen.facts(
-        [
-            ("written to", document["out"]),
-            ("drawn from", f"{document['available']} of {source}"),
-            ("seed", str(document["seed"])),
-        ]
-    )
-    screen.command(f"stopadvisor preflight {shell_quote(document['out'])} --model MODEL")
+__all__ = ["show_profile"]
 
 
 def show_profile(document: ProfileServingDocument, path: str, out: TextIO) -> None:
