@@ -15,7 +15,7 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
-from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.look_log import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import assign_parts
 from tests.policy_content import example_content
@@ -40,7 +40,7 @@ def drawn_source(law: KnownPopulation, n: int, name: str, *, seed: int = 0) -> S
 
 def look_of(settings: Settings) -> Look:
     """A first and only look."""
-    return Look(1, None, settings.delta, settings.delta, {}, (), "2026-01-01T00:00:00+00:00")
+    return Look(1, None, settings.delta, settings.delta, {}, (), (), "2026-01-01T00:00:00+00:00")
 
 
 def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[str, Any]:

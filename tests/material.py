@@ -15,6 +15,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.look_log import Look, read_log
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.studies.registry import STUDIES
 from stopadvisor.workload.questions import PARTS, read_workload
@@ -95,13 +96,17 @@ def flip_calibration(row: dict[str, Any], part: str) -> None:
             checkpoint["correct"] = not checkpoint["correct"]
 
 
+def looks_of(path: Path) -> list[Look]:
+    """Looks recorded in a run, oldest first."""
+    return list(read_log(path).looks)
+
+
 def forget_looks(path: Path) -> None:
     """Make a run what it was before anybody looked at it, the run's own note included."""
-    for name in ("ledger.json", "calibration.json"):
-        (path / name).unlink(missing_ok=True)
+    (path / "looks.jsonl").unlink(missing_ok=True)
     file = path / "manifest.json"
     manifest = json.loads(file.read_bytes())
-    manifest.pop("ledger_head", None)
+    manifest.pop("looks", None)
     file.write_text(json.dumps(manifest), encoding="utf-8")
 
 

@@ -68,7 +68,7 @@ def test_each_is_made_alone(written: Path) -> None:
 
 
 def test_a_sample_is_drawn_again_and_leaves_out_what_changes_nothing() -> None:
-    modules = ("stats/intervals", "runs/chain")
+    modules = ("stats/intervals", "runs/look_log")
     drawn = sample(40, 3, modules)
     assert drawn == sample(40, 3, modules) != sample(40, 4, modules)
     assert len({mutant.description for mutant in drawn}) == 40

@@ -1,6 +1,6 @@
 """What a calibrated rule lost along its thresholds, on the questions that it was calibrated on.
 
-Takes a calibration's document, and opens only questions that its look in the ledger has opened.
+Takes a calibration's document, and opens only questions that its look has opened.
 """
 
 from __future__ import annotations
@@ -131,26 +131,23 @@ def calibrated_risk(
     Raises
     ------
     PolicyError
-        The ledger holds no such look, or the labels are not those of the calibration.
+        The labels are not those of the calibration.
+    ProbeError
+        The log holds no such look.
     """
     certificate, look = document["certificate"], document["look"]
     if look is None or not look.get("opened", True):
         return None
-    is_recorded = False
-    for questions in questions_of(source, document):
-        is_recorded = True
-        found = _risk_on(source, questions, choice, document, policy)
-        if found is None or found.exported is None:
-            return found
-        lost = int(found.losses[found.exported])
-        if (lost, found.n) == (
-            certificate["losses"] - certificate.get("gained", 0),
-            certificate["n"],
-        ):
-            return found
-    if not is_recorded:
-        raise PolicyError("the ledger holds no look of that calibration")
-    raise PolicyError("the labels have changed since calibration")
+    questions = questions_of(source, document)
+    if questions is None:
+        return None
+    risk = _risk_on(source, questions, choice, document, policy)
+    if risk is None or risk.exported is None:
+        return risk
+    lost = int(risk.losses[risk.exported])
+    if (lost, risk.n) != (certificate["losses"] - certificate.get("gained", 0), certificate["n"]):
+        raise PolicyError("the labels have changed since calibration")
+    return risk
 
 
 def _risk_on(

@@ -100,7 +100,7 @@ class Calibration:
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     """Say which questions enter the bound, or why none may; looks at no outcome.
 
-    Callers that keep a ledger ask this first, so that a refusal costs no look.
+    Callers that log looks ask this first, so that a refusal costs no look.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Certifying a rule that is chosen here: choose, take the look, test, make the policy.
 
 In this order: everything is chosen on fit questions, the look at the calibration questions is
-entered in the ledger, and only then is one of their outcomes read.  Whoever calls holds the run's
-lock.  Writes the ledger and nothing else; the policy is returned as a mapping.
+entered in the log, and only then is one of their outcomes read.  Whoever calls holds the run's
+lock.  Writes the log and nothing else; the policy is returned as a mapping.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.runs.access import unsealed_rows
-from stopadvisor.runs.ledger import Look, record_refusal, record_result
+from stopadvisor.runs.look_log import Look, record_result, timestamp
 from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.stats.bounds import NotCertified
 
@@ -64,8 +64,6 @@ class CertifyRequest:
     allow_truncated: bool = False
     looks: int | None = None
     """Looks planned at these questions, which share delta; None for as many as before."""
-    later_alphas: tuple[float, ...] = ()
-    """Alphas of later looks, declared with the first one."""
     fresh: bool = False
     """Certify on questions that no look has used alone; used ones join the fit questions."""
     despite_advice: bool = False
@@ -73,17 +71,8 @@ class CertifyRequest:
     allow_large_alpha: bool = False
     """Go on where alpha is a large share of the full-thinking accuracy."""
     labels: int | None = None
-    """How many labels are planned for; None for what the ledger says, else for as many as change
-    a decision."""
-
-    def __post_init__(self) -> None:
-        for alpha in self.later_alphas:
-            Settings(alpha=alpha)  # raises where it is out of range
-
-    @property
-    def planned_looks(self) -> int | None:
-        """Looks planned, those that are declared by their alpha among them."""
-        return len(self.later_alphas) + 1 if self.later_alphas else self.looks
+    """How many labels are planned for, fixed by the first look; None for what that look says, else
+    for as many as change a decision."""
 
     def settings(self, source: Source) -> Settings:
         """Complete settings, before planned looks share delta."""
@@ -141,7 +130,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         Settings out of range, too few questions, or an alpha that is large beside the accuracy of
         full thinking.
     ProbeError
-        The run's assessment or ledger cannot be read.
+        The run's assessment or log of looks cannot be read.
 
     Notes
     -----
@@ -156,13 +145,13 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         _check_alpha(assessment, allowed=request.allow_large_alpha)
     refusal = refused_beforehand(choice, plan.look.questions) or against
     if refusal is not None:
-        created = record_refusal(source.folder, plan.look.request.request)
         calibration = _unopened(plan, refusal)
+        created = timestamp() if source.manifest is None else source.manifest["created"]
         content = _policy(plan, calibration, None, created)
         remarks = _remarks(assessment, ())
         return Certification(assessment, calibration, None, content, tuple(remarks))
     show_fit(assessment.source, "calibrate")
-    (taken,) = take(plan.look)
+    taken = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
     calibration, labels = _calibrated(source, plan, taken.questions)
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
@@ -197,7 +186,7 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
     if refusal is not None:
         raise CalibrationError(f"nothing to label: {refusal.reason}")
     show_fit(plan.assessment.source, "label")
-    (taken,) = take(plan.look)
+    taken = take(plan.look)
     return _labelling(source, plan, taken.questions)
 
 
@@ -265,37 +254,23 @@ def _policy(
     )
 
 
-def plan_choice(
-    source: Source, request: CertifyRequest, *, later: Sequence[Mapping[str, Any]] = ()
-) -> Plan:
-    """Choose on fit questions what is to be tested; opens nothing.
-
-    Parameters
-    ----------
-    later : sequence of mapping
-        Looks that are declared with this one, beside those of the request.
-    """
+def plan_choice(source: Source, request: CertifyRequest) -> Plan:
+    """Choose on fit questions what is to be tested; opens nothing."""
     settings = request.settings(source)
     asked, partial = deploy_request(settings), is_partial(source, settings)
     labels = None
-    if partial:
-        asked |= label_request(source, settings)
+    if source.graded_by == "agreement":
+        asked |= label_request(source, settings) if partial else {}
         labels = planned_labels(source, asked, request.labels, fresh=request.fresh)
         asked |= {} if labels is None else {"labels": labels}
+    elif request.labels is not None:
+        raise CalibrationError("--labels: every calibration question has gold")
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
     if not partial:
         require_gold(settings, table)
     check_categories(table.take(bound_rows(table, settings)), settings)
-    # Whoever labels sees outcomes, so that after it only what was declared may be asked for.
-    later = [
-        *later,
-        *([asked] if partial else []),
-        *(asked | {"alpha": alpha} for alpha in request.later_alphas),
-    ]
-    look = plan_look(
-        view, table, asked, delta=settings.delta, looks=request.planned_looks, later=later
-    )
+    look = plan_look(view, table, asked, delta=settings.delta, looks=request.looks)
     settings = replace(settings, delta=look.test_delta)
     assessment = assess(view, to_choose_by(settings) if partial else settings)
     if partial:

@@ -1,8 +1,7 @@
 """Certifying the rule of another policy here, on every question outside the test part.
 
 The steps are those of `certify`, but nothing is chosen: the source's rule keeps its order of
-thresholds.  A comparison with a rule that is trained here is one look more; both looks are entered,
-or neither, before an outcome is opened.  Whoever calls holds the run's lock.
+thresholds.  Whoever calls holds the run's lock.
 """
 
 from __future__ import annotations
@@ -15,29 +14,23 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
 from stopadvisor.certification.calibration import (
     Calibration,
-    calibrate,
     entering_rows,
     require_gold,
     transfer_test,
 )
-from stopadvisor.certification.certify import CertifyRequest, plan_choice
+from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.looks import (
     TakenLook,
-    deploy_request,
     named_settings,
     plan_look,
-    show_fit,
     take,
     without_shown_fit,
     without_used,
 )
 from stopadvisor.certification.refusals import without_figures
 from stopadvisor.certification.transfer import (
-    TransferComparison,
     calibrate_transfer,
-    check_comparison,
     check_transfer,
-    compare,
     target_view,
     transferred_content,
 )
@@ -45,7 +38,7 @@ from stopadvisor.certification.verification import costing
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.runs.ledger import Look, record_result
+from stopadvisor.runs.look_log import Look, record_result
 from stopadvisor.runs.sources import Source, read_assessment
 
 __all__ = ["TransferCertification", "certify_transfer"]
@@ -63,18 +56,14 @@ class TransferCertification:
     """Of the transferred policy; one that never stops where nothing was certified."""
     remarks: tuple[str, ...]
     """What the reader should know before trusting the policy."""
-    comparison: TransferComparison | None = None
-    second_look: Look | None = None
-    """The look that the rule trained here took, where there is a comparison."""
 
 
 def certify_transfer(
-    policy: Policy, file: str, source: Source, request: CertifyRequest, *, comparing: bool = False
+    policy: Policy, file: str, source: Source, request: CertifyRequest
 ) -> TransferCertification:
     """Certify a threshold of the rule of another policy, which lies in `file`.
 
-    With `comparing`, hold it against that policy as it is and against a rule trained here, on test
-    questions.  The caller holds the lock of the `source`.
+    The caller holds the lock of the `source`.
 
     Raises
     ------
@@ -83,7 +72,7 @@ def certify_transfer(
     CalibrationError
         Settings out of range, or too few questions.
     ProbeError
-        The run's assessment or ledger cannot be read.
+        The run's assessment or log of looks cannot be read.
     """
     asked = _settings(policy, source, request)
     if not request.allow_large_alpha:
@@ -96,42 +85,20 @@ def certify_transfer(
     n_shown = 0 if request.fresh else source.table.n_questions - view.table.n_questions
     table = target_view(view).part("calibration")
     require_gold(asked, table)
-    # Both looks of a comparison are settled before either is taken, and both show their figures.
-    pair = [requested, deploy_request(request.settings(source))] if comparing else []
-    later = [*pair, *(requested | {"alpha": alpha} for alpha in request.later_alphas)]
-    plan = plan_look(
-        view, table, requested, delta=asked.delta, looks=request.planned_looks, later=later
-    )
+    plan = plan_look(view, table, requested, delta=asked.delta, looks=request.looks)
     settings = replace(asked, delta=plan.test_delta)
     check_budgets(policy, file, view)
     check_transfer(policy.content, view)
     transfer_test(table, settings)
     entering_rows(table, settings)
-    trained_here = plan_choice(source, request, later=pair) if comparing else None
-    if trained_here is not None:
-        check_comparison(policy.content, source)
-    taken, *others = take(plan, *([] if trained_here is None else [trained_here.look]))
+    taken = take(plan)
     calibration = calibrate_transfer(policy.content, view, taken.questions, settings)
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, settings)
     content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
-    comparison = None
-    if trained_here is not None:
-        choice = trained_here.assessment.choice
-        show_fit(source, "calibrate")
-        trained = calibrate(choice, others[0].questions)
-        record_result(source.folder, others[0].look, certified=trained.rule is not None)
-        comparison = compare(policy.content, source, calibration, choice, trained)
     return TransferCertification(
-        policy,
-        settings,
-        calibration,
-        look,
-        content,
-        tuple(_remarks(policy, view, taken, n_shown)),
-        comparison,
-        others[0].look if others else None,
+        policy, settings, calibration, look, content, tuple(_remarks(policy, view, taken, n_shown))
     )
 
 
@@ -165,7 +132,7 @@ def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
 
 
 def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
-    """What the ledger names of a look at every question outside the test part."""
+    """What the log names of a look at every question outside the test part."""
     asked = {"protocol": "transfer", "policy": policy.digest, **named_settings(settings)}
     del asked["delta"], asked["families"]  # no family is chosen
     return asked

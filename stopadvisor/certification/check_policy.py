@@ -35,9 +35,9 @@ from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.losses import DIFFERS, loss_of
 from stopadvisor.runs.archives import names_questions
-from stopadvisor.runs.checks import PolicyCheck, record_check
-from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.look_log import read_log
 from stopadvisor.runs.manifest import recorded_sampling
+from stopadvisor.runs.policy_checks import PolicyCheck, record_check
 from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
@@ -172,7 +172,7 @@ def check_policy(
     PolicyError
         The probes are not of what the policy is bound to, or none of them is fresh.
     ProbeError
-        The source has no test part, or its ledger cannot be read.
+        The source has no test part, or its log of looks cannot be read.
     """
     content = policy.content
     remarks = _bound(policy, source, transfer=request.transfer)
@@ -340,16 +340,16 @@ def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[st
 
 
 def _not_on_record(content: Mapping[str, Any], source: Source) -> list[str]:
-    """Remark on a policy calibrated on this run's questions, of which its ledger knows nothing."""
+    """Remark on a policy calibrated on this run's questions, of which its log knows nothing."""
     head, split = content["certificate"].get("ledger_head"), content["split"]
     if not head or split is None or not set(split["calibration"]) <= set(source.table.keys):
         return []
-    if head in {look.head for look in read_ledger(source.folder)}:
+    if head in {look.head for look in read_log(source.folder).looks}:
         return []
     return [
-        f"the ledger of {source.folder} does not hold the look {head[:8]} that this policy names: "
-        "either it was calibrated on another run of these questions, or this ledger was put back "
-        "to an earlier state, and then no certificate from here can be trusted"
+        f"the log of looks of {source.folder} does not hold the look {head[:8]} that this policy "
+        "names: either it was calibrated on another run of these questions, or this log was put "
+        "back to an earlier state, and then no certificate from here can be trusted"
     ]
 
 

@@ -36,8 +36,7 @@ from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
-from stopadvisor.runs.chain import timestamp
-from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.look_log import Look, timestamp
 from stopadvisor.runs.manifest import engine_of, recorded_sampling, versions_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.group_betting import group_interval

@@ -92,7 +92,6 @@ def issue(
     describe: Callable[[Certification | TransferCertification, PolicyFiles], D],
     *,
     source_policy: Path | None = None,
-    comparing: bool = False,
 ) -> Issued[D]:
     """Certify a rule and write the policy that follows; one that never stops where nothing passed.
 
@@ -106,8 +105,6 @@ def issue(
         Makes the calibration's document, as JSON values.
     source_policy : Path, optional
         Policy of another run, whose rule is calibrated here; None to choose one here.
-    comparing : bool
-        Compare it with that policy as it is and with a rule trained here; one more look.
 
     Raises
     ------
@@ -118,7 +115,7 @@ def issue(
     CalibrationError
         Settings out of range, or too few questions.
     ProbeError
-        The run's assessment or ledger cannot be read.
+        The run's assessment or log of looks cannot be read.
     """
     target.check(source.folder)
     with lock_directory(source.folder):
@@ -129,9 +126,7 @@ def issue(
             assessment = None if request.fresh else found.assessment
         else:
             policy = load_policy(source_policy)
-            found = certify_transfer(
-                policy, str(source_policy), source, request, comparing=comparing
-            )
+            found = certify_transfer(policy, str(source_policy), source, request)
         content = found.content
         files = target.place(content, found.settings.alpha, source.folder)
         document = describe(found, files)

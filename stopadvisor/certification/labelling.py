@@ -1,8 +1,8 @@
 """Labels for a certificate on lost answers: which questions to ask, and how far the answers carry.
 
-The rules are chosen by agreement, the look is entered in the ledger, and with it the order of
+The rules are chosen by agreement, the look is entered in the log, and with it the order of
 asking; only then is a question shown or a label read.  Whoever calls holds the run's lock.  Writes
-the ledger and nothing else.
+the log and nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile
-from stopadvisor.runs.ledger import as_recorded, read_ledger
+from stopadvisor.runs.look_log import as_recorded, digests_of, read_log
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.adaptive_labels import (
     LabelForecast,
@@ -74,7 +74,7 @@ def is_partial(source: Source, settings: Settings) -> bool:
 
 
 def label_request(source: Source, settings: Settings) -> dict[str, Any]:
-    """What the ledger names of a look with few labels, beside its settings: the order of asking.
+    """What the log names of a look with few labels, beside its settings: the order of asking.
 
     Raises
     ------
@@ -98,32 +98,36 @@ def label_request(source: Source, settings: Settings) -> dict[str, Any]:
 def planned_labels(
     source: Source, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
 ) -> int | None:
-    """How many labels are planned for: as many as when labelling began, else as wanted.
+    """How many labels are planned for: as many as the first look named, else as wanted.
 
     Parameters
     ----------
     asked : mapping
-        Settings of the look, and the order of asking.
+        Settings of the look, with the order of asking where labels are asked for.
     fresh : bool
         Whether other questions may be asked about, for which another number may be planned.
 
     Raises
     ------
     CalibrationError
-        Another number is wanted than the one by which it was settled which questions count.
+        Another number is wanted than the one that was settled before figures were shown.
     """
     asked = as_recorded(asked)
-    for look in reversed(read_ledger(source.folder)):
-        if any(look.request.get(name) != value for name, value in asked.items()):
+    log = read_log(source.folder)
+    here = log.at(digests_of(source.part("calibration").keys))
+    for look in reversed(log.looks):
+        is_same = all(look.asked.get(name) == value for name, value in asked.items())
+        if not is_same and (fresh or not look.opened or look not in here):
             continue
-        planned: int | None = look.request.get("labels")
+        planned: int | None = look.asked.get("labels")
         if wanted in (None, planned):
             return planned
         if not fresh:
-            began = "without --labels" if planned is None else f"with --labels {planned}"
+            named = "no --labels" if planned is None else f"--labels {planned}"
             raise CalibrationError(
-                f"labelling began {began}, which settled what questions count before a label was "
-                f"read, got --labels {wanted}: say --fresh for questions that no look has used"
+                f"look {look.number} at these questions named {named}, which settled how many of "
+                f"them count before a figure of theirs was shown, got --labels {wanted}: say "
+                "--fresh for questions that no look has used"
             )
     return wanted
 
@@ -296,7 +300,7 @@ class Labelling:
     def of(
         cls, source: Source, choice: Choice, questions: CalibrationQuestions, labels: int | None
     ) -> Labelling:
-        """For calibration questions of a source, which the ledger has handed out."""
+        """For calibration questions of a source, which a look has opened."""
         return cls(choice, questions, _salt(source), labels)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Looks at calibration outcomes: plan one, enter it in the ledger, then open the questions.
+"""Looks at calibration outcomes: plan one, enter it in the log, then open the questions.
 
 Whatever shows outcomes of calibration questions comes through here: certificates with `plan_look`
 and `take`, all else with `open_rows`, `open_calibration` and `open_for_paper`, and whoever shows a
@@ -8,33 +8,24 @@ outcome.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor._version import __version__
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.errors import CalibrationError
+from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
 from stopadvisor.rules.losses import LOSSES, LOST
-from stopadvisor.runs.access import closed_questions, unsealed_rows, unshown_questions
-from stopadvisor.runs.ledger import (
-    Ledger,
-    Look,
-    LookRequest,
-    as_recorded,
-    hand_out,
-    looks_at,
-    read_ledger,
-    record_shown,
-    take_looks,
-)
-from stopadvisor.runs.neighbours import LooksBeside, looks_beside, probe_digests
+from stopadvisor.runs.access import closed_questions, hand_out, unsealed_rows, unshown_questions
+from stopadvisor.runs.directory import PROBES, digest_of
+from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
+from stopadvisor.runs.look_rules import LookRequest, take_look
+from stopadvisor.runs.neighbours import LooksBeside, looks_beside
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours
 from stopadvisor.workload.questions import PARTS
@@ -60,7 +51,7 @@ _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
 
 
 def deploy_request(settings: Settings) -> dict[str, Any]:
-    """What the ledger names of a look of `calibrate`: all settings but delta, which is its own."""
+    """What the log names of a look of `calibrate`: all settings but delta, which is its own."""
     asked = {"protocol": "deploy", **named_settings(settings)}
     del asked["delta"]
     return asked
@@ -92,17 +83,15 @@ def _data(source: Source, asked: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class PlannedLook:
-    """A look that is settled, but not yet in the ledger."""
+    """A look that is settled, but not yet in the log."""
 
     source: Source
     questions: SealedQuestions
     request: LookRequest
     n_earlier: int
     """Looks that were taken at these questions before."""
-    taken_over: int
-    """Looks of a ledger from before the chain, that this one takes over."""
     beside: LooksBeside
-    """What is on record in the folders beside the run."""
+    """What is on record in the folders next to the run."""
 
     @property
     def test_delta(self) -> float:
@@ -112,7 +101,7 @@ class PlannedLook:
 
 @dataclass(frozen=True)
 class TakenLook:
-    """A look that stands in the ledger, and what it opened."""
+    """A look that stands in the log, and what it opened."""
 
     look: Look
     questions: CalibrationQuestions
@@ -127,7 +116,6 @@ def plan_look(
     *,
     delta: float,
     looks: int | None,
-    later: Sequence[Mapping[str, Any]] = (),
 ) -> PlannedLook:
     """Settle a look at these calibration questions; opens and records nothing.
 
@@ -138,79 +126,78 @@ def plan_look(
     questions : SealedQuestions
         What will be looked at.
     asked : mapping
-        All that may change the outcome, as JSON values; data and version are added here.
+        All that may change the outcome, as JSON values; the hash of the data is added here.
     delta : float
         Of all planned looks together.
     looks : int, optional
         How many are planned; None for as many as the first look at these questions declared.
-    later : sequence of mapping
-        Settings of later looks that are declared with this one.
+
+    Raises
+    ------
+    ProbeError
+        Lines of probes that an earlier look opened are gone or changed.
     """
-    earlier = looks_at(source.folder, questions.keys)
-    taken_over = Ledger.read(source.folder).taken_over
-    beside = looks_beside(source, questions)
-    known = [*earlier, *(look for found in beside.same.values() for look in found)]
+    log = read_log(source.folder)
+    keys, lines = digests_of(questions.keys), _lines(source, questions)
+    for look, n in log.missing(line for each in source.lines.values() for line in each):
+        raise ProbeError(
+            f"{source.folder / PROBES}: {n} of {len(look.lines)} lines that look {look.number} of "
+            f"{look.created[:10]} opened are gone or changed: put them back, or probe into another "
+            "--out"
+        )
+    earlier = log.at(keys)
+    beside = looks_beside(source.folder, set(keys), set(lines))
+    known = [*earlier, *(look for theirs in beside.same.values() for look in theirs)]
     planned = looks or (known[0].planned if known else None)
-    request = {**asked, "data": _data(source, asked), "version": __version__}
-    asks = LookRequest(
-        questions.keys,
-        request,
+    request = LookRequest(
+        keys,
+        {**asked, "data": _data(source, asked)},
         delta,
         planned,
+        lines,
         beside.elsewhere,
         beside.same,
-        probe_digests(questions),
-        later=later,
     )
-    return PlannedLook(source, questions, asks, len(earlier), taken_over, beside)
+    return PlannedLook(source, questions, request, len(earlier), beside)
 
 
-def take(*planned: PlannedLook) -> list[TakenLook]:
-    """Enter looks in the ledger of their run, all or none, and open their questions.
+def _lines(source: Source, questions: SealedQuestions) -> tuple[str, ...]:
+    return tuple(line for key in {*questions.keys} for line in source.lines.get(key, ()))
 
-    Whoever calls holds the run's lock.  What was entered beside it since a look was planned counts.
+
+def take(planned: PlannedLook) -> TakenLook:
+    """Enter a look in the log of its run, and open its questions.
+
+    Whoever calls holds the run's lock.  What runs next to it entered since the look was planned
+    counts.
     """
-    folder = planned[0].source.folder
+    folder, request = planned.source.folder, planned.request
     with lock_neighbours(folder):
-        planned = tuple(map(_with_neighbours, planned))
-        looks = take_looks(folder, [plan.request for plan in planned])
-    return [
-        TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan))
-        for plan, look in zip(planned, looks, strict=True)
-    ]
-
-
-def _with_neighbours(plan: PlannedLook) -> PlannedLook:
-    """The same look, beside what the neighbours have on record now."""
-    beside = looks_beside(plan.source, plan.questions)
-    request = replace(plan.request, beside=beside.same, elsewhere=beside.elsewhere)
-    return replace(plan, request=request, beside=beside)
+        beside = looks_beside(folder, set(request.questions), set(request.lines))
+        request = replace(request, beside=beside.same, elsewhere=beside.elsewhere)
+        look = take_look(folder, request)
+    planned = replace(planned, request=request, beside=beside)
+    return TakenLook(look, hand_out(planned.questions, look), _remarks(look, planned))
 
 
 def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:
-    found = []
-    if plan.taken_over:
-        found.append(
-            f"the run's ledger is from before it was a hash chain: its {plan.taken_over} look(s) "
-            "were taken over, which is recorded, and count as looks that showed their figures"
-        )
-    found += plan.beside.remarks
-    found += [
-        f"{name} beside this run holds the same probes: its {len(looks)} look(s) count here"
+    remarks = list(plan.beside.remarks)
+    remarks += [
+        f"{name} next to this run holds the same probes: its {len(looks)} look(s) count here"
         for name, looks in plan.beside.same.items()
     ]
     if plan.n_earlier and look.number > 1:  # the first look again is no other one
-        found.append(
+        remarks.append(
             f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
             "further look leaves a certificate less confidence"
         )
     if look.elsewhere:
-        found.append(
+        remarks.append(
             f"{look.elsewhere} further look(s) are on record, at other questions of this run or at "
-            "other probes of these in runs beside it: each certificate holds by itself, but the "
+            "other probes of these in runs next to it: each certificate holds by itself, but the "
             "best of several tries does not"
         )
-    return tuple(found)
+    return tuple(remarks)
 
 
 def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
@@ -222,18 +209,23 @@ def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
         Of the look that is to be taken.  Where it was taken already, its own questions stay where
         they were, so that it is found again.
     """
-    looks, asked = read_ledger(source.folder), as_recorded(asked)
+    looks, asked = read_log(source.folder).looks, as_recorded(asked)
     for n in reversed(range(1, len(looks))):
         view = _spent(source, looks[:n])
-        taken = {**asked, "data": _data(view, asked), "version": __version__}
-        keys = set(view.part("calibration").keys)
-        if (set(looks[n].questions), dict(looks[n].request)) == (keys, taken):
+        if _is_look(looks[n], view, asked):
             return view
     view = _spent(source, looks)
     if looks and not view.part("calibration").n_questions:
         n_used = int((source.parts == _CALIBRATION).sum())
         raise CalibrationError(_NONE_LEFT.format(n_used))
     return view
+
+
+def _is_look(look: Look, view: Source, asked: Mapping[str, Any]) -> bool:
+    """Whether a look asked just this of the calibration questions of a view."""
+    keys = digests_of(view.part("calibration").keys)
+    taken = as_recorded({**asked, "data": _data(view, asked)})
+    return (look.questions, dict(look.asked)) == (keys, taken)
 
 
 _NONE_LEFT = (
@@ -243,17 +235,22 @@ _NONE_LEFT = (
 
 
 def _spent(source: Source, looks: Sequence[Look]) -> Source:
-    rows = in_groups_of(source.table, {key for look in looks for key in look.questions})
-    rows &= source.parts == _CALIBRATION
+    used = {digest for look in looks for digest in look.questions}
+    rows = _among(source, used) & (source.parts == _CALIBRATION)
     return replace(source, parts=np.where(rows, _FIT, source.parts).astype(np.int8))
+
+
+def _among(source: Source, digests: Set[str]) -> NDArray[np.bool_]:
+    """Rows of these questions and of their groups."""
+    return in_groups_of(source.table, {k for k in source.table.keys if digest_of(k) in digests})
 
 
 def without_used(source: Source, names: Sequence[Part]) -> Source:
     """The source without questions of these parts that were looked at or shown, or their groups."""
-    ledger = Ledger.read(source.folder)
-    used = {key for look in ledger.looks for key in look.questions} | ledger.shown
+    log = read_log(source.folder)
+    used = log.shown.union(*(look.questions for look in log.looks))
     among = np.isin(source.parts, [PARTS.index(name) for name in names])
-    spent = in_groups_of(source.table, used) & among
+    spent = _among(source, used) & among
     if used and spent.sum() == among.sum():
         raise CalibrationError(_NONE_LEFT.format(int(spent.sum())))
     return _without(source, spent)
@@ -268,13 +265,11 @@ def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
         Of the look that is to be taken at fit and calibration questions.  Where it was taken
         before anything was shown, it is the same look, and nothing is left out.
     """
-    ledger = Ledger.read(source.folder)
+    log = read_log(source.folder)
     whole = replace(source, parts=np.where(source.parts == _FIT, _CALIBRATION, source.parts))
-    taken = as_recorded({**asked, "data": _data(whole, asked), "version": __version__})
-    keys = set(whole.part("calibration").keys)
-    if any((set(look.questions), look.request) == (keys, taken) for look in ledger.looks):
+    if any(_is_look(look, whole, asked) for look in log.looks):
         return source
-    return _without(source, in_groups_of(source.table, ledger.shown) & (source.parts == _FIT))
+    return _without(source, _among(source, log.shown) & (source.parts == _FIT))
 
 
 def _without(source: Source, rows: NDArray[np.bool_]) -> Source:
@@ -289,21 +284,23 @@ def show_fit(source: Source, by: str) -> None:
     record_shown(source.folder, source.part("fit").keys, by)
 
 
-def questions_of(source: Source, calibration: Mapping[str, Any]) -> Iterator[CalibrationQuestions]:
-    """What each look that may be a calibration's has shown, the last look first.
+def questions_of(source: Source, calibration: Mapping[str, Any]) -> CalibrationQuestions | None:
+    """What the look of a ``calibration.json`` has shown; None where it took none, or showed none.
 
-    `calibration` is a ``calibration.json``.  It numbers its look, but ``--fresh`` starts to count
-    again.
+    Raises
+    ------
+    ProbeError
+        The log does not hold its look.
     """
     if calibration["look"] is None:
-        return
-    wanted = (calibration["look"]["number"], calibration["delta"], calibration["alpha"])
-    for look in reversed(read_ledger(source.folder)):
-        found = (look.number, look.delta, look.request.get("alpha"))
-        if look.opened and found == wanted:
-            keys = set(look.questions)
-            rows = np.array([key in keys for key in source.table.keys])
-            yield hand_out(source.table.take(rows), look)
+        return None
+    head = calibration["look"]["head"]
+    for look in read_log(source.folder).looks:
+        if look.head == head:
+            opened = set(look.questions)
+            rows = np.array([digest_of(key) in opened for key in source.table.keys])
+            return hand_out(source.table.take(rows), look) if look.opened else None
+    raise ProbeError(f"{source.folder}: the log of looks does not hold the look of its calibration")
 
 
 # --- Looks that certify nothing -------------------------------------------------------------------
@@ -324,7 +321,7 @@ def open_rows(
     rows : ndarray
         Mask or row numbers.
     asked : mapping
-        Who looks, and for what, as the ledger is to name it.
+        Who looks, and for what, as the log is to name it.
     delta : float
         Error probability that the look takes from later certificates; that of the earlier looks
         where they were planned.
@@ -336,7 +333,7 @@ def open_rows(
     -------
     questions : OpenQuestions
     n_looked : int
-        Calibration questions of a look that was not in the ledger before.
+        Calibration questions of a look that was not in the log before.
 
     Raises
     ------
@@ -344,30 +341,27 @@ def open_rows(
         The planned looks are used up, or no confidence is left.
     """
     opening = source.table.take(rows)
-    keys = opening.take(source.parts[rows] == _CALIBRATION).keys
+    looked = opening.take(source.parts[rows] == _CALIBRATION)
     fit_keys = opening.take(source.parts[rows] == _FIT).keys
     n_looked = 0
     if fit_keys:
         with lock_directory(source.folder):
             record_shown(source.folder, fit_keys, str(asked.get("protocol", "study")))
-    if keys:
+    if looked.n_questions:
         if standing is None:
             standing = SettingsOverrides().settings(
                 read_assessment(source.folder), graded_by=source.graded_by
             )
         with lock_directory(source.folder):
-            earlier = looks_at(source.folder, keys)
+            keys = digests_of(looked.keys)
+            earlier = read_log(source.folder).at(keys)
             planned = earlier[0].planned if earlier else None
             shared = earlier[0].delta if planned else delta
-            request = {**asked, "data": _data(source, asked)}
-            later = [deploy_request(standing)]
-            probes = probe_digests(opening.take(source.parts[rows] == _CALIBRATION))
-            ask = LookRequest(
-                keys, request, shared, planned, probes=probes, shows=True, later=later
-            )
-            (look,) = take_looks(source.folder, [ask])
+            asked = {**asked, "data": _data(source, asked), "standing": deploy_request(standing)}
+            ask = LookRequest(keys, asked, shared, planned, _lines(source, looked))
+            look = take_look(source.folder, ask)
         if look not in earlier:
-            n_looked = len(set(keys))
+            n_looked = len(keys)
     return unsealed_rows(source, rows), n_looked
 
 

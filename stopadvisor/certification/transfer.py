@@ -2,7 +2,7 @@
 
 Three ways to come by a rule on a target: the source's rule with its threshold (zero-shot), the
 source's rule with a threshold certified on the target (target-calibrated), and a rule chosen and
-certified on the target alone (target-trained).  Knows no files and no ledger of looks.
+certified on the target alone (target-trained).  Knows no files and no log of looks.
 
 References
 ----------
@@ -33,7 +33,7 @@ from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
-from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.look_log import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.intervals import exact_interval

@@ -2,7 +2,7 @@
 
 Probes a workload where needed, assesses, writes ``assessment.json`` and prints it.  Under the
 deploy protocol nothing of a calibration question is shown; the paper's protocol shows them, so
-that for a run it needs a look in the ledger.
+that for a run it needs a look in the log.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _settings(options: AssessOptions, source: Source) -> Settings:
 def _assess(
     source: Source, settings: Settings, options: AssessOptions
 ) -> FitAssessment | PaperAssessment:
-    """Assess under the protocol that was asked for, once the ledger says what is shown."""
+    """Assess under the protocol that was asked for, once the log says what is shown."""
     with lock_directory(source.folder):
         show_fit(source, "assess")
     if options.protocol == "deploy":

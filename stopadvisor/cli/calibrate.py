@@ -64,7 +64,6 @@ class CalibrateOptions:
     request: CertifyRequest = field(default_factory=CertifyRequest)
     source_policy: Path | None = None
     """Policy of another run, to calibrate here instead of choosing a rule here."""
-    compare: bool = False
     format: Literal["joblib", "json"] = "joblib"
     out: Path | None = None
     sign: Path | None = None
@@ -81,7 +80,7 @@ _certificate = option("Certificate")
     reads="A run directory or a raw.npz archive; settings that are not given come from "
     "its assessment.json.",
     writes="The policy: policy-aALPHA-DIGEST.joblib in the run directory, or the file that is "
-    "named; its calibration beside it, and the look in the run's ledger.json. policy.joblib and "
+    "named; its calibration beside it, and the look in the run's looks.jsonl. policy.joblib and "
     "calibration.json there become copies of the last certified one and its calibration; with a "
     "key to sign, POLICY.sig beside each policy.",
     examples=[
@@ -105,12 +104,9 @@ _certificate = option("Certificate")
     help="Looks you plan to take at these calibration questions; they share delta.",
 )
 @_certificate(
-    "--later-alpha",
-    "later_alphas",
-    type=float,
-    multiple=True,
-    help="Alpha of a further look, declared now. All declared looks share delta, and each may show "
-    "its figures.",
+    "--labels",
+    type=COUNT,
+    help="Without gold: how many labels you plan to give with `label`; fixed with the first look.",
 )
 @_certificate(
     "--fresh",
@@ -132,11 +128,6 @@ _certificate = option("Certificate")
     metavar="POLICY",
     type=PATH,
     help="Keep this policy's rule, and certify its threshold on all but the test questions.",
-)
-@click.option(
-    "--compare",
-    is_flag=True,
-    help="With --from: compare with that policy unchanged and one trained here; one more look.",
 )
 @click.option(
     "--format",
@@ -168,11 +159,7 @@ def command(path: Path | None, **params: Any) -> int:
     request = take(CertifyRequest, params, overrides=overrides(params))
     output = take(OutputOptions, params)
     options = CalibrateOptions(path, request, output=output, **params)
-    if request.later_alphas and request.looks is not None:
-        raise click.UsageError("--later-alpha counts the looks, so --looks beside it means nothing")
-    if options.compare and options.source_policy is None:
-        raise click.UsageError("--compare belongs to --from POLICY")
-    if options.source_policy is not None and request.overrides.families and not options.compare:
+    if options.source_policy is not None and request.overrides.families:
         raise click.UsageError("--families means nothing with --from: the policy brings its rule")
     return run(options, sys.stdout, sys.stderr)
 
@@ -194,7 +181,6 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
             PolicyTarget(options.format, options.out, key),
             partial(_describe, source, options.source_policy),
             source_policy=options.source_policy,
-            comparing=options.compare,
         )
         document = issued.document
         for remark in document["remarks"]:

@@ -40,7 +40,7 @@ _certificate = option("Certificate")
     reads="RUN: a run directory without gold for every calibration question, and the workload that "
     "it was made of. With --import a sheet: JSONL or CSV with `id` and `gold`; gold null where "
     "nobody can tell, empty where it is not filled in.",
-    writes="labels.jsonl in RUN, a line for each answer; the look in its ledger.json. With "
+    writes="labels.jsonl in RUN, a line for each answer; the look in its looks.jsonl. With "
     "--export a sheet: `id`, `question`, `answers`, and `gold` to be filled in.",
     examples=[
         "stopadvisor label runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05",

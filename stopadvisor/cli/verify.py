@@ -37,7 +37,7 @@ UNDECIDED = 7
     cls=Command,
     reads="POLICY, and a run directory or raw.npz archive with probes at the policy's "
     "budgets (`probe --like POLICY` makes them).",
-    writes="In the run's ledger.json: the policy that was checked, and a look where "
+    writes="In the run's looks.jsonl: the policy that was checked, and a look where "
     "calibration questions are shown.",
     examples=[
         "stopadvisor verify",

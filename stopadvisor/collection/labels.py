@@ -18,7 +18,8 @@ from stopadvisor.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.progress import Progress
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import RunDirectory, digest_of, line_of
+from stopadvisor.runs.look_log import record_regraded
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import Question, Workload, read_workload
 
@@ -167,6 +168,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
             record = replace(record, gold=question.gold, task=question.task)
         relabelled.append(record)
     new = grade_records(relabelled, grader, {key: q.text for key, q in asked.items()})
+    record_regraded(run.path, run.line_digests(), [digest_of(line_of(record)) for record in new])
     run.rewrite(new)
     run.annotate(grading=dict(grader.identity))
     return sum(a != b for a, b in zip(old, new, strict=True))

@@ -21,7 +21,7 @@ from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.promises import promise_of, says_lost
 from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.printable import short_repr
-from stopadvisor.runs.ledger import CALIBRATION
+from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.storage import remove_file, replace_file, write_json_atomically
 
 __all__ = [

@@ -2,9 +2,9 @@
 
 A rule is chosen on fit questions and certified on calibration questions, and the certificate is
 true only if nobody chose by calibration outcomes.  So the two are types of their own.  What chooses
-takes `FitQuestions`, what certifies takes `CalibrationQuestions`, and until the ledger has recorded
+takes `FitQuestions`, what certifies takes `CalibrationQuestions`, and until a log has recorded
 a look, calibration questions are `SealedQuestions`: a `ProbeTable` without outcomes.  Knows no
-files and no ledger; `runs` says who may open what.
+files and no log; `runs` says who may open what.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class FitQuestions(GradedTable):
 
 @dataclass(frozen=True)
 class CalibrationQuestions(GradedTable):
-    """Questions to certify on, handed out by the ledger.  Nothing is chosen on them."""
+    """Questions to certify on, handed out for a look.  Nothing is chosen on them."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class SealedQuestions(_Carrier):
     def unseal(self) -> OpenQuestions:
         """The questions with their outcomes.
 
-        For `runs` alone: fit questions by `Source.part`, calibration questions by the ledger, what
+        For `runs` alone: fit questions by `Source.part`, calibration questions for a look, what
         is open already by `runs.access`.
         """
         return OpenQuestions.of(self, self._outcomes)
@@ -299,6 +299,6 @@ def require_calibration(table: object) -> None:
     """Raise CalibrationError unless a rule may be certified on these questions."""
     if not isinstance(table, CalibrationQuestions):
         raise CalibrationError(
-            f"a rule is certified on CalibrationQuestions, got {type(table).__name__}: the ledger "
-            "hands them out for a look"
+            f"a rule is certified on CalibrationQuestions, got {type(table).__name__}: they "
+            "are handed out for a look"
         )

@@ -1,6 +1,6 @@
 """Losses: what a question counts against a rule that stops it, and what a limit on it promises.
 
-Three objects with one interface.  Everything downstream (sequences, tests, ledger, certificate,
+Three objects with one interface.  Everything downstream (sequences, tests, looks, certificate,
 verification, report) takes one of them and never asks which.  Knows no statistics.
 """
 

@@ -1,7 +1,7 @@
 """Files of a run, and who may see which outcome."""
 
 __all__ = [
-    "access", "archives", "chain", "checks", "compatibility", "directory", "imported",
-    "labels", "ledger", "manifest", "neighbours", "recording", "samples", "simulated",
+    "access", "archives", "compatibility", "directory", "imported", "labels", "look_log",
+    "look_rules", "manifest", "neighbours", "policy_checks", "recording", "samples", "simulated",
     "sources", "storage"
 ]  # fmt: skip

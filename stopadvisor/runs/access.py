@@ -1,7 +1,7 @@
 """Which questions of a source a study may show, and what the source is called in its tables.
 
-Outcomes of calibration questions stay closed until the ledger has a look at them; until then a
-study sees fit questions alone.  Reads the ledger and never writes to it; knows no study.
+Outcomes of calibration questions stay closed until the log has a look at them; until then a study
+sees fit questions alone.  Reads the log and never writes to it; knows no study.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, OpenQuestions
-from stopadvisor.runs.ledger import Ledger
+from stopadvisor.probes.outcomes import (
+    CalibrationQuestions,
+    GradedTable,
+    OpenQuestions,
+    SealedQuestions,
+)
+from stopadvisor.runs.directory import digest_of
+from stopadvisor.runs.look_log import Look, read_log
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PARTS
 
@@ -23,6 +29,7 @@ __all__ = [
     "View",
     "basis_remarks",
     "closed_questions",
+    "hand_out",
     "is_unsealed",
     "labels",
     "open_all",
@@ -67,9 +74,27 @@ def closed_questions(source: Source) -> set[str]:
 
 def unshown_questions(source: Source) -> set[str]:
     """Keys of the calibration questions of which no look on record showed an outcome."""
-    ledger = Ledger.read(source.folder)
-    shown = {key for look in ledger.looks if look.opened for key in look.questions}
-    return set(source.part("calibration").keys) - shown - ledger.shown
+    log = read_log(source.folder)
+    shown = log.shown.union(*(look.questions for look in log.looks if look.opened))
+    return {key for key in source.part("calibration").keys if digest_of(key) not in shown}
+
+
+def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
+    """The questions of a look with their outcomes.
+
+    Raises
+    ------
+    CalibrationError
+        Some of them are not among those looked at.
+    """
+    opened = set(look.questions)
+    closed = [key for key in sealed.keys if digest_of(key) not in opened]
+    if closed:
+        raise CalibrationError(
+            f"look {look.number} is not about {len(closed)} of these questions, e.g. "
+            f"{min(closed)!r}: their outcomes stay closed"
+        )
+    return sealed.unseal().as_calibration()
 
 
 def unsealed_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:

@@ -7,6 +7,7 @@ a full disk.  This module knows no engine, no grading and no statistics.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,29 @@ from stopadvisor.runs.storage import (
 )
 from stopadvisor.workload.questions import assign_parts
 
-__all__ = ["MANIFEST", "PROBES", "RunDirectory"]
+__all__ = [
+    "ARCHIVE", "CALIBRATION", "MANIFEST", "PROBES", "RunDirectory", "digest_of", "line_of"
+]  # fmt: skip
 
 MANIFEST = "manifest.json"
+CALIBRATION = "calibration.json"
+"""What `calibrate` found, of the policy in use."""
+ARCHIVE = "archive.json"
+"""In the results folder of an archive: which file it is about."""
 PROBES = "probes.jsonl"
 PARTIAL = "probes.partial"
 """Where the half-written last line of a killed run is moved; nothing reads it."""
+
+
+def digest_of(data: str | bytes) -> str:
+    """Sixteen hex digits that stand for a question's key, or for a line of probes."""
+    data = data.encode() if isinstance(data, str) else data
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def line_of(record: ProbeRecord) -> bytes:
+    """A record as a line of ``probes.jsonl``, without its line feed."""
+    return encode(record.to_json())
 
 
 class RunDirectory:
@@ -187,8 +205,7 @@ class RunDirectory:
         """
         records: list[ProbeRecord] = []
         lines: dict[tuple[str, int], int] = {}
-        whole, tail = self._read()
-        for number, line in enumerate([*whole, tail] if is_object(tail) else whole, start=1):
+        for number, line in enumerate(self._lines(), start=1):
             where = f"{self.probes_path}:{number}"
             try:
                 data = parse_json(line, parse_constant=_refuse_constant)
@@ -205,6 +222,10 @@ class RunDirectory:
                 )
             records.append(record)
         return records
+
+    def line_digests(self) -> list[str]:
+        """Sixteen hex digits of each finished line, in the order of the file."""
+        return list(map(digest_of, self._lines()))
 
     def repair(self) -> str | None:
         """Make the file end with a whole line, before anything is appended to it.
@@ -228,11 +249,16 @@ class RunDirectory:
             The disk is full or the file not writable; the file is as it was before.
         """
         if records:
-            append(self.probes_path, encode("".join(f"{record.to_json()}\n" for record in records)))
+            append(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 
     def rewrite(self, records: Sequence[ProbeRecord]) -> None:
         """Replace the whole file at once (regrading; probing never does this)."""
-        replace_file(self.probes_path, encode("".join(f"{r.to_json()}\n" for r in records)))
+        replace_file(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
+
+    def _lines(self) -> list[bytes]:
+        """Finished lines; the last one may lack its line feed."""
+        whole, tail = self._read()
+        return [*whole, tail] if is_object(tail) else whole
 
     def _read(self) -> tuple[list[bytes], bytes]:
         """Split into the finished lines and what follows the last line feed."""

@@ -17,8 +17,8 @@ from typing import Any
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.json_text import parse_json
 from stopadvisor.printable import csv_cell, short_repr
-from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.look_log import timestamp
 from stopadvisor.runs.storage import append, encode, replace_file, set_aside_tail
 
 __all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]

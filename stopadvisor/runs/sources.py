@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -20,9 +20,15 @@ from stopadvisor.json_text import parse_json
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
-from stopadvisor.runs.chain import ARCHIVE
-from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
-from stopadvisor.runs.ledger import CALIBRATION
+from stopadvisor.runs.directory import (
+    ARCHIVE,
+    CALIBRATION,
+    MANIFEST,
+    PROBES,
+    RunDirectory,
+    digest_of,
+)
+from stopadvisor.runs.neighbours import archived_line
 from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
@@ -45,7 +51,7 @@ REPORT = "report.html"
 
 _RUNS = Path("runs")
 
-# What a look is about, in this order; written ledgers hold hashes of it.
+# What a look is about, in this order; written looks hold hashes of it.
 _FINGERPRINT = (
     *("ids", "keys", "groups", "samples", "tasks", "categories", "positions", "correct"),
     *("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens", "trace_tokens"),
@@ -57,7 +63,7 @@ _ANSWERS = ("natural_code", "visible_code")
 """Of which answers is what; only where a loss compares them, as no look at grades did."""
 _LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
 _WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions", "by_gold")
-"""Ledgers name data that were collected without these fields."""
+"""Looks name data that were collected without these fields."""
 
 Part = Literal["fit", "calibration", "test"]
 
@@ -69,7 +75,7 @@ class Source:
     folder: Path
     """Where results go: the run directory, or the archive's own folder under ``runs/``."""
     table: SealedQuestions
-    """All questions.  Outcomes: of fit questions by `part`, of others by `ledger` and `access`."""
+    """All questions.  Outcomes: of fit questions by `part`, of others by `access`."""
     parts: NDArray[np.int8]  # (n_questions,) index into workload.PARTS
     seed: int
     fractions: tuple[float, float, float]
@@ -80,6 +86,8 @@ class Source:
     """Whether `simulate` made the probes, without a model."""
     torn: str | None = None
     """What to tell of a half-written last line of the probes; None where all lines are whole."""
+    lines: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
+    """Digests of the lines of probes that hold a question's first trace, by its key."""
 
     @overload
     def part(self, name: Literal["fit"]) -> FitQuestions: ...
@@ -294,7 +302,17 @@ def _of_run(run: RunDirectory) -> Source:
         run.manifest["workload"]["sha256"],
         run.manifest["engine"].get("engine") == SIMULATED,
         run.torn(),
+        _lines_of(table, run.line_digests()),
     )
+
+
+def _lines_of(table: SealedQuestions, digests: Sequence[str]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    # Whoever probes meanwhile has appended further lines.
+    for key, sample, digest in zip(table.keys, table.samples.tolist(), digests, strict=False):
+        if sample == 0:
+            found.setdefault(key, set()).add(digest)
+    return {key: frozenset(lines) for key, lines in found.items()}
 
 
 def _of_results_folder(folder: Path) -> Source:
@@ -316,8 +334,18 @@ def _of_archive(
     first, second, third = split["fractions"]
     fractions = (float(first), float(second), float(third))
     parts = assign_parts(table.groups, seed=split["seed"], fractions=fractions)
+    digest = content["sha256"]
+    lines = {key: frozenset({archived_line(digest, digest_of(key))}) for key in table.keys}
     return Source(
-        folder, table, parts, split["seed"], fractions, None, content["sha256"], is_simulated(path)
+        folder,
+        table,
+        parts,
+        split["seed"],
+        fractions,
+        None,
+        digest,
+        is_simulated(path),
+        lines=lines,
     )
 
 

@@ -3,8 +3,7 @@
 Paper, Appendix "Transfer Protocols" and Section "Transfer, Robustness, and Cross-Family Checks":
 gain over fixed budgets of the learned rule, zero-shot, target-calibrated and target-trained.  The
 deploy protocol takes each run's exported policy and measures savings and losses of the three on the
-target's test questions, as `calibrate --from --compare` does; it certifies nothing, because
-nothing here is entered in a ledger.
+target's test questions; it certifies nothing, because nothing here is entered as a look.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from stopadvisor.certification.issue import Issued, PolicyFiles, PolicyTarget, i
 from stopadvisor.errors import OutputError
 from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.runs.ledger import CALIBRATION, read_ledger
+from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.sources import open_source
-from tests.material import archive_arrays, write_archive
+from tests.material import archive_arrays, looks_of, write_archive
 
 
 def describe(
@@ -63,4 +63,4 @@ def test_a_file_of_ones_own_is_never_written_over(archive: Path) -> None:
 def test_no_look_is_spent_on_a_file_that_cannot_be_written(archive: Path) -> None:
     with pytest.raises(OutputError, match="it is a folder"):
         issued(archive, PolicyTarget(out=archive.parent), 0.3)
-    assert read_ledger(archive.parent) == []
+    assert looks_of(archive.parent) == []

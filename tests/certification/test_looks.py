@@ -1,9 +1,8 @@
-"""Looks: planned before an outcome is open, entered in the ledger, and only then handed out."""
+"""Looks: planned before an outcome is open, entered in the log, and only then handed out."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 from dataclasses import replace
@@ -26,15 +25,14 @@ from stopadvisor.certification.looks import (
     without_shown_fit,
     without_used,
 )
-from stopadvisor.errors import CalibrationError
+from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.runs.access import closed_questions, open_all, unsealed_rows
-from stopadvisor.runs.ledger import Ledger, read_ledger, record_result
-from stopadvisor.runs.neighbours import probe_digests
+from stopadvisor.runs.look_log import digests_of, read_log, record_result
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.storage import lock_neighbours
 from stopadvisor.workload.questions import PARTS
-from tests.material import make_run
+from tests.material import looks_of, make_run
 
 
 @pytest.fixture
@@ -46,20 +44,20 @@ def test_a_planned_look_opens_nothing_until_it_is_taken(source: Source) -> None:
     questions = source.part("calibration")
     plan = plan_look(source, questions, {"alpha": 0.1}, delta=0.1, looks=2)
     assert (plan.test_delta, plan.n_earlier) == (0.05, 0)
-    assert read_ledger(source.folder) == []
+    assert looks_of(source.folder) == []
 
-    (taken,) = take(plan)
-    assert [look.request["alpha"] for look in read_ledger(source.folder)] == [0.1]
+    taken = take(plan)
+    assert [look.asked["alpha"] for look in looks_of(source.folder)] == [0.1]
     assert taken.look.test_delta == plan.test_delta
     assert taken.questions.keys == questions.keys
     assert taken.remarks == ()
-    (same,) = take(plan_look(source, questions, {"alpha": 0.1}, delta=0.1, looks=None))
+    same = take(plan_look(source, questions, {"alpha": 0.1}, delta=0.1, looks=None))
     assert (same.look, same.remarks) == (taken.look, ()), "the same look is no further one"
 
     # The plan of the first look stands where nothing is said, and the second knows of the first.
     again = plan_look(source, questions, {"alpha": 0.2}, delta=0.1, looks=None)
     assert (again.request.planned, again.n_earlier) == (2, 1)
-    (second,) = take(again)
+    second = take(again)
     assert second.look.number == 2
     assert "looked at before (1 recorded)" in second.remarks[0]
 
@@ -70,20 +68,30 @@ def test_copies_that_plan_at_once_know_of_each_other_when_they_look(source: Sour
         plan_look(each, each.part("calibration"), {"alpha": alpha}, delta=0.05, looks=None)
         for each, alpha in ((source, 0.1), (copy, 0.2))
     ]
-    (first,), (second,) = map(take, plans)
+    first, second = map(take, plans)
     assert (first.look.number, second.look.number) == (1, 2)
     assert second.look.spent == 0.1
-    assert "run beside this run holds the same probes" in second.remarks[0]
+    assert "run next to this run holds the same probes" in second.remarks[0]
+
+
+def test_the_same_look_next_door_gets_a_line_of_its_own(source: Source) -> None:
+    copy = open_source(shutil.copytree(source.folder, source.folder.with_name("copy")))
+    first, second = (
+        take(plan_look(each, each.part("calibration"), {"alpha": 0.1}, delta=0.05, looks=None))
+        for each in (source, copy)
+    )
+    assert (first.look.number, second.look.number) == (1, 1)
+    assert record_result(copy.folder, second.look, certified=True).certified is True
 
 
 def test_copies_are_refused_what_was_certified_since_they_planned(source: Source) -> None:
     copy = open_source(shutil.copytree(source.folder, source.folder.with_name("copy")))
     late = plan_look(copy, copy.part("calibration"), {"alpha": 0.2}, delta=0.05, looks=None)
     plan = plan_look(source, source.part("calibration"), {"alpha": 0.1}, delta=0.05, looks=None)
-    record_result(source.folder, take(plan)[0].look, certified=True)
+    record_result(source.folder, take(plan).look, certified=True)
     with pytest.raises(CalibrationError, match="in run, which holds the same probes"):
         take(late)
-    assert read_ledger(copy.folder) == []
+    assert looks_of(copy.folder) == []
 
 
 def test_one_run_at_a_time_looks_beside_itself(source: Source) -> None:
@@ -130,43 +138,24 @@ def test_a_look_that_compares_answers_names_them(
 ) -> None:
     plan = plan_look(source, source.part("calibration"), asked, delta=0.1, looks=None)
     assert source.fingerprint(answers=True) != source.fingerprint(answers=False)
-    assert plan.request.request["data"] == source.fingerprint(answers=answers)
+    assert plan.request.asked["data"] == source.fingerprint(answers=answers)
 
 
 def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:
     questions = source.part("calibration")
     half = questions.take(np.arange(questions.n_questions) < 10)
+    heads = []
     for part in (half, questions):
-        (taken,) = take(plan_look(source, part, {"alpha": 0.1}, delta=0.1, looks=None))
+        taken = take(plan_look(source, part, {"alpha": 0.1}, delta=0.1, looks=None))
         record_result(source.folder, taken.look, certified=part is half)
-    document = {"look": {"number": 1}, "delta": 0.1, "alpha": 0.1}
-    assert [found.keys for found in questions_of(source, document)] == [half.keys]
-    assert list(questions_of(source, document | {"alpha": 0.2})) == []
-    # The second look failed, and shows nothing.
-    assert list(questions_of(source, document | {"look": {"number": 2}})) == []
-    assert list(questions_of(source, document | {"look": None})) == []
-
-
-def test_a_ledger_from_before_the_chain_is_taken_over_and_said(source: Source) -> None:
-    questions = source.part("calibration")
-    row = {
-        "number": 1,
-        "planned": None,
-        "delta": 0.05,
-        "spent": 0.05,
-        "request": {"alpha": 0.1},
-        "questions": list(questions.keys),
-        "created": "2026-01-01T00:00:00+00:00",
-    }
-    text = json.dumps({"schema": 1, "looks": [row]})
-    (source.folder / "ledger.json").write_text(text, encoding="utf-8")
-    with pytest.raises(CalibrationError, match=r"showed their outcomes \(older ledger\)"):
-        take(plan_look(source, questions, {"alpha": 0.2}, delta=0.05, looks=None))
-    for said in (True, False):  # once
-        (taken,) = take(plan_look(source, questions, {"alpha": 0.1}, delta=0.05, looks=None))
-        assert any("were taken over" in remark for remark in taken.remarks) == said
-    assert taken.look.number == 2
-    assert [look.elsewhere for look in read_ledger(source.folder)] == [0, 0]
+        heads.append({"look": {"head": taken.look.head}})
+    found = questions_of(source, heads[0])
+    assert found is not None
+    assert found.keys == half.keys
+    assert questions_of(source, heads[1]) is None, "the second look failed, and shows nothing"
+    assert questions_of(source, {"look": None}) is None
+    with pytest.raises(ProbeError, match="does not hold the look of its calibration"):
+        questions_of(source, {"look": {"head": "0" * 64}})
 
 
 def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None:
@@ -176,13 +165,13 @@ def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None
         unsealed_rows(source, rows)
     opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
     assert (opened.n_questions, n_looked) == (rows.sum(), n)
-    (look,) = read_ledger(source.folder)
+    (look,) = looks_of(source.folder)
     questions = source.part("calibration")
-    assert set(look.questions) == set(questions.keys)
-    assert set(look.probes) == set(probe_digests(questions))
+    assert look.questions == digests_of(questions.keys)
+    assert set(look.lines) == {line for key in questions.keys for line in source.lines[key]}
     assert open_rows(source, rows, {"policy": "x"}, delta=0.05)[1] == 0
     assert open_rows(source, rows, {"policy": "y"}, delta=0.05)[1] == n
-    assert [look.number for look in read_ledger(source.folder)] == [1, 2]
+    assert [look.number for look in looks_of(source.folder)] == [1, 2]
     assert open_all(source).n_questions == source.table.n_questions
 
 
@@ -190,16 +179,17 @@ def test_fit_and_test_questions_take_no_look(source: Source) -> None:
     rows = source.parts != PARTS.index("calibration")
     opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
     assert (opened.n_questions, n_looked) == (rows.sum(), 0)
-    ledger = Ledger.read(source.folder)
-    assert ledger.looks == ()
-    assert ledger.shown == set(source.part("fit").keys), "those of the test part are never used"
+    log = read_log(source.folder)
+    assert log.looks == ()
+    shown = set(digests_of(source.part("fit").keys))
+    assert log.shown == shown, "those of the test part are never used"
 
 
 def test_a_look_that_shows_outcomes_follows_the_plan_of_earlier_ones(source: Source) -> None:
     questions = source.part("calibration")
     take(plan_look(source, questions, {"alpha": 0.1}, delta=0.2, looks=2))
     open_rows(source, source.parts == PARTS.index("calibration"), {"policy": "x"}, delta=0.05)
-    assert [(look.planned, look.delta) for look in read_ledger(source.folder)] == [(2, 0.2)] * 2
+    assert [(look.planned, look.delta) for look in looks_of(source.folder)] == [(2, 0.2)] * 2
     with pytest.raises(CalibrationError, match="all 2 planned looks"):
         open_rows(source, source.parts == PARTS.index("calibration"), {"policy": "y"}, delta=0.05)
 
@@ -208,12 +198,12 @@ def test_what_is_open_takes_no_further_look(source: Source) -> None:
     settings = Settings(alpha=0.1)
     with pytest.raises(CalibrationError, match="--open-calibration"):
         open_for_paper(source, settings, allowed=False)
-    assert read_ledger(source.folder) == []
+    assert looks_of(source.folder) == []
     open_for_paper(source, settings, allowed=True)
     open_for_paper(source, settings, allowed=False)
     open_calibration(source, {"study": "peaks"}, delta=0.05)
     assert closed_questions(source) == set()
-    assert [look.request["protocol"] for look in read_ledger(source.folder)] == ["paper"]
+    assert [look.asked["protocol"] for look in looks_of(source.folder)] == ["paper"]
 
 
 def test_used_questions_go_to_fit_and_a_look_that_was_taken_so_is_found_again(
@@ -228,12 +218,12 @@ def test_used_questions_go_to_fit_and_a_look_that_was_taken_so_is_found_again(
     left = fresh.part("calibration")
     assert left.n_questions == questions.n_questions - 10
     assert set(fresh.part("fit").keys) == {*source.part("fit").keys, *used.keys}
-    (first,) = take(plan_look(fresh, left, asked, delta=0.05, looks=None))
+    first = take(plan_look(fresh, left, asked, delta=0.05, looks=None))
     # The same settings mean the same look; others, that these questions are used as well.
     again = spent_in_fit(source, asked)
     assert np.array_equal(again.parts, fresh.parts)
     plan = plan_look(again, again.part("calibration"), asked, delta=0.05, looks=None)
-    assert take(plan)[0].look == first.look
+    assert take(plan).look == first.look
     with pytest.raises(CalibrationError, match=f"--fresh: all {questions.n_questions} "):
         spent_in_fit(source, {"alpha": 0.3})
 

@@ -19,7 +19,6 @@ from stopadvisor.report.text.assess import show_assessment
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ledger import read_ledger
 from tests.material import (
     BUDGETS,
     CERTIFY,
@@ -28,6 +27,7 @@ from tests.material import (
     archive_arrays,
     edit_records,
     flip_calibration,
+    looks_of,
     make_run,
     write_archive,
 )
@@ -308,19 +308,19 @@ def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     assert "--open-calibration" in line
     assert "stopadvisor calibrate runs/sums" in line
     assert not Path("runs/sums/assessment.json").exists()
-    assert read_ledger(Path("runs/sums")) == []
+    assert looks_of(Path("runs/sums")) == []
 
     found = assessed(call, "runs/sums", "--protocol", "paper", "--open-calibration")
     assert found["protocol"] == "paper"
-    (look,) = read_ledger(Path("runs/sums"))
-    assert look.request["protocol"] == "paper"
+    (look,) = looks_of(Path("runs/sums"))
+    assert look.asked["protocol"] == "paper"
     assert len(look.questions) == RunDirectory.load(Path("runs/sums")).parts(
         RunDirectory.load(Path("runs/sums")).table()
     ).tolist().count(1)
 
     # Open is open: neither protocol nor flag costs a second look.
     assessed(call, "runs/sums", "--protocol", "paper")
-    assert len(read_ledger(Path("runs/sums"))) == 1
+    assert len(looks_of(Path("runs/sums"))) == 1
 
     # Settings that stood before are charged; others could have been chosen by what was shown.
     assert "showed their outcomes (paper)" in refused(
@@ -333,7 +333,7 @@ def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
 def test_paper_protocol_is_open_after_calibrate(call: Call) -> None:
     call("runs/sums", "--json", *FAST, *CERTIFY, command="calibrate")
     assessed(call, "runs/sums", "--protocol", "paper")
-    assert len(read_ledger(Path("runs/sums"))) == 1
+    assert len(looks_of(Path("runs/sums"))) == 1
 
 
 @pytest.mark.slow
@@ -341,8 +341,8 @@ def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
     for _ in range(2):
         assessed(call, "raw.npz", "--protocol", "paper", "--alpha", "0.3")  # needs no leave
     (folder,) = Path("runs").glob("raw-archive-*")
-    (look,) = read_ledger(folder)
-    assert (look.request["protocol"], look.opened) == ("paper", True)
+    (look,) = looks_of(folder)
+    assert (look.asked["protocol"], look.opened) == ("paper", True)
     line = refused(call, "raw.npz", *CERTIFY, "--alpha", "0.25", command="calibrate")
     assert "showed their outcomes (paper)" in line
     _, out, _ = call("raw.npz", "--json", *CERTIFY, "--alpha", "0.3", command="calibrate")

@@ -1,10 +1,12 @@
-"""`calibrate`: certificate, policy, ledger of looks, exit codes, refusals."""
+"""`calibrate`: certificate, policy, looks, exit codes, refusals."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ledger import Ledger, read_ledger
+from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.sources import open_source
 from stopadvisor.workload.questions import PARTS
 from tests.material import (
@@ -30,6 +32,7 @@ from tests.material import (
     edit_records,
     flip_calibration,
     forget_looks,
+    looks_of,
     make_run,
     write_archive,
 )
@@ -204,8 +207,8 @@ def test_settings_come_from_the_assessment(call: Call) -> None:
     assert (found["serving"], found["alpha"], found["delta"]) == ("prefix-cache", 0.3, 0.1)
     assert [row["family"] for row in found["tested"]] == ["entropy"]
     assert found["certificate"]["bound"] == "bentkus"
-    (look,) = read_ledger(RUN)
-    assert look.request["weights"]["decoded"] == 4.0
+    (look,) = looks_of(RUN)
+    assert look.asked["weights"]["decoded"] == 4.0
     forget_looks(RUN)
     other = calibrated(call, str(RUN), "--serving", "kv-fork", "--alpha", "0.15")
     assert (other["serving"], other["alpha"]) == ("kv-fork", 0.15)
@@ -246,20 +249,20 @@ def _parts(path: Path) -> list[str]:
     return [PARTS[p] for p in run.parts(run.table()).tolist()]
 
 
-# --- The ledger -----------------------------------------------------------------------------------
+# --- Looks ----------------------------------------------------------------------------------------
 
 
 def test_the_look_is_on_disk_before_an_outcome_is_computed(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: Any) -> None:
-        assert len(read_ledger(RUN)) == 1
+        assert len(looks_of(RUN)) == 1
         raise KeyboardInterrupt
 
     monkeypatch.setattr("stopadvisor.certification.certify.calibrate", stop)
     assert call(str(RUN), *FAST)[0] == 130
     assert not (RUN / "policy.joblib").exists()
-    assert len(read_ledger(RUN)) == 1
+    assert len(looks_of(RUN)) == 1
 
 
 def test_the_same_request_is_the_same_look_and_the_same_policy(
@@ -270,17 +273,18 @@ def test_the_same_request_is_the_same_look_and_the_same_policy(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "4000000000")  # time goes on
     again = calibrated(call, str(RUN), *FAST)
     assert (first["look"], first["certificate"]) == (again["look"], again["certificate"])
-    assert len(read_ledger(RUN)) == 1
+    assert len(looks_of(RUN)) == 1
     assert load_policy(again["policy"]).digest == before.digest
 
 
-def test_the_ledger_s_head_stands_in_run_calibration_and_policy(call: Call) -> None:
+def test_the_digest_of_the_look_stands_in_calibration_and_policy(call: Call) -> None:
     found = calibrated(call, str(RUN), *FAST)
-    (look,) = read_ledger(RUN)
+    (look,) = looks_of(RUN)
     assert look.certified is True
     assert found["look"]["head"] == found["certificate"]["ledger_head"] == look.head
     manifest = json.loads((RUN / "manifest.json").read_bytes())
-    assert manifest["ledger_head"] == Ledger.read(RUN).head != look.head  # its result came after
+    log = (RUN / "looks.jsonl").read_bytes()
+    assert manifest["looks"] == {"lines": 3, "sha256": hashlib.sha256(log).hexdigest()}
 
 
 def test_the_certificate_names_what_it_was_computed_from(call: Call) -> None:
@@ -303,34 +307,34 @@ def test_the_certificate_names_what_it_was_computed_from(call: Call) -> None:
 
 
 def _removed(before: bytes) -> None:
-    (RUN / "ledger.json").unlink()
+    (RUN / "looks.jsonl").unlink()
 
 
 def _rolled_back(before: bytes) -> None:
-    (RUN / "ledger.json").write_bytes(before)
+    (RUN / "looks.jsonl").write_bytes(before)
 
 
 def _edited(before: bytes) -> None:
-    text = (RUN / "ledger.json").read_text(encoding="utf-8")
-    (RUN / "ledger.json").write_text(text.replace('"certified": true', '"certified": false'))
+    text = (RUN / "looks.jsonl").read_text(encoding="utf-8")
+    (RUN / "looks.jsonl").write_text(text.replace('"certified": true', '"certified": false'))
 
 
 @pytest.mark.parametrize(
     ("tamper", "said"),
     [
         (_removed, "is missing"),
-        (_rolled_back, "is an older or another one"),
-        (_edited, "entry 5 of the ledger of looks is not as it was written"),
+        (_rolled_back, "was changed, or put back to an earlier state"),
+        (_edited, "was changed, or put back to an earlier state"),
     ],
 )
-def test_a_ledger_that_is_not_what_it_was_is_refused(
+def test_a_log_that_is_not_what_it_was_is_refused(
     call: Call, tamper: Callable[[bytes], None], said: str
 ) -> None:
     """Wherever the policy went: the run itself remembers that somebody has looked."""
     Path("away").mkdir()
     edit_records(RUN, lose_many)
     calibrated(call, str(RUN), *FAILING, "--out", "away/a.joblib", code=3)
-    before = (RUN / "ledger.json").read_bytes()
+    before = (RUN / "looks.jsonl").read_bytes()
     calibrated(call, str(RUN), *BOLD, "--out", "away/b.joblib")
     tamper(before)
     line = refused(call, str(RUN), *FAST, "--alpha", "0.6", "--out", "away/c.joblib")
@@ -359,7 +363,7 @@ def test_no_other_request_follows_a_certificate(call: Call) -> None:
     assert "ended in a certificate" in line
     assert "--fresh" in line
     assert (RUN / "policy.joblib").read_bytes() == before
-    assert [look.certified for look in read_ledger(RUN)] == [True]
+    assert [look.certified for look in looks_of(RUN)] == [True]
     assert calibrated(call, str(RUN), *FAST)["look"] == first["look"]
 
 
@@ -400,12 +404,12 @@ def test_a_failed_look_shows_that_it_failed_and_nothing_else(call: Call) -> None
 def test_what_cannot_succeed_opens_no_outcome_and_spends_no_look(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.runs.ledger.hand_out", None)
+    monkeypatch.setattr("stopadvisor.certification.looks.hand_out", None)
     monkeypatch.setattr("stopadvisor.certification.looks.hand_out", None)
     found = calibrated(call, str(RUN), "--alpha", "0.001", *FAST, code=3)
     assert (found["look"], found["confidence"], found["kind"]) == (None, None, "full-budget")
     assert "not even with no loss" in found["refusal"]["reason"]
-    assert read_ledger(RUN) == []
+    assert looks_of(RUN) == []
     digest = load_policy(found["policy"]).digest
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     calibrated(call, str(RUN), "--alpha", "0.001", *FAST, code=3)
@@ -423,16 +427,51 @@ def test_where_no_rule_saves_anything_no_look_is_spent(call: Call) -> None:
     found = calibrated(call, str(RUN), *FAST, code=3)
     assert (found["look"], found["tested"]) == (None, [])
     assert "no rule saves anything on fit questions" in found["refusal"]["reason"]
-    assert read_ledger(RUN) == []
+    assert looks_of(RUN) == []
     text = " ".join(call(str(RUN), *FAST)[1].split())
     assert "none was taken: no calibration question was opened" in text
 
 
-def test_changed_labels_are_another_look(call: Call) -> None:
-    calibrated(call, str(RUN), *FAST)
-    edit_records(RUN, flip_calibration)
-    call(str(RUN), *FAST)
-    assert len(read_ledger(RUN)) == 2
+def _without_losers(run: Path) -> None:
+    lines = (run / "probes.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if zlib.crc32(json.loads(line)["id"].encode()) % 4]
+    (run / "probes.jsonl").write_text("".join(kept), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda run: edit_records(run, flip_calibration), _without_losers],
+    ids=["flipped", "removed"],
+)
+def test_lines_that_a_look_opened_are_missed(call: Call, change: Callable[[Path], None]) -> None:
+    edit_records(RUN, lose_many)
+    calibrated(call, str(RUN), *FAILING, code=3)
+    before = (RUN / "probes.jsonl").read_bytes()
+    change(RUN)
+    for words in (FAILING, BOLD):
+        line = refused(call, str(RUN), *words)
+        assert re.search(r"probes.jsonl: \d+ of \d+ lines that look 1 of .* are gone or", line)
+    (RUN / "probes.jsonl").write_bytes(before)
+    assert calibrated(call, str(RUN), *BOLD)["look"]["number"] == 2
+
+
+def test_labels_that_are_graded_again_are_another_look(call: Call, probed_run: Path) -> None:
+    edit_records(RUN, lose_many)
+    calibrated(call, str(RUN), *FAILING, code=3)
+    assert call(str(RUN), "--regrade", "--no-report", "--quiet", command="assess")[0] == 0
+    found = calibrated(call, str(RUN), *FAILING, code=call(str(RUN), *FAILING)[0])
+    assert found["look"]["number"] == len(looks_of(RUN)) == 2
+
+
+def test_another_version_of_ours_takes_the_same_look(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = calibrated(call, str(RUN), *FAST)
+    for name in ("stopadvisor.certification.looks", "stopadvisor.certification.export"):
+        monkeypatch.setattr(f"{name}.__version__", "9.9.9", raising=False)
+    again = calibrated(call, str(RUN), *FAST)
+    assert (again["look"], again["confidence"]) == (first["look"], pytest.approx(0.95))
+    assert load_policy(again["policy"]).content["versions"]["stopadvisor"] == "9.9.9"
 
 
 def test_planned_looks_share_delta(call: Call) -> None:
@@ -444,22 +483,6 @@ def test_planned_looks_share_delta(call: Call) -> None:
     assert second["confidence"] == pytest.approx(0.95)
     assert second["certificate"]["chain_delta"] == pytest.approx(0.025)
     assert "used up" in refused(call, str(RUN), "--alpha", "0.1", *FAST)
-
-
-@pytest.mark.slow
-def test_declared_looks_follow_a_certificate_and_show_their_figures(call: Call) -> None:
-    edit_records(RUN, lose_many)
-    words = ["--later-alpha", "0.76", "--later-alpha", "0.05"]
-    first = calibrated(call, str(RUN), *words, *BOLD)
-    assert (first["look"]["planned"], first["confidence"]) == (3, pytest.approx(0.95))
-    assert "ended in a certificate" in refused(call, str(RUN), "--alpha", "0.1", *FAST)
-    second = calibrated(call, str(RUN), "--alpha", "0.76", *FAST)
-    assert (second["look"]["number"], second["confidence"]) == (2, pytest.approx(0.95))
-    third = calibrated(call, str(RUN), "--alpha", "0.05", *FAST, code=3)
-    assert third["look"]["opened"] is True
-    assert "every threshold that could be certified costs more" in third["refusal"]["reason"]
-    assert "means nothing" in refused(call, str(RUN), *words, "--looks", "2", *FAST)
-    assert "alpha must be in (0, 1)" in refused(call, str(RUN), "--later-alpha", "2", *FAST)
 
 
 def test_looks_cannot_be_planned_too_late(call: Call) -> None:
@@ -474,15 +497,15 @@ def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run
     shutil.copy(probed_run.with_name("run-sums.jsonl"), "runs/sums-sums.jsonl")
     make_run(RUN, 600)  # the same run goes on
     found = calibrated(call, str(RUN), "--fresh", *FAST)
-    old, new = read_ledger(RUN)
+    old, new = looks_of(RUN)
     assert not set(old.questions) & set(new.questions)
     assert found["look"]["number"] == 1
     assert found["confidence"] == pytest.approx(0.95)
     assert found["certificate"]["n"] == len(new.questions)
     # What was looked at chooses now, and the file names all of it for `verify` to refuse.
     split = load_policy(found["policy"]).content["split"]
-    assert set(split["calibration"]) == set(new.questions)
-    assert set(old.questions) < set(split["fit"])
+    assert digests_of(split["calibration"]) == new.questions
+    assert set(old.questions) < set(digests_of(split["fit"]))
     assert calibrated(call, str(RUN), "--fresh", *FAST)["look"] == found["look"]  # the same again
     # A rule was chosen by them: never again do they certify.
     assert "served as fit questions" in refused(call, str(RUN), "--alpha", "0.3", *FAST)
@@ -491,7 +514,7 @@ def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run
 def test_cut_traces_are_refused_before_a_look_is_spent(call: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "cut", 300, plan=replace(PLAN, max_think=100))
     assert "--allow-truncated" in refused(call, "cut", *FAST)
-    assert read_ledger(Path("cut")) == []
+    assert looks_of(Path("cut")) == []
     found = calibrated(call, "cut", "--allow-truncated", *FAST)
     assert found["certificate"]["truncated_share"] > 0.1
 
@@ -512,7 +535,7 @@ def test_nothing_is_advised_that_calibration_questions_were_not_probed_for(call:
     assert code == 0, err
     assert not {16, 48} & set(json.loads(out)["recommendation"]["schedule"])
     assert not {16, 48} & set(calibrated(call, str(RUN))["schedule"])
-    assert len(read_ledger(RUN)) == 1
+    assert len(looks_of(RUN)) == 1
 
 
 def test_a_rule_that_cannot_be_tested_costs_no_look(call: Call) -> None:
@@ -524,7 +547,7 @@ def test_a_rule_that_cannot_be_tested_costs_no_look(call: Call) -> None:
     edit_records(RUN, forget_entropy)
     said = refused(call, str(RUN), "--families", "entropy", "--alpha", "0.15")
     assert "the entropy rule cannot be tested on these calibration questions" in said
-    assert read_ledger(RUN) == []
+    assert looks_of(RUN) == []
 
 
 @pytest.mark.slow
@@ -552,13 +575,13 @@ def test_splits_of_one_archive_are_looks_at_the_same_probes(call: Call) -> None:
         assert "ended in a certificate" in line
 
 
-def test_a_copy_without_its_ledger_does_not_start_at_the_first_look(call: Call) -> None:
+def test_a_copy_without_its_log_does_not_start_at_the_first_look(call: Call) -> None:
     shutil.copytree(RUN, "runs/before")
     edit_records(RUN, lose_many)
     edit_records(Path("runs/before"), lose_many)
     calibrated(call, str(RUN), *FAILING, code=3)
     shutil.copytree(RUN, "runs/after")
-    Path("runs/after/ledger.json").unlink()
+    Path("runs/after/looks.jsonl").unlink()
     assert "is missing" in refused(call, "runs/after", *BOLD)
     shutil.rmtree("runs/after")
     found = calibrated(call, "runs/before", *BOLD)
@@ -578,6 +601,7 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
             row["natural_correct"] = False  # nothing can be lost: the boldest rule certifies
 
     edit_records(RUN, soften)
+    forget_looks(RUN)
     again = calibrated(call, str(RUN), "--families", "learned")
     after = load_policy(again["policy"]).content
     same = ("family", "features", "mean", "scale", "coef", "intercept", "budgets", "profile")
@@ -654,7 +678,7 @@ def test_quiet_says_nothing_but_the_result(call: Call) -> None:
 def test_bad_requests_are_one_line_and_no_look(call: Call, words: list[str], said: str) -> None:
     options = words if "--families" in words else [*words, *FAST]
     assert said in refused(call, str(RUN), *options)
-    assert read_ledger(RUN) == []
+    assert looks_of(RUN) == []
 
 
 def test_bad_targets_are_one_line(call: Call) -> None:
@@ -666,8 +690,8 @@ def test_bad_targets_are_one_line(call: Call) -> None:
     (RUN / "assessment.json").write_text('{"protocol": "deploy"}', encoding="utf-8")
     assert "assess again" in refused(call, str(RUN))
     (RUN / "assessment.json").unlink()
-    (RUN / "ledger.json").write_text("{", encoding="utf-8")
-    assert "ledger of looks is damaged" in refused(call, str(RUN))
+    (RUN / "looks.jsonl").write_text("{\n", encoding="utf-8")
+    assert "looks.jsonl: line 1 is damaged" in refused(call, str(RUN))
 
 
 def test_a_full_disk_is_one_line_and_no_outcome(

@@ -13,8 +13,8 @@ from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.words import whole_percent
-from stopadvisor.runs.ledger import Ledger, read_ledger
-from tests.material import CERTIFY, Call, edit_records, make_run
+from stopadvisor.runs.look_log import read_log
+from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of, make_run
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +67,7 @@ def test_where_the_advice_is_full_thinking_so_is_the_policy(
     assert "the advice is full thinking" in found["refusal"]["reason"]
     assert "--despite-advice" in found["refusal"]["reason"]
     assert load_policy(found["policy"]).kind == "full-budget"
-    assert read_ledger(RUN) == []
-    assert Ledger.read(RUN).entries[-1]["kind"] == "refused"
+    assert looks_of(RUN) == []
     words = (*words, "--despite-advice")
     assert "or pass --allow-large-alpha" in refused(call, "calibrate", RUN, *words)
     despite = answer(call, "calibrate", RUN, *words, "--allow-large-alpha")
@@ -119,13 +118,13 @@ def test_without_alpha_it_says_what_common_values_mean_here(call: Call) -> None:
         assert f"{alpha:.2f} is {alpha / accuracy:.1%}" in line
     assert "of the right answers" in line
     assert "at 0.15" in line  # what assess expects at its own
-    assert read_ledger(RUN) == []
+    assert looks_of(RUN) == []
     assert not (RUN / "policy.joblib").exists()
 
 
 def test_what_is_said_without_alpha_counts_as_shown(call: Call) -> None:
     refused(call, "calibrate", RUN, *FAST)
-    assert Ledger.read(RUN).shown
+    assert read_log(RUN).shown
 
 
 def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
@@ -134,7 +133,7 @@ def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
     assert "--conditional" in line
     assert "--allow-large-alpha" in line
     assert "--loss" not in line  # there is no such option
-    assert read_ledger(RUN) == []
+    assert looks_of(RUN) == []
     found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.3", "--allow-large-alpha")
     assert found["certified"] is True
     assert any("of the full-thinking accuracy" in remark for remark in found["remarks"])
@@ -168,7 +167,8 @@ def test_the_name_carries_alpha_and_digest(call: Call) -> None:
 
 
 def test_a_failure_leaves_the_certified_policy_in_use(call: Call) -> None:
-    first = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--later-alpha", "0.001")
+    first = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    forget_looks(RUN)
     second = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--alpha", "0.001", code=3)
     assert second["promoted"] is None
     assert first["policy"] != second["policy"]
@@ -189,9 +189,10 @@ def test_a_certificate_comes_after_a_failure_into_use(call: Call) -> None:
 
 def test_out_does_not_write_over_another_certified_policy(call: Call) -> None:
     words = ("calibrate", str(RUN), *FAST, *CERTIFY, "--out", "p.joblib")
-    first = answer(call, *words, "--later-alpha", "0.3")
+    first = answer(call, *words)
     before = Path("p.joblib").read_bytes()
     assert answer(call, *words)["policy"] == "p.joblib"  # the same again is the same file
+    forget_looks(RUN)
     second = answer(call, *words, "--alpha", "0.3")
     assert Path("p.joblib").read_bytes() == before
     digest = load_policy(second["policy"]).digest
@@ -213,14 +214,14 @@ def test_a_torn_last_line_is_said_by_all_who_read_the_probes(call: Call) -> None
         assert any("probes.jsonl: line 301 is half-written" in t for t in document["remarks"])
 
 
-def test_a_broken_ledger_next_door_names_its_file_and_stops_nothing(call: Call) -> None:
+def test_a_broken_log_next_door_names_its_file_and_stops_nothing(call: Call) -> None:
     other = make_run(Path("runs/other"), 120)
     edit_records(other, of_another_model)
-    (other / "ledger.json").write_text("{", encoding="utf-8")
+    (other / "looks.jsonl").write_text("{\n", encoding="utf-8")
     found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
     assert found["certified"] is True
-    (said,) = [text for text in found["remarks"] if "runs/other/ledger.json" in text]
-    assert "put back the ledger" in said
+    (said,) = [text for text in found["remarks"] if "runs/other/looks.jsonl" in text]
+    assert "put back the log" in said
     assert "not counted here" in said
 
 

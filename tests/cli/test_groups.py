@@ -112,7 +112,7 @@ def test_what_does_not_suit_groups_is_one_line(call: Call, words: list[str], sai
     code, out, err = call("calibrate", "one", *ASKED, *words)
     assert code == 2
     assert said in out + err
-    assert not (Path("one") / "ledger.json").exists()
+    assert not (Path("one") / "looks.jsonl").exists()
 
 
 def test_a_rule_from_elsewhere_takes_a_declared_cap(call: Call) -> None:

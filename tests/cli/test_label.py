@@ -29,7 +29,7 @@ from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.label import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS
-from tests.material import Call, caller, make_run
+from tests.material import Call, caller, forget_looks, make_run
 from tests.schemas import check_valid
 
 pytestmark = pytest.mark.slow
@@ -99,9 +99,8 @@ def labels() -> list[dict[str, Any]]:
     return [json.loads(row) for row in Path("run/labels.jsonl").read_text().splitlines()]
 
 
-def ledger() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(Path("run/ledger.json").read_text())["entries"]
-    return found
+def log() -> list[dict[str, Any]]:
+    return [json.loads(row) for row in Path("run/looks.jsonl").read_text().splitlines()]
 
 
 def calibrated(call: Call, *words: str) -> dict[str, Any]:
@@ -164,7 +163,7 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     assert (before["certified"], found["certified"]) == (False, True)
     # It failed without labels; with them it is the same look, which certifies after all.
     assert found["look"] == before["look"] | {"opened": True}
-    results = [e["certified"] for e in ledger() if e["kind"] == "result"]
+    results = [row["certified"] for row in log() if "certified" in row]
     assert results == [False, True]
     assert "a reply equal in normal form" in found["certificate"]["claim"]
     assert found["certificate"]["labelled"] == n
@@ -329,19 +328,19 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
     labeller = Labeller()
     said = labeller.label(planned=10)
     assert 3 < len(labeller.asked) < 18
-    found = calibrated(call)  # knows the number by the ledger
+    found = calibrated(call)  # knows the number by the log
     certificate = found["certificate"]
     assert 0 < certificate["labelled"] <= len(labeller.asked)
     assert certificate["n"] < 356
     assert f"{certificate['n']} calibration questions, labelled or not" in said
-    assert (found["look"]["number"], len([e for e in ledger() if e["kind"] == "look"])) == (1, 1)
+    assert (found["look"]["number"], sum("asked" in row for row in log())) == (1, 1)
     assert call("assess", "run", *ASK[:4], "--no-report", "--quiet")[0] == 0
     code, out, err = call("report", "run")
     assert code == 0, err
     assert "certified" in out
     code, _, err = call("label", "run", *ASK, "--labels", "20", "--export", "none.jsonl")
     assert code == 2
-    assert "labelling began with --labels 10" in err
+    assert "look 1 at these questions named --labels 10" in err
     assert not Path("none.jsonl").exists()
 
 
@@ -416,7 +415,7 @@ def test_what_takes_every_label_is_refused(call: Call, words: list[str], said: s
     assert code == 2
     assert said in err
     assert "which takes gold for every calibration question" in err
-    assert not Path("run/ledger.json").exists()
+    assert not Path("run/looks.jsonl").exists()
 
 
 def test_after_a_look_with_labels_no_other_settings_follow(call: Call) -> None:
@@ -435,6 +434,21 @@ def test_lost_answers_may_follow_differing_ones_at_the_same_limit(call: Call) ->
     assert found["confidence"] == pytest.approx(0.90)
 
 
+@pytest.mark.parametrize("named", [None, "10"])
+def test_the_number_of_labels_is_settled_by_the_look_that_showed_figures(
+    call: Call, named: str | None
+) -> None:
+    words = ["--alpha", "0.3", *ASK[2:]]
+    labels = [] if named is None else ["--labels", named]
+    code, out, err = call("calibrate", "run", *words, "--loss", "differs", *labels, "--json")
+    assert json.loads(out)["certified"] is True, err
+    code, _, err = call("label", "run", *words, "--labels", "20", "--export", "none.jsonl")
+    assert code == 2
+    assert f"look 1 at these questions named {'--labels 10' if named else 'no --labels'}" in err
+    assert call("label", "run", *words, "--export", "sheet.jsonl")[0] == 0
+    assert log()[-1]["asked"].get("labels") == (None if named is None else 10)
+
+
 def test_gold_that_came_with_the_workload_is_used(tmp_path: Path, call: Call) -> None:
     before = calibrated(call)
     # Every third calibration question has gold: nobody need be asked about those.
@@ -448,6 +462,7 @@ def test_gold_that_came_with_the_workload_is_used(tmp_path: Path, call: Call) ->
         for checkpoint in row["checkpoints"]:
             checkpoint["correct"] = checkpoint["normalized"] == gold
     Path("run/probes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    forget_looks(Path("run"))
     found = calibrated(call)
     assert found["labels"]["workload"] > 0
     assert found["labels"]["more_labels"] < before["labels"]["more_labels"]

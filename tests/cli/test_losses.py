@@ -11,9 +11,8 @@ import pytest
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.cli.settings import overrides
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import open_source
-from tests.material import Call
+from tests.material import Call, looks_of
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,7 @@ def refused(call: Call, *words: str) -> str:
     assert (code, out) == (2, "")
     lines = [line for line in err.splitlines() if line.startswith(("stopadvisor: ", "Error: "))]
     assert len(lines) == 1, err
-    assert not read_ledger(open_source(RUN).folder)
+    assert not looks_of(open_source(RUN).folder)
     return lines[0]
 
 
@@ -48,9 +47,9 @@ def test_a_policy_may_promise_that_few_replies_differ(call: Call) -> None:
     assert certificate["loss"] == "differs"
     assert "at most 30 % of replies differ from what full" in certificate["claim"]
     assert load_policy("differs.json").content["certificate"] == certificate
-    first, second = read_ledger(open_source(RUN).folder)
-    assert (first.request.get("loss"), second.request["loss"]) == (None, "differs")
-    assert first.request["data"] != second.request["data"]  # the answers are in this one
+    first, second = looks_of(open_source(RUN).folder)
+    assert (first.asked.get("loss"), second.asked["loss"]) == (None, "differs")
+    assert first.asked["data"] != second.asked["data"]  # the answers are in this one
 
 
 def test_a_policy_may_promise_how_far_accuracy_falls(call: Call) -> None:
@@ -81,8 +80,8 @@ def test_several_promises_hold_of_one_rule_at_once(call: Call) -> None:
     )
     assert found["certificate"]["losses"] == first["lost"] == second["lost"]
     assert found["asked"] == "at most 30% lost; accuracy falls by at most 25%"
-    (look,) = read_ledger(open_source(RUN).folder)
-    assert look.request["also"] == [{"loss": "drop", "alpha": 0.25, "category": None}]
+    (look,) = looks_of(open_source(RUN).folder)
+    assert look.asked["also"] == [{"loss": "drop", "alpha": 0.25, "category": None}]
     assert calibrated(call, *limits, "--out", "both.json")["look"] == found["look"]  # the same look
 
 

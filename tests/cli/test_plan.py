@@ -150,7 +150,7 @@ def test_a_run_says_what_more_labels_would_buy(
     assert here["calibration"] == open_source(run).counts()["calibration"]
     assert [row["labels"] for row in rows] == sorted(row["labels"] for row in rows)
     assert rows[-1]["saving_pct"] > rows[0]["saving_pct"]
-    assert not (run / "ledger.json").exists()  # nothing was opened
+    assert not (run / "looks.jsonl").exists()  # nothing was opened
     assert main(["plan", str(run), "--alpha", "0.1"]) == 0
     assert "What more labels would buy" in capsys.readouterr().out
 

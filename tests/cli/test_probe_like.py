@@ -164,7 +164,7 @@ def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
     workload = tmp_path / "other-sums.jsonl"
     assert f"`stopadvisor probe {workload} --like policy.joblib`" in err
     assert "thinking tokens, other does not there; its budgets are 5 and 100" in err
-    assert not Path("other/ledger.json").exists()
+    assert not Path("other/looks.jsonl").exists()
     assert call("probe", workload, "--like", POLICY, "--out", "right")[0] == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.policy.folder import calibration_of, current_policy, newest_policy, own_name
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.policy.values import to_plain
-from tests.material import CERTIFY, Call, caller
+from tests.material import CERTIFY, Call, caller, forget_looks
 
 RUN = Path("runs/sums")
 FAST = ["--families", "confidence"]
@@ -26,8 +26,9 @@ def two_policies(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     root = tmp_path_factory.mktemp("promote")
     shutil.copytree(probed_run, root / RUN)
     words = ["calibrate", str(root / RUN), *FAST, *CERTIFY, "--quiet"]
-    assert main([*words, "--later-alpha", "0.3"]) == 0
-    assert main([*words, "--alpha", "0.3"]) == 0
+    assert main(words) == 0
+    forget_looks(root / RUN)
+    assert main([*words, "--alpha", "0.3", "--looks", "2"]) == 0
     return root
 
 
@@ -90,8 +91,8 @@ def test_a_calibration_that_is_nested_without_end_is_refused_in_one_line(call: C
 
 def test_the_run_is_calibrated_on_after_a_promotion(call: Call) -> None:
     answer(call, "promote", policy_of("15"))
-    found = answer(call, "calibrate", RUN, *FAST, *CERTIFY)
-    assert (found["alpha"], found["look"]["number"]) == (0.15, 1)
+    found = answer(call, "calibrate", RUN, *FAST, *CERTIFY, "--alpha", "0.3")
+    assert (found["alpha"], found["look"]["number"]) == (0.3, 1)
 
 
 def test_a_policy_of_before_keeps_a_file_of_its_own(call: Call) -> None:

@@ -189,7 +189,7 @@ def test_promote_brings_the_signature_along(probed: Call) -> None:
 def test_a_key_that_cannot_sign_spends_no_look(probed: Call) -> None:
     line = refused(probed, "calibrate", RUN, "--alpha", "0.05", "--sign", "own.pub")
     assert line.startswith("stopadvisor: own.pub: is a public key, which signs nothing")
-    assert not (RUN / "ledger.json").exists()
+    assert not (RUN / "looks.jsonl").exists()
     assert not list(RUN.glob("policy*"))
 
 

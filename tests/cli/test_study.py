@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from stopadvisor.paper.classifiers import CLASSIFIERS
-from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies import classifiers
 from stopadvisor.studies.registry import STUDIES
@@ -25,6 +24,7 @@ from tests.material import (
     edit_records,
     flip_calibration,
     keep_studies,
+    looks_of,
     make_run,
     write_archive,
 )
@@ -258,7 +258,7 @@ def test_no_study_shows_a_calibration_outcome_before_a_look(
     monkeypatch.setattr(classifiers, "CLASSIFIERS", CLASSIFIERS[:1])  # given what all are given
     words = ("all", "runs/sums", "--jobs", "1")
     before = studied(call, *words)
-    assert read_ledger(Path("runs/sums")) == []
+    assert looks_of(Path("runs/sums")) == []
     edit_records(Path("runs/sums"), flip_calibration)
     after = studied(call, *words)
     for old, new in zip(before["studies"], after["studies"], strict=True):
@@ -270,12 +270,12 @@ def test_no_study_shows_a_calibration_outcome_before_a_look(
 def test_opening_calibration_is_a_look_and_shows_all_questions(call: Call) -> None:
     closed = studied(call, "frontier", "runs/sums")
     opened = studied(call, "frontier", "runs/sums", "--open-calibration")
-    (look,) = read_ledger(Path("runs/sums"))
-    assert look.request["study"] == "frontier"
+    (look,) = looks_of(Path("runs/sums"))
+    assert look.asked["study"] == "frontier"
     assert closed["tables"][0]["columns"][1]["name"] == "questions"
     questions = [found["tables"][0]["rows"][0][1] for found in (closed, opened)]
     assert questions[0] < questions[1] == 120
     assert any("fit questions alone" in remark for remark in closed["remarks"])
     assert not any("fit questions alone" in remark for remark in opened["remarks"])
     studied(call, "ablation", "runs/sums", "--open-calibration")
-    assert len(read_ledger(Path("runs/sums"))) == 1  # open already
+    assert len(looks_of(Path("runs/sums"))) == 1  # open already

@@ -1,4 +1,4 @@
-"""`verify`: verdicts and exit codes, its fields, refusals, the ledger, what it says in words."""
+"""`verify`: verdicts and exit codes, its fields, refusals, looks, what it says in words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from stopadvisor.report.junit import write_junit
 from stopadvisor.report.words import share
 from stopadvisor.rules.drift import DRIFT_FEATURES, Drift
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.workload.questions import name_key
 from tests.material import (
@@ -32,6 +31,7 @@ from tests.material import (
     edit_records,
     flip_calibration,
     forget_looks,
+    looks_of,
     make_run,
     write_archive,
 )
@@ -277,7 +277,7 @@ def test_other_probes_are_refused_unless_as_a_transfer(
     assert (code, out) == (2, "")
     assert message in err
     assert "--transfer" in err
-    assert not (FRESH / "ledger.json").exists()  # refused before anything was opened
+    assert not (FRESH / "looks.jsonl").exists()  # refused before anything was opened
     found = verified(call, path, FRESH, "--transfer")
     assert found["transfer"] == "zero-shot"
     assert any(message in remark for remark in found["remarks"])
@@ -341,35 +341,35 @@ def test_a_full_budget_policy_holds_nothing_to_verify(call: Call) -> None:
 
 def test_opening_calibration_questions_is_a_look(call: Call) -> None:
     first = verified(call, POLICY, FRESH)
-    looks = read_ledger(FRESH)
-    assert [dict(look.request)["protocol"] for look in looks] == ["verify"]
+    looks = looks_of(FRESH)
+    assert [dict(look.asked)["protocol"] for look in looks] == ["verify"]
     split = load_policy(POLICY).content["split"]
     assert not set(looks[0].questions) & {*split["fit"], *split["calibration"]}
     assert any("recorded as a look" in remark for remark in first["remarks"])
     again = verified(call, POLICY, FRESH)
-    assert read_ledger(FRESH) == looks
+    assert looks_of(FRESH) == looks
     assert not any("recorded as a look" in remark for remark in again["remarks"])
 
 
 def test_test_only_leaves_them_closed(call: Call) -> None:
     found = verified(call, POLICY, FRESH, "--test-only")
-    assert read_ledger(FRESH) == []
+    assert looks_of(FRESH) == []
     edit_records(FRESH, flip_calibration)
     assert verified(call, POLICY, FRESH, "--test-only") == found
     # Its own run's calibration questions are left out anyhow.
-    before = read_ledger(RUN)
+    before = looks_of(RUN)
     whole, part = verified(call, POLICY, RUN), verified(call, POLICY, RUN, "--test-only")
     assert (whole["part"], part["part"], part["n_left_out"]) == ("all", "test", 0)
     for name in ("n", "losses", "total_saving_ci95", "drift"):
         assert whole[name] == part[name]
-    assert read_ledger(RUN) == before
+    assert looks_of(RUN) == before
 
 
 def test_a_run_put_back_as_a_whole_does_not_hold_the_policy_s_look(call: Call) -> None:
     assert not any(
         "does not hold the look" in text for text in verified(call, POLICY, RUN)["remarks"]
     )
-    forget_looks(RUN)  # ledger, calibration and the run's own note
+    forget_looks(RUN)  # the log and the run's own note
     (remark,) = [t for t in verified(call, POLICY, RUN)["remarks"] if "does not hold the look" in t]
     assert load_policy(POLICY).content["certificate"]["ledger_head"][:8] in remark
 
@@ -430,7 +430,7 @@ def test_archives(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert np.isfinite(other["total_saving_pct"])
     # The look at b.npz is on record, because a certificate from there would come after it.
     (folder,) = Path("runs").glob("b-archive-*")
-    assert [look.opened for look in read_ledger(folder)] == [True]
+    assert [look.opened for look in looks_of(folder)] == [True]
 
 
 def test_archives_with_ids_know_the_questions_of_other_archives(

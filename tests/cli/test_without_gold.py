@@ -13,9 +13,8 @@ import pytest
 
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import open_source
-from tests.material import Call, caller, edit_records, make_run, write_archive
+from tests.material import Call, caller, edit_records, looks_of, make_run, write_archive
 
 pytestmark = pytest.mark.slow
 
@@ -260,4 +259,4 @@ def test_what_takes_gold_is_one_line_and_no_look(
     lines = [line for line in err.splitlines() if line.startswith("stopadvisor: ")]
     assert len(lines) == 1, err
     assert said in lines[0]
-    assert not read_ledger(RUN)
+    assert not looks_of(RUN)

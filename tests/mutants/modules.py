@@ -23,8 +23,8 @@ TESTS: dict[str, str] = {
     "policy/stepper": "policy/test_stepper policy/test_golden",
     "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
     "policy/values": "policy/test_load_limits policy/test_frozen policy/test_hostile",
-    "runs/chain": "runs/test_ledger",
-    "runs/ledger": "runs/test_ledger runs/test_neighbours certification/test_looks",
+    "runs/look_log": "runs/test_look_log runs/test_neighbours certification/test_looks",
+    "runs/look_rules": "runs/test_look_log runs/test_neighbours certification/test_looks",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
         "certification/test_groups certification/test_transfer certification/test_labelling"
@@ -50,9 +50,6 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds upper_limit: max(losses / n, 1e-12) -> max(losses / n, 1": (
         "limits are searched to about 1e-12"
     ),
-    "stats/bounds labels_needed: scipy.stats.binom.cdf(most, sizes, expected_risk) >=": (
-        "differs at equality, by rounding"
-    ),
     "stats/bounds upper_limit: excess(low) <= 0 -> excess(low) < 0": (
         "differs at equality, by rounding"
     ),
@@ -68,11 +65,6 @@ EQUIVALENT: dict[str, str] = {
     "stats/group_test GroupTest.labels_needed: high > _MOST_GROUPS -> high >=": (
         "doublings from 8 never are a million"
     ),
-    "stats/bounds labels_needed: ceiling = 16 ->": "the search begins a size later",
-    "stats/bounds labels_needed: 2 * ceiling -> 3 * ceiling (2)": (
-        "the search ends at a larger size, and all below it are looked at"
-    ),
-    "stats/bounds labels_needed: ceiling + 1 ->": "another tooth of the saw is as good a witness",
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
     "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"

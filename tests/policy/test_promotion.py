@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.folder import calibration_of, promote, put
 from stopadvisor.policy.frozen import build_policy, load_policy
-from stopadvisor.runs.ledger import CALIBRATION
+from stopadvisor.runs.directory import CALIBRATION
 from tests.policy_content import example_content, full_budget_content
 
 ROOT = Path(__file__).resolve().parents[2]

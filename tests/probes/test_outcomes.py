@@ -17,8 +17,9 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, GradedTable, Outcomes
 from stopadvisor.rules.costs import Costing
-from stopadvisor.runs.access import open_all, open_test
-from stopadvisor.runs.ledger import Look, LookRequest, hand_out, take_looks
+from stopadvisor.runs.access import hand_out, open_all, open_test
+from stopadvisor.runs.look_log import Look, digests_of
+from stopadvisor.runs.look_rules import LookRequest, take_look
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
 from tests.populations import FREE_FORM, regraded
@@ -106,22 +107,23 @@ def test_only_runs_unseals() -> None:
         for path in (ROOT / "stopadvisor").rglob("*.py")
         if ".unseal(" in path.read_text(encoding="utf-8")
     }
-    assert callers == {"runs/access.py", "runs/ledger.py", "runs/sources.py"}
+    assert callers == {"runs/access.py", "runs/sources.py"}
 
 
-def test_the_ledger_hands_out_what_a_look_is_about(tmp_path: Path) -> None:
+def test_a_look_opens_what_it_is_about(tmp_path: Path) -> None:
     source = open_source(make_run(tmp_path / "run", 60))
     sealed = source.part("calibration")
     assert not hasattr(sealed, "correct")
     assert "_outcomes" not in repr(sealed)
     assert type(source.part("fit")) is FitQuestions
     assert type(open_test(source)) is GradedTable
-    (look,) = take_looks(source.folder, [LookRequest(sealed.keys[1:], {}, 0.05)])
+    look = take_look(source.folder, LookRequest(digests_of(sealed.keys[1:]), {}, 0.05))
     with pytest.raises(CalibrationError, match="look 1 is not about 1 of these questions"):
         hand_out(sealed, look)
     with pytest.raises(CalibrationError, match="nobody has seen"):
         open_all(source)
-    (look,) = take_looks(source.folder, [LookRequest(sealed.keys, {}, 0.05, shows=True)])
+    shown = LookRequest(digests_of(sealed.keys), {"standing": {}}, 0.05)
+    look = take_look(source.folder, shown)
     assert isinstance(look, Look)
     found = hand_out(sealed, look)
     assert type(found) is CalibrationQuestions

@@ -13,7 +13,7 @@ from stopadvisor.collection.schedule import ProbeCost
 from stopadvisor.policy.folder import Promotion
 from stopadvisor.probes.plan import Check
 from stopadvisor.rules.drift import Drift
-from stopadvisor.runs.checks import PolicyCheck
+from stopadvisor.runs.policy_checks import PolicyCheck
 
 __all__ = ["PREFLIGHT", "PROMOTION", "VERIFIED"]
 

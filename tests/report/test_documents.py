@@ -21,7 +21,8 @@ from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.documents.calibrate import calibration_document
 from stopadvisor.report.documents.inspect import policy_document
-from stopadvisor.runs.ledger import LookRequest, take_looks
+from stopadvisor.runs.look_log import digests_of
+from stopadvisor.runs.look_rules import LookRequest, take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import make_run, write_archive
 from tests.policy_content import example_contents
@@ -108,7 +109,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     assessment = deploy(source, alpha=alpha)
     table = source.part("calibration").unseal()
     calibration = calibrate(assessment.choice, table.as_calibration())
-    (look,) = take_looks(tmp_path, [LookRequest(table.keys, {}, 0.05)])
+    look = take_look(tmp_path, LookRequest(digests_of(table.keys), {}, 0.05))
     content = build_policy(
         policy_content(
             source, assessment.choice, calibration, assessment.profile, look, alpha=alpha

@@ -179,9 +179,7 @@ def test_calibrate_inspect_and_verify(
         answer(capsys, "verify", policy, runs / "new", "--test-only"),
         answer(capsys, "verify", visible["policy"], runs / "apart" / "visible", "--test-only"),
     ]
-    transferred = answer(
-        capsys, "calibrate", *CERTIFY, runs / "new", "--from", policy, "--compare", *ALPHA, *rule
-    )
+    transferred = answer(capsys, "calibrate", *CERTIFY, runs / "new", "--from", policy, *ALPHA)
     refused = answer(capsys, "calibrate", *CERTIFY, runs / "old", "--alpha", "0.002", *rule)
     assert transferred["certificate"]
     assert refused["refusal"]

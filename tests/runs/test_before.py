@@ -1,9 +1,7 @@
-"""A run directory of the first day, with its policy and its ledger, under today's code."""
+"""A run directory of the first day, with its policy and its looks, under today's code."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import lzma
 import shutil
 from pathlib import Path
@@ -15,8 +13,8 @@ from stopadvisor.runs.sources import open_source
 from tests.material import Call, caller
 
 FIRST = Path(__file__).parents[1] / "testdata" / "runs" / "first"
-"""240 sums and the bundled model, probed, assessed and calibrated on 2026-11-21, before the ledger
-was a chain and policies had schema 2."""
+"""240 sums and the bundled model, probed, assessed and calibrated on 2026-11-21, before looks
+were a log and policies had schema 2."""
 CALIBRATE = ("calibrate", "run", "--families", "confidence", "--despite-advice", "--quiet")
 
 
@@ -48,16 +46,7 @@ def test_its_policy_loads_with_its_certificate(run: Path) -> None:
     assert policy.start() is not None
 
 
-def test_the_look_that_was_taken_counts(run: Path, call: Call) -> None:
-    old = (run / "ledger.json").read_bytes()
-    policy = (run / "policy.joblib").read_bytes()
-    assert call("assess", "run", "--families", "confidence", "--no-report", "--quiet")[0] == 0
-    code, _, err = call(*CALIBRATE, "--alpha", "0.15")
-    assert code == 2
-    assert "look 1 at these calibration questions" in err
-    # The same settings are the same look; nothing of the old policy is lost.
-    assert call(*CALIBRATE, "--alpha", "0.2", "--allow-large-alpha")[0] == 0
-    ledger = json.loads((run / "ledger.json").read_bytes())
-    assert ledger["entries"][0]["kind"] == "taken over"
-    assert ledger["entries"][0]["sha256"] == hashlib.sha256(old).hexdigest()
-    assert policy in [path.read_bytes() for path in run.glob("*.joblib")]
+def test_its_looks_are_not_read_any_more(run: Path, call: Call) -> None:
+    code, out, err = call(*CALIBRATE, "--alpha", "0.15")
+    assert (code, out) == (2, "")
+    assert "ledger.json: looks recorded by stopadvisor 0.1.0 are not read any more" in err

@@ -40,10 +40,10 @@ class _LookFields(TypedDict):
         "Looks on record at other questions of the run, or at other probes of these in runs "
         "beside it.",
     ]
-    head: Annotated[str, "Its entry in the run's ledger."]
+    head: Annotated[str, "Digest of its line in the run's looks.jsonl."]
     opened: Annotated[
         bool,
-        "Whether its figures are shown: those of a certificate, of declared looks and of the last "
+        "Whether its figures are shown: those of a certificate, of labelling and of the last "
         "planned one. Of any other look it is said that it failed, and no more.",
     ]
 

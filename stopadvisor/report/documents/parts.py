@@ -135,9 +135,7 @@ class CertificateFields(TypedDict):
         "beside it.",
     ]
     planned_looks: Annotated[int | None, "Looks planned beforehand."]
-    ledger_head: NotRequired[
-        Annotated[str, "Entry of this look in the run's ledger; not in older policies."]
-    ]
+    ledger_head: NotRequired[Annotated[str, "Digest of this look's line in the run's looks.jsonl."]]
     provenance: NotRequired[
         Annotated[ProvenanceFields, "What it was computed from; not in older policies."]
     ]

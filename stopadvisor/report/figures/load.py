@@ -1,7 +1,7 @@
 """From a source and its documents to all that a report shows: what may be shown, and the texts.
 
 Reads the run's files and never the model.  Calibration outcomes are taken up only where a
-``calibration.json`` and its look in the ledger say that they are open.
+``calibration.json`` and its look say that they are open.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from stopadvisor.report.figures.data import Figures
 from stopadvisor.report.figures.deploy import deploy_figures
 from stopadvisor.report.figures.examples import Texts
 from stopadvisor.report.figures.paper import paper_figures
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import CALIBRATION, RunDirectory
 from stopadvisor.runs.imported import IMPORTED
-from stopadvisor.runs.ledger import CALIBRATION
 from stopadvisor.runs.sources import Source, read_calibration
 from stopadvisor.workload.questions import read_workload
 

@@ -1,18 +1,18 @@
 """Policies that were held against a run's questions: how many, and what each verdict may claim.
 
 The best of several policies on the same questions may be best by luck, so `verify` enters each one
-in the ledger before it reads an outcome.  Knows no policy but its digest.
+in the log of looks before it reads an outcome.  Knows no policy but its digest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stopadvisor.errors import CalibrationError
-from stopadvisor.runs.chain import Entry, timestamp
-from stopadvisor.runs.ledger import Ledger
+from stopadvisor.runs.look_log import digests_of, read_log, timestamp, write_rows
 
 __all__ = ["PolicyCheck", "record_check"]
 
@@ -34,57 +34,51 @@ class PolicyCheck:
 
 
 def record_check(
-    folder: Path, policy: str, questions: Sequence[str], *, delta: float, planned: int | None
+    folder: Path, policy: str, questions: Iterable[str], *, delta: float, planned: int | None
 ) -> PolicyCheck:
     """Record that a policy is held against questions, before an outcome is read.
 
     The same policy on the same questions is the same check.
-
 
     Raises
     ------
     CalibrationError
         Planned policies are used up, or declared too late.
     """
-    ledger = Ledger.read(folder)
-    keys = sorted(set(questions))
-    earlier: list[Entry] = []
-    for entry in ledger.entries:
-        if entry["kind"] != "check":
-            continue
-        if (entry["policy"], entry["questions"]) == (policy, keys):
-            if planned not in (None, entry["planned"]):
+    keys = list(digests_of(questions))
+    earlier: list[Mapping[str, Any]] = []
+    for row in read_log(folder).checks:
+        if (row["policy"], row["questions_sha256"]) == (policy, keys):
+            if planned not in (None, row["planned"]):
                 break
-            return _check(earlier, entry)
-        if set(keys) & set(entry["questions"]):
-            earlier.append(entry)
+            return _policy_check(earlier, row)
+        if set(keys) & set(row["questions_sha256"]):
+            earlier.append(row)
     first = earlier[0]["planned"] if earlier else planned
-    if planned is None:
-        planned = first
-    if planned != first or any(entry["planned"] != planned for entry in earlier):
+    planned = first if planned is None else planned
+    if planned != first or any(row["planned"] != planned for row in earlier):
         raise CalibrationError(
             f"policies must be declared with the first one, got --policies {planned} after "
             f"{len(earlier)} without that plan"
         )
-    others = {entry["policy"] for entry in earlier} - {policy}
-    if planned is not None and len(others) >= planned:
+    if planned is not None and len({row["policy"] for row in earlier} - {policy}) >= planned:
         raise CalibrationError(
             f"all {planned} planned policies were checked on these questions; a further one needs "
             "fresh questions"
         )
-    body = {
-        "kind": "check",
+    row = {
         "policy": policy,
-        "questions": keys,
+        "questions_sha256": keys,
         "delta": delta,
         "planned": planned,
-        "created": timestamp(),
+        "time": timestamp(),
     }
-    return _check(earlier, ledger.write(folder, [body]).entries[-1])
+    write_rows(folder, [row])
+    return _policy_check(earlier, row)
 
 
-def _check(earlier: Sequence[Entry], entry: Entry) -> PolicyCheck:
-    deltas = {row["policy"]: row["delta"] for row in (*earlier, entry)}
-    planned = entry["planned"]
+def _policy_check(earlier: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> PolicyCheck:
+    deltas = {each["policy"]: each["delta"] for each in (*earlier, row)}
+    planned = row["planned"]
     spent = sum(delta / (planned or 1) for delta in deltas.values())
     return PolicyCheck(len(deltas), planned, min(spent, 1.0))

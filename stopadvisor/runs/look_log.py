@@ -1,0 +1,358 @@
+"""The log of looks: who opened calibration outcomes, when, and what is left to claim.
+
+Every look at the same calibration questions spends error probability.  ``looks.jsonl`` in a run has
+a line for each, written and synced under the run's lock before an outcome is handed out.  It shows
+accidents: the run notes how many lines there were and their digest, and every look holds the
+digests of the questions and of the lines of ``probes.jsonl`` that it opened.  It is no protection
+against somebody who forges both; signatures are.  Knows no rule and no bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.json_text import parse_json
+from stopadvisor.runs.directory import ARCHIVE, MANIFEST, digest_of
+from stopadvisor.runs.storage import (
+    append,
+    encode,
+    is_object,
+    set_aside_tail,
+    write_json_atomically,
+)
+
+__all__ = [
+    "LOOKS",
+    "Look",
+    "LookLog",
+    "as_recorded",
+    "digests_of",
+    "has_looks",
+    "read_log",
+    "record_regraded",
+    "record_result",
+    "record_shown",
+    "row_of",
+    "timestamp",
+    "write_rows",
+]
+
+LOOKS = "looks.jsonl"
+_PARTIAL = "looks.partial"
+_FIRST = "ledger.json"
+"""Looks as 0.1.0 recorded them."""
+_NOTE = "looks"
+"""Field of the manifest, or of an archive's note: how many lines there were, and their digest."""
+
+
+def timestamp() -> str:
+    """Say what time it is, in ISO 8601; ``SOURCE_DATE_EPOCH`` rules it where it is set.
+
+    Raises
+    ------
+    CalibrationError
+        ``SOURCE_DATE_EPOCH`` is no number of seconds.
+    """
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given is None:
+        return datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(int(given), UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError) as error:
+        raise CalibrationError(
+            f"SOURCE_DATE_EPOCH must be whole seconds since 1970, got {given!r}"
+        ) from error
+
+
+def digests_of(keys: Iterable[str]) -> tuple[str, ...]:
+    """Digests of different questions, in an order of their own."""
+    return tuple(sorted({digest_of(key) for key in keys}))
+
+
+def as_recorded(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they will be read back: tuples become lists."""
+    return dict(parse_json(json.dumps(dict(asked), allow_nan=False)))
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at calibration outcomes."""
+
+    number: int
+    """Looks so far at any of these questions, this one included; looks at the same probes in runs
+    next to this one count."""
+    planned: int | None
+    """Looks declared beforehand; None: one at a time."""
+    delta: float
+    """Error probability that the certificate was to have."""
+    spent: float
+    """Error probability of all looks so far: k·delta, or delta if they were planned."""
+    asked: Mapping[str, Any]
+    """Settings of the look: alpha, serving, families …; ``data`` is the hash of the probes."""
+    questions: tuple[str, ...]
+    """Digests of the questions that it opened."""
+    lines: tuple[str, ...]
+    """Digests of the lines of ``probes.jsonl`` that it opened."""
+    created: str
+    """When it was taken, in ISO 8601."""
+    elsewhere: int = 0
+    """Looks by then at other questions of this run, or at other probes of these in runs next to
+    it."""
+    head: str = ""
+    """Digest of its line."""
+    certified: bool | None = None
+    """Whether it ended in a certificate; None where that was never recorded."""
+
+    @property
+    def test_delta(self) -> float:
+        """Error probability that this look may use up."""
+        return self.delta if self.planned is None else self.delta / self.planned
+
+    @property
+    def shows(self) -> bool:
+        """Whether its figures were to be shown whatever came of it.
+
+        Those of labelling, of whatever is no certificate, and of the last planned look, after which
+        none can come.
+        """
+        by_itself = "asking" in self.asked or "standing" in self.asked
+        return by_itself or self.number == self.planned
+
+    @property
+    def opened(self) -> bool:
+        """Whether figures of its questions were shown; else at most that it failed."""
+        return self.shows or self.certified is True
+
+    @property
+    def confidence(self) -> float:
+        """Confidence of this look's certificate, by the union bound over looks."""
+        return 1 - self.spent
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LookLog:
+    """What a run's log holds."""
+
+    looks: tuple[Look, ...] = ()
+    """Oldest first."""
+    shown: frozenset[str] = frozenset()
+    """Digests of questions whose outcomes were shown as those of fit questions."""
+    checks: tuple[Mapping[str, Any], ...] = ()
+    """Policies that were held against questions."""
+    regraded: Mapping[str, str] = field(default_factory=dict)
+    """Lines of probes that were graded again: their digests before and after."""
+
+    def at(self, questions: Iterable[str]) -> list[Look]:
+        """Looks at any of these questions, oldest first."""
+        mine = set(questions)
+        return [look for look in self.looks if mine & set(look.questions)]
+
+    def missing(self, lines: Iterable[str]) -> Iterator[tuple[Look, int]]:
+        """Looks of which lines are gone or changed, with how many.
+
+        Parameters
+        ----------
+        lines : iterable of str
+            Digests of the lines that there are.
+        """
+        there = set(lines)
+        for look in self.looks:
+            if gone := sum(not self._stands(line, there) for line in look.lines):
+                yield look, gone
+
+    def _stands(self, line: str, there: set[str]) -> bool:
+        known = set()
+        while line not in there and line not in known:
+            known.add(line)
+            line = self.regraded.get(line, line)
+        return line in there
+
+
+def read_log(folder: Path) -> LookLog:
+    """Read and check the log of a run directory; empty where nobody has looked.
+
+    Raises
+    ------
+    ProbeError
+        It is damaged, was changed, was taken away or was put back to an earlier state; a
+        certificate cannot be trusted without it.
+    """
+    found = LookLog()
+    for number, line in enumerate(_checked_lines(folder), start=1):
+        try:
+            found = _with(found, parse_json(line), hashlib.sha256(line).hexdigest())
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ProbeError(
+                f"{folder / LOOKS}: line {number} is damaged: {error!r}; {_PUT_BACK}"
+            ) from error
+    return found
+
+
+_PUT_BACK = (
+    "put back the log of looks that belongs to this run (where the run was copied: that of the run "
+    "it was copied from), or probe into another --out"
+)
+
+
+def has_looks(folder: Path) -> bool:
+    """Whether a folder holds a log of looks, or notes that it did."""
+    noted = _content(_note_of(folder)).get(_NOTE) is not None
+    return noted or (folder / LOOKS).exists() or (folder / _FIRST).exists()
+
+
+def _checked_lines(folder: Path) -> list[bytes]:
+    path = folder / LOOKS
+    if (folder / _FIRST).exists():
+        raise ProbeError(
+            f"{folder / _FIRST}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
+            "with 0.1.0, or probe into another --out"
+        )
+    lines = _lines(path)
+    note = _content(_note_of(folder)).get(_NOTE)
+    if note is None:
+        return lines
+    try:
+        n_noted, digest = int(note["lines"]), str(note["sha256"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise ProbeError(f"{folder}: its note of the log of looks is damaged: {error!r}") from error
+    # A process killed between line and note leaves more lines than are noted.
+    if _digest(lines[:n_noted]) != digest:
+        what = "is missing" if not lines else "was changed, or put back to an earlier state"
+        raise ProbeError(
+            f"{path}: the log of looks {what}: the run notes {n_noted} line(s) of another digest; "
+            f"{_PUT_BACK}"
+        )
+    return lines
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        *whole, tail = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ProbeError(f"{path}: cannot read: {error.strerror or error}") from error
+    return [*whole, tail] if is_object(tail) else whole
+
+
+def _digest(lines: Sequence[bytes]) -> str:
+    return hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+
+
+def _with(log: LookLog, row: Mapping[str, Any], head: str) -> LookLog:
+    """The log with one more line."""
+    if "asked" in row:
+        look = Look(
+            row["look"],
+            row["planned"],
+            row["delta"],
+            row["spent"],
+            row["asked"],
+            tuple(row["questions_sha256"]),
+            tuple(row["lines_sha256"]),
+            row["time"],
+            row["elsewhere"],
+            head,
+        )
+        return replace(log, looks=(*log.looks, look))
+    if "certified" in row:
+        looks = list(log.looks)
+        place = [look.head for look in looks].index(row["of"])
+        looks[place] = replace(looks[place], certified=row["certified"])
+        return replace(log, looks=tuple(looks))
+    if "policy" in row:
+        return replace(log, checks=(*log.checks, row))
+    if "regraded" in row:
+        return replace(log, regraded={**log.regraded, **row["regraded"]})
+    return replace(log, shown=log.shown | set(row["shown_sha256"]))
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append lines, then note them in the run; whoever calls has read the log."""
+    path = folder / LOOKS
+    set_aside_tail(path, folder / _PARTIAL)
+    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    append(path, encode(text))
+    if note := _note_of(folder):
+        lines = _lines(path)
+        noted = {"lines": len(lines), "sha256": _digest(lines)}
+        write_json_atomically(note, {**_content(note), _NOTE: noted})
+
+
+def _note_of(folder: Path) -> Path | None:
+    found = (folder / name for name in (MANIFEST, ARCHIVE))
+    return next((path for path in found if path.exists()), None)
+
+
+def _content(note: Path | None) -> dict[str, Any]:
+    try:
+        return {} if note is None else dict(parse_json(note.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ProbeError(f"{note}: cannot read: {error}") from error
+
+
+def row_of(look: Look) -> dict[str, Any]:
+    """The line of a look, as JSON values."""
+    return {
+        "look": look.number,
+        "time": look.created,
+        "asked": look.asked,
+        "questions_sha256": look.questions,
+        "lines_sha256": look.lines,
+        "delta": look.delta,
+        "planned": look.planned,
+        "spent": look.spent,
+        "elsewhere": look.elsewhere,
+    }
+
+
+def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
+    """Record whether a look ended in a certificate, before the result is shown; return it so.
+
+    One that failed may still end in a certificate, once labels were added for it.
+    """
+    log = read_log(folder)
+    known = next(each for each in log.looks if each.head == look.head)
+    if known.certified is None or (certified and not known.certified):
+        write_rows(folder, [{"of": look.head, "certified": certified, "time": timestamp()}])
+        return replace(known, certified=certified)
+    return known
+
+
+def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
+    """Record that outcomes of questions are shown as fit questions, in so far as it is new."""
+    if new := sorted(set(digests_of(questions)) - read_log(folder).shown):
+        write_rows(folder, [{"shown_sha256": new, "by": by, "time": timestamp()}])
+
+
+def record_regraded(folder: Path, before: Sequence[str], after: Sequence[str]) -> None:
+    """Record that lines of probes are about to be graded again, where looks have opened them.
+
+    Parameters
+    ----------
+    before, after : sequence of str
+        Digests of all lines, in the order of the file.
+    """
+    log = read_log(folder)
+    opened = {line for look in log.looks for line in look.lines} | set(log.regraded.values())
+    changed = {
+        old: new
+        for old, new in zip(before, after, strict=True)
+        if old != new and old in opened and log.regraded.get(old) != new
+    }
+    if changed:
+        write_rows(folder, [{"regraded": changed, "time": timestamp()}])

@@ -1,0 +1,404 @@
+"""The log of looks: what each look may still claim, and which accidents it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.errors import CalibrationError, OutputError, ProbeError
+from stopadvisor.runs import look_log, look_rules
+from stopadvisor.runs.look_log import (
+    LOOKS,
+    Look,
+    digests_of,
+    read_log,
+    record_regraded,
+    record_result,
+    record_shown,
+)
+from stopadvisor.runs.look_rules import LookRequest
+from stopadvisor.stats.bounds import Certified, certify
+from stopadvisor.stats.intervals import exact_interval
+
+ALPHA_10 = {"alpha": 0.1, "families": ("learned", "confidence")}
+ALPHA_15 = {"alpha": 0.15, "families": ("learned", "confidence")}
+
+
+def take_look(
+    folder: Path,
+    questions: Sequence[str],
+    asked: Mapping[str, Any],
+    *,
+    delta: float,
+    planned: int | None = None,
+    lines: Sequence[str] = (),
+) -> Look:
+    folder.mkdir(exist_ok=True)
+    ask = LookRequest(digests_of(questions), asked, delta, planned, tuple(lines))
+    return look_rules.take_look(folder, ask)
+
+
+def looks(folder: Path) -> list[Look]:
+    return list(read_log(folder).looks)
+
+
+def test_every_further_look_costs_its_delta(tmp_path: Path) -> None:
+    first = take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05)
+    second = take_look(tmp_path, ["a", "b"], ALPHA_15, delta=0.05)
+    third = take_look(tmp_path, ["a", "b"], {"alpha": 0.2}, delta=0.01)
+    assert [look.number for look in (first, second, third)] == [1, 2, 3]
+    assert [look.test_delta for look in (first, second, third)] == [0.05, 0.05, 0.01]
+    confidences = [look.confidence for look in (first, second, third)]
+    assert confidences == pytest.approx([0.95, 0.90, 0.89])
+
+
+def test_the_same_request_on_the_same_questions_is_the_same_look(tmp_path: Path) -> None:
+    first = take_look(tmp_path, ["b", "a"], ALPHA_10, delta=0.05)
+    take_look(tmp_path, ["a", "b"], ALPHA_15, delta=0.05)
+    again = take_look(tmp_path, ["a", "b", "a"], ALPHA_10, delta=0.05)
+    assert again == first
+    assert again.confidence == 0.95
+    assert len(looks(tmp_path)) == 2
+    assert take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.01).number == 3  # another delta
+
+
+def test_planned_looks_share_delta_and_run_out(tmp_path: Path) -> None:
+    taken = [
+        take_look(tmp_path, ["a"], {"alpha": k / 10}, delta=0.06, planned=3) for k in (1, 2, 3)
+    ]
+    assert [look.test_delta for look in taken] == pytest.approx([0.02] * 3)
+    assert [look.confidence for look in taken] == pytest.approx([0.94] * 3)
+    with pytest.raises(CalibrationError, match="all 3 planned looks"):
+        take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.06)
+    # A plan holds without being named again, and cannot be stretched.
+    with pytest.raises(CalibrationError, match="must be declared with the first look"):
+        take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.06, planned=4)
+    with pytest.raises(CalibrationError, match="share one delta"):
+        take_look(tmp_path, ["a"], {"alpha": 0.4}, delta=0.05)
+
+
+def test_a_plan_comes_before_the_first_look(tmp_path: Path) -> None:
+    take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    for request in (ALPHA_15, ALPHA_10):  # not even for the look that was taken already
+        with pytest.raises(CalibrationError, match="must be declared with the first look"):
+            take_look(tmp_path, ["a"], request, delta=0.05, planned=2)
+
+
+def test_looks_count_where_questions_overlap(tmp_path: Path) -> None:
+    take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05)
+    assert take_look(tmp_path, ["c", "d"], ALPHA_10, delta=0.05).confidence == 0.95
+    more = take_look(tmp_path, ["b", "c"], ALPHA_10, delta=0.05)  # met both
+    assert more.number == 3
+    assert more.confidence == pytest.approx(0.85)
+    assert [look.number for look in read_log(tmp_path).at(digests_of(["a"]))] == [1]
+    assert len(read_log(tmp_path).at(digests_of(["b"]))) == 2
+
+
+def test_sets_under_different_plans_do_not_mix(tmp_path: Path) -> None:
+    take_look(tmp_path, ["a"], ALPHA_10, delta=0.05, planned=3)
+    take_look(tmp_path, ["b"], ALPHA_10, delta=0.05)
+    with pytest.raises(CalibrationError, match="declared with the first look"):
+        take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05)
+
+
+def test_no_confidence_left_is_refused_and_not_recorded(tmp_path: Path) -> None:
+    take_look(tmp_path, ["a"], ALPHA_10, delta=0.6)
+    with pytest.raises(CalibrationError, match="leaves no confidence"):
+        take_look(tmp_path, ["a"], ALPHA_15, delta=0.4)
+    assert len(looks(tmp_path)) == 1
+
+
+def test_a_look_is_a_line_with_what_it_opened(tmp_path: Path) -> None:
+    look = take_look(tmp_path, ["b", "a"], ALPHA_10, delta=0.05, lines=["2" * 16, "1" * 16])
+    (line,) = (tmp_path / LOOKS).read_text(encoding="utf-8").splitlines()
+    row = json.loads(line)
+    assert list(row) == [
+        *("look", "time", "asked", "questions_sha256", "lines_sha256"),
+        *("delta", "planned", "spent", "elsewhere"),
+    ]
+    assert row["look"] == 1
+    assert row["asked"] == {"alpha": 0.1, "families": ["learned", "confidence"]}
+    assert row["questions_sha256"] == list(digests_of(["a", "b"]))
+    assert row["lines_sha256"] == ["1" * 16, "2" * 16]
+    assert looks(tmp_path) == [look]
+
+
+def test_no_log_is_no_look(tmp_path: Path) -> None:
+    assert looks(tmp_path) == []
+
+
+def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
+    """Trying again on fresh questions until it passes leaves a trace."""
+    for number, question in enumerate("abc"):
+        look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
+        assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
+    ask = LookRequest(digests_of(["d"]), ALPHA_10, 0.05, elsewhere=2)
+    assert look_rules.take_look(tmp_path, ask).elsewhere == 5
+
+
+# --- What may follow ------------------------------------------------------------------------------
+
+
+def test_a_look_for_other_settings_comes_after_failures_alone(tmp_path: Path) -> None:
+    first = take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05)
+    record_result(tmp_path, first, certified=False)
+    second = take_look(tmp_path, ["a", "b"], ALPHA_15, delta=0.05)
+    assert record_result(tmp_path, second, certified=True).opened
+    with pytest.raises(CalibrationError, match=r"look 2 at these .* ended in a certificate"):
+        take_look(tmp_path, ["b", "c"], {"alpha": 0.2}, delta=0.05)
+    assert [look.certified for look in looks(tmp_path)] == [False, True]
+    assert take_look(tmp_path, ["c"], {"alpha": 0.2}, delta=0.05).number == 1
+    # The settings that certified were not chosen by what they showed: corrected labels are a look.
+    again = take_look(tmp_path, ["a", "b"], ALPHA_15 | {"data": "corrected"}, delta=0.05)
+    assert again.number == 3
+    assert again.confidence == pytest.approx(0.85)
+
+
+def test_sharing_delta_alone_does_not_make_a_look_after_a_certificate_right(tmp_path: Path) -> None:
+    first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.06, planned=3)
+    assert not first.opened
+    record_result(tmp_path, first, certified=True)
+    with pytest.raises(CalibrationError, match="ended in a certificate"):
+        take_look(tmp_path, ["a"], ALPHA_15, delta=0.06)
+
+
+def test_shown_outcomes_leave_the_settings_that_stood(tmp_path: Path) -> None:
+    asked = {"protocol": "paper", "standing": {"alpha": 0.15}}
+    assert take_look(tmp_path, ["a"], asked, delta=0.05).opened
+    with pytest.raises(CalibrationError, match=r"showed their outcomes \(paper\)"):
+        take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    assert take_look(tmp_path, ["a"], ALPHA_15, delta=0.05).confidence == pytest.approx(0.9)
+
+
+def test_what_shows_outcomes_settles_nothing_for_later_looks(tmp_path: Path) -> None:
+    """Only what stood before a certificate may follow it, not what was looked at after it."""
+    first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    record_result(tmp_path, first, certified=True)
+    take_look(tmp_path, ["a"], {"protocol": "verify", "standing": ALPHA_15}, delta=0.05)
+    with pytest.raises(CalibrationError, match=r"look 1 at these .* ended in a certificate"):
+        take_look(tmp_path, ["a"], ALPHA_15 | {"data": "corrected"}, delta=0.05)
+    assert take_look(tmp_path, ["a"], ALPHA_10 | {"data": "corrected"}, delta=0.05).number == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, {"labels": 30}), ({"labels": 30}, {"labels": 40})]
+)
+def test_how_many_labels_count_is_settled_before_a_figure_is_shown(
+    tmp_path: Path, before: dict[str, int], after: dict[str, int]
+) -> None:
+    """Differing replies that a certificate showed would tell which number certifies most."""
+    asked = {"alpha": 0.1, "loss": "differs"} | before
+    first = take_look(tmp_path, ["a"], asked, delta=0.05)
+    record_result(tmp_path, first, certified=True)
+    with pytest.raises(CalibrationError, match="ended in a certificate"):
+        take_look(tmp_path, ["a"], {"alpha": 0.1, "asking": "x"} | after, delta=0.05)
+    labelling = {"alpha": 0.1, "asking": "x"} | before
+    assert take_look(tmp_path, ["a"], labelling, delta=0.05).number == 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "asking", "follows"),
+    [("differs", True, True), ("differs", False, False), ("drop", True, False)],
+)
+def test_who_certified_what_differs_may_label_few_for_what_is_lost(
+    tmp_path: Path, loss: str, asking: bool, follows: bool
+) -> None:
+    first = take_look(tmp_path, ["a"], {"alpha": 0.1, "loss": loss}, delta=0.05)
+    record_result(tmp_path, first, certified=True)
+    wanted = {"alpha": 0.1} | ({"asking": "200 labels"} if asking else {})
+    if follows:
+        assert take_look(tmp_path, ["a"], wanted, delta=0.05).number == 2
+        return
+    with pytest.raises(CalibrationError, match="ended in a certificate"):
+        take_look(tmp_path, ["a"], wanted, delta=0.05)
+
+
+def test_the_last_planned_look_shows_its_figures(tmp_path: Path) -> None:
+    first, second = (take_look(tmp_path, ["a"], {"alpha": a}, delta=0.1, planned=2) for a in (1, 2))
+    assert (first.opened, second.opened) == (False, True)
+
+
+def test_questions_shown_as_fit_questions_certify_nothing(tmp_path: Path) -> None:
+    record_shown(tmp_path, ["a", "b"], "assess")
+    record_shown(tmp_path, ["b"], "assess")
+    assert read_log(tmp_path).shown == {*digests_of(["a", "b"])}
+    assert len((tmp_path / LOOKS).read_bytes().splitlines()) == 1
+    with pytest.raises(CalibrationError, match="1 of these questions served as fit"):
+        take_look(tmp_path, ["b", "c"], ALPHA_10, delta=0.05)
+    assert take_look(tmp_path, ["c"], ALPHA_10, delta=0.05).number == 1
+
+
+def test_a_failed_look_may_end_in_a_certificate_and_a_certificate_stands(tmp_path: Path) -> None:
+    look = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    told = [False, False, True, True, False]
+    found = [record_result(tmp_path, look, certified=certified).certified for certified in told]
+    assert found == [False, False, True, True, True]
+    assert len((tmp_path / LOOKS).read_bytes().splitlines()) == 3
+
+
+# --- What that is worth ---------------------------------------------------------------------------
+
+N, ALPHA, DELTA = 100, 0.1, 0.05
+TRIALS = 120
+
+
+def _any_false(folder: Path, first_risk: float, rng: np.random.Generator) -> bool:
+    """Whether somebody who looks twice, and tunes on what is shown, gets a false certificate.
+
+    The second rule is one of twelve, all of them a little worse than alpha.
+    """
+    risks = np.array([first_risk] + [1.01 * ALPHA] * 12)
+    losses = rng.binomial(N, risks)
+
+    def certifies(rule: int) -> Look:
+        look = take_look(folder, ["a"], {"families": [str(rule)]}, delta=DELTA)
+        found = certify(losses[[rule]], N, alpha=ALPHA, delta=look.test_delta)
+        return record_result(folder, look, certified=isinstance(found, Certified))
+
+    first = certifies(0)
+    try:
+        second = certifies(1 + int(losses[1:].argmin()) if first.opened else 1)
+    except CalibrationError:
+        return first.certified is True and first_risk > ALPHA
+    return second.certified is True or (first.certified is True and first_risk > ALPHA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_risk", [0.01, 0.11, 0.3], ids=["passes", "near", "fails"])
+def test_two_looks_are_wrong_in_two_delta_of_cases_at_most(
+    tmp_path: Path, first_risk: float
+) -> None:
+    rng = np.random.default_rng(7)
+    false = sum(_any_false(tmp_path / str(k), first_risk, rng) for k in range(TRIALS))
+    assert exact_interval(false, TRIALS)[0] <= 2 * DELTA
+    assert false / TRIALS <= 2 * DELTA
+
+
+@pytest.mark.slow
+def test_a_second_look_after_a_certificate_would_be_wrong_more_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.runs.look_rules._check_unseen", lambda *_, **__: None)
+    rng = np.random.default_rng(7)
+    false = sum(_any_false(tmp_path / str(k), 0.01, rng) for k in range(TRIALS))
+    assert exact_interval(false, TRIALS)[0] > 2 * DELTA
+
+
+# --- Accidents ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder that notes its log, as runs do, with three looks and a result."""
+    (tmp_path / "manifest.json").write_text('{"schema": 1}', encoding="utf-8")
+    for alpha in (0.1, 0.15, 0.2):
+        look = take_look(tmp_path, ["a"], {"alpha": alpha}, delta=0.05)
+    record_result(tmp_path, look, certified=True)
+    return tmp_path
+
+
+def test_a_log_that_was_taken_away_is_missed(run: Path) -> None:
+    (run / LOOKS).unlink()
+    with pytest.raises(ProbeError, match=r"looks\.jsonl: the log of looks is missing"):
+        take_look(run, ["a"], ALPHA_10, delta=0.05)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_line_that_was_taken_out_is_missed(run: Path, number: int) -> None:
+    lines = (run / LOOKS).read_bytes().splitlines(keepends=True)
+    (run / LOOKS).write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
+    with pytest.raises(ProbeError, match="was changed, or put back to an earlier state"):
+        looks(run)
+
+
+def test_every_value_of_every_line_is_held(run: Path) -> None:
+    rows = [json.loads(line) for line in (run / LOOKS).read_bytes().splitlines()]
+    for row in rows:
+        for key, value in list(row.items()):
+            row[key] = "changed"
+            text = "".join(json.dumps(each) + "\n" for each in rows)
+            (run / LOOKS).write_text(text, encoding="utf-8")
+            with pytest.raises(ProbeError, match="was changed, or put back"):
+                looks(run)
+            row[key] = value
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"look": 1, "asked": {}}', "[" * 100_000])
+def test_a_line_that_is_no_look_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / LOOKS).write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(ProbeError, match=r"looks\.jsonl: line 1 is damaged"):
+        take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+
+
+@pytest.mark.parametrize("note", ["5", '{"lines": "x"}'])
+def test_a_note_that_is_none_is_refused(tmp_path: Path, note: str) -> None:
+    (tmp_path / "manifest.json").write_text(f'{{"looks": {note}}}', encoding="utf-8")
+    with pytest.raises(ProbeError, match="its note of the log of looks is damaged"):
+        looks(tmp_path)
+
+
+def test_a_process_killed_before_the_note_leaves_a_good_log(run: Path) -> None:
+    note = (run / "manifest.json").read_bytes()
+    take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
+    (run / "manifest.json").write_bytes(note)
+    assert len(looks(run)) == 4
+    take_look(run, ["b"], {"alpha": 0.4}, delta=0.05)
+    noted = json.loads((run / "manifest.json").read_bytes())
+    assert (noted["schema"], noted["looks"]["lines"]) == (1, 6)
+
+
+@pytest.mark.parametrize("cut", [1, 40, -1], ids=["one byte", "half", "no line feed"])
+def test_a_line_that_a_kill_cut_was_no_look_unless_it_is_whole(run: Path, cut: int) -> None:
+    """Outcomes are opened after the line is synced."""
+    before, note = (run / LOOKS).read_bytes(), (run / "manifest.json").read_bytes()
+    other = take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
+    line = (run / LOOKS).read_bytes()[len(before) :]
+    (run / LOOKS).write_bytes(before + line[:cut])
+    (run / "manifest.json").write_bytes(note)
+    assert (other in looks(run)) == (cut == -1)
+    again = take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
+    assert (again.number, len(looks(run))) == (1, 4)
+
+
+def test_a_full_disk_records_no_look(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OutputError("cannot write: No space left on device")
+
+    monkeypatch.setattr(look_log, "append", full)
+    with pytest.raises(OutputError):
+        take_look(run, ["b"], ALPHA_10, delta=0.05)
+    assert len(looks(run)) == 3
+
+
+def test_the_ledger_of_0_1_0_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").write_text('{"schema": 2, "entries": []}', encoding="utf-8")
+    with pytest.raises(ProbeError, match=r"recorded by stopadvisor 0\.1\.0 are not read any more"):
+        looks(tmp_path)
+
+
+def test_lines_that_were_opened_are_missed_where_they_are_gone_or_changed(tmp_path: Path) -> None:
+    look = take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05, lines=["1", "2"])
+    assert list(read_log(tmp_path).missing(["3", "2", "1"])) == []
+    assert list(read_log(tmp_path).missing(["3", "2"])) == [(look, 1)]
+    record_regraded(tmp_path, ["1", "2", "7"], ["4", "2", "8"])
+    assert list(read_log(tmp_path).missing(["4", "2"])) == []
+    assert list(read_log(tmp_path).missing(["1", "2"])) == [], "killed before they were written"
+    record_regraded(tmp_path, ["4", "2"], ["1", "2"])
+    assert list(read_log(tmp_path).missing(["1", "2"])) == []
+    assert list(read_log(tmp_path).missing(["5", "2"])) == [(look, 1)]
+
+
+def test_the_time_is_ruled_by_source_date_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    look = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    assert look.created == "1970-01-02T00:00:00+00:00"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    with pytest.raises(CalibrationError, match="SOURCE_DATE_EPOCH must be whole seconds"):
+        take_look(tmp_path, ["a"], ALPHA_15, delta=0.05)
