@@ -32,7 +32,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OTHERS = {
     "--index-url",  # pip
     *("--enable-prompt-tokens-details", "--max-logprobs", "--scheduling-policy"),  # vLLM
-    "--override-generation-config",  # vLLM
+    *("--override-generation-config", "--reasoning-parser"),  # vLLM
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long

@@ -6,7 +6,9 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,12 +21,13 @@ from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.certification.expectation import Expectation, expectation
 from stopadvisor.certification.watching import differs_limit, served_features
 from stopadvisor.constants import MARKERS, PROBE_CAP
+from stopadvisor.engines.sampling import Sampling
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
 from stopadvisor.probes.markers import RULE
-from stopadvisor.probes.plan import cue_text
+from stopadvisor.probes.plan import ProbePlan, cue_text
 from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
@@ -407,9 +410,23 @@ def _bound_to(source: Source) -> dict[str, Any]:
             "temperature": plan["temperature"],
             "seed": plan["seed"],
             **recorded_sampling(manifest),
+            **_drawn(manifest),
         },
         "max_think": plan["max_think"],
     }
+
+
+def _drawn(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling that the plan and the model's own settings made, for servers to match.
+
+    Nothing where traces were recorded, or a run does not name the model's settings.
+    """
+    settings = (manifest["engine"] or {}).get("generation_config")
+    if settings is None or recorded_sampling(manifest):
+        return {}
+    asked = {name: manifest["plan"][name] for name in ("greedy", "temperature")}
+    plan = ProbePlan((), cue="", cap=1, max_think=1, **asked)
+    return {"drawn": asdict(Sampling.of(SimpleNamespace(**settings), plan))}
 
 
 def _split(source: Source) -> dict[str, Any]:

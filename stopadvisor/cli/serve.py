@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,12 +21,20 @@ from stopadvisor.cli.gateway import GATEWAY, gateway_settings, require_gateway
 from stopadvisor.cli.options import PATH, SIGNATURE, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
 from stopadvisor.engines.errors import require_packages
+from stopadvisor.errors import ModelError
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm
 
 __all__ = ["ServeOptions", "command", "run"]
 
 _SCHEDULING = "--scheduling-policy"
+_LOADED_UNASKED = (
+    "vllm.general_plugins",
+    "vllm.io_processor_plugins",
+    "vllm.platform_plugins",
+    "vllm.stat_logger_plugins",
+)
+"""Entry-point groups that vLLM loads in whole where ``VLLM_PLUGINS`` is unset."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,8 @@ class ServeOptions:
     writes="What vLLM prints; metrics stand beside its own.  The gateway's log, JSON lines on "
     "stderr.",
     examples=[
-        "stopadvisor serve policy.joblib -- Qwen/Qwen3-8B --max-model-len 16384",
-        "stopadvisor serve policy.joblib --shadow -- Qwen/Qwen3-8B",
+        "stopadvisor serve policy.joblib -- Qwen/Qwen3-8B --reasoning-parser qwen3",
+        "stopadvisor serve policy.joblib --shadow -- MODEL --reasoning-parser NAME",
         "stopadvisor serve policy.joblib --upstream http://127.0.0.1:8000/v1",
     ],
     exit_codes=(0, 1, 2, 6),
@@ -107,6 +116,31 @@ def run(options: ServeOptions, out: TextIO, err: TextIO) -> int:
     os.execve(argv[0], argv, environment)
 
 
+def _plugins(environment: Mapping[str, str]) -> list[str]:
+    """Name the plugins that vLLM loads by itself, and ours.
+
+    Where ``VLLM_PLUGINS`` is unset vLLM loads every plugin but those of endpoints; once it is set,
+    those alone that it names.
+
+    Raises
+    ------
+    ModelError
+        One of them shares its name with an endpoint's, which the name would load too.
+    """
+    listed = environment.get("VLLM_PLUGINS")
+    if listed is not None:
+        plugins = [name for name in listed.split(",") if name]
+    else:
+        plugins = sorted({p.name for group in _LOADED_UNASKED for p in entry_points(group=group)})
+        endpoints = {p.name for p in entry_points(group="vllm.endpoint_plugins")}
+        if shared := sorted(endpoints.intersection(plugins) - {NAME}):
+            raise ModelError(
+                f"the plugin {shared[0]!r} also adds endpoints, which vLLM loads only where they "
+                f"are named: set VLLM_PLUGINS to the plugins to load, with or without {shared[0]}"
+            )
+    return plugins if NAME in plugins else [*plugins, NAME]
+
+
 def _process(
     options: ServeOptions, environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
@@ -114,9 +148,7 @@ def _process(
     words = list(options.words)
     if not any(word.partition("=")[0] == _SCHEDULING for word in words):
         words += [_SCHEDULING, "priority"]  # probes first; all others are of one priority
-    plugins = [name for name in environment.get("VLLM_PLUGINS", "").split(",") if name]
-    if NAME not in plugins:
-        plugins.append(NAME)
+    plugins = _plugins(environment)
     changed = {"VLLM_PLUGINS": ",".join(plugins), **options.settings.environment()}
     # -P: a module in the current directory must not stand in for one of vLLM's.
     argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", *words]

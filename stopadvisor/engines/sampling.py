@@ -5,7 +5,8 @@ The same reading for every engine.  Knows no model and no server.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
@@ -55,6 +56,31 @@ class Sampling:
     """Draw among tokens at least this likely, relative to the likeliest."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens that stand in the sequence."""
+
+    @classmethod
+    def of_server(cls, defaults: Mapping[str, Any]) -> Sampling:
+        """Take what a server fills in where a request names nothing.
+
+        A temperature that nobody names is 1, as in vLLM and in OpenAI's API; transformers would
+        take the likeliest token there.
+        """
+        return cls(
+            temperature=float(defaults.get("temperature", 1.0)),
+            top_k=max(0, int(defaults.get("top_k", 0))),
+            top_p=float(defaults.get("top_p", 1.0)),
+            min_p=float(defaults.get("min_p", 0.0)),
+            repetition_penalty=float(defaults.get("repetition_penalty", 1.0)),
+        )
+
+    def changes_from(self, other: Sampling) -> dict[str, float]:
+        """Return the settings under which other tokens are drawn than by `other`.
+
+        Where both take the likeliest token, how the others are cut off changes nothing.
+        """
+        mine, theirs = asdict(self), asdict(other)
+        greedy = self.temperature == other.temperature == 0
+        matter = ("repetition_penalty",) if greedy else tuple(mine)
+        return {name: mine[name] for name in matter if mine[name] != theirs[name]}
 
     @classmethod
     def of(cls, generation_config: Any, plan: ProbePlan) -> Sampling:

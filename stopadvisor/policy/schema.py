@@ -122,12 +122,21 @@ _PROBE = {
 }
 
 
+_DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _SAMPLING = {
     "greedy": _FLAG.means("Whether the likeliest token is taken."),
     "temperature": nullable(
         where("a number > 0", lambda v: type(v) in (int, float) and v > 0)
     ).means("Of the draw; null for the model's own."),
     "seed": nullable(_INTEGER).means("Of the draw."),
+    "drawn": where(
+        f"an object of {len(_DRAWN)} numbers, {', '.join(_DRAWN)}",
+        lambda v: (
+            type(v) is dict
+            and v.keys() == set(_DRAWN)
+            and all(type(x) in (int, float) for x in v.values())
+        ),
+    ).means("What these and the model's own settings made of it; a server must draw alike."),
 }
 
 

@@ -40,6 +40,7 @@ Reason = Literal[
     "field",  # a field that may change the answer, and is not known here
     "room",  # the prompt leaves less than the policy's cap; found when it is rendered
     "disabled",  # by whoever runs the server
+    "error",  # the server refused it before it was looked at, or failed
 ]
 """Why a request is passed on."""
 
@@ -61,6 +62,8 @@ class CoveredRequest:
     stream: bool
     include_usage: bool
     """A stream ends with a chunk of counts."""
+    max_tokens: int | None = None
+    """Its own limit on what is decoded; None where it names none."""
 
 
 def _neutral(*values: Any) -> Callable[[Any], bool]:
@@ -201,6 +204,7 @@ class Coverage:
             seed=body.get("seed"),
             stream=bool(body.get("stream")),
             include_usage=bool(options.get("include_usage")),
+            max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
         )
 
     def _refused(self, body: Mapping[str, Any], options: Any) -> Reason | None:

@@ -32,7 +32,7 @@ from stopadvisor.policy.requests import make_requests
 from stopadvisor.serving.coverage import TASK_HEADER
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
-from tests.integration.server import NAME, ROOT, VllmServer, environment, with_plugin
+from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, environment, with_plugin
 from tests.policy_content import family_content, full_budget_content
 
 PAST_THE_POLICY = {TASK_HEADER: "none"}
@@ -133,7 +133,7 @@ def served(policy: Policy) -> Iterator[VllmServer]:
         folder = Path(name)
         save_policy(policy.content, folder / "policy.joblib")
         told = PluginSettings(folder / "policy.joblib").environment()
-        arguments = ("--max-logprobs", "-1", "--scheduling-policy", "priority")
+        arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
         server = VllmServer(home, folder, arguments, with_plugin(folder, told))
         server.start()
         try:

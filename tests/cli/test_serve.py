@@ -9,11 +9,13 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import NoReturn, TextIO
 
 import pytest
 
+from stopadvisor.cli import serve
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, save_policy
 from stopadvisor.serving.gateway import server
@@ -62,6 +64,43 @@ def test_it_becomes_vllm_with_the_policy(
     assert environment["VLLM_PLUGINS"] == "other,stopadvisor"
     told = settings.PluginSettings.of_environment(environment)
     assert (told.policy, told.shadow, told.any_text) == (policy, True, False)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "expected"),
+    [
+        (("stopadvisor", "routes"), "resolver,tpu,stopadvisor"),
+        (("stopadvisor", "resolver"), "'resolver' also adds endpoints"),
+    ],
+)
+def test_other_plugins_stay_where_none_was_named(
+    endpoints: tuple[str, ...],
+    expected: str,
+    policy: Path,
+    become: list[tuple[Sequence[str], Mapping[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """vLLM loads them all until `VLLM_PLUGINS` is set, but for those that add endpoints."""
+    groups = {
+        "vllm.general_plugins": ["resolver"],
+        "vllm.platform_plugins": ["tpu"],
+        "vllm.endpoint_plugins": endpoints,
+    }
+
+    def declared(*, group: str) -> list[EntryPoint]:
+        return [EntryPoint(name, "a:b", group) for name in groups.get(group, ())]
+
+    monkeypatch.setattr(serve, "entry_points", declared)
+    monkeypatch.delenv("VLLM_PLUGINS")
+    words = ["serve", str(policy), "--", "model"]
+    if "also" in expected:
+        assert main(words) == 2
+        assert expected in capsys.readouterr().err
+        return
+    with pytest.raises(Became):
+        main(words)
+    assert become[0][1]["VLLM_PLUGINS"] == expected
 
 
 def test_a_scheduling_policy_of_ones_own_stays(

@@ -11,7 +11,7 @@ from stopadvisor.engines import hf
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from tests.integration.server import NAME, TINY_REASONER, VllmServer, environment
+from tests.integration.server import AS_CALIBRATED, NAME, TINY_REASONER, VllmServer, environment
 from tests.missing import skip_without
 
 SIZES = (120, pytest.param(400, marks=pytest.mark.long))
@@ -34,7 +34,7 @@ def vllm_home() -> Path:
 def _vllm_process(
     vllm_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VllmServer]:
-    server = VllmServer(vllm_home, tmp_path_factory.mktemp("vllm"))
+    server = VllmServer(vllm_home, tmp_path_factory.mktemp("vllm"), AS_CALIBRATED)
     server.start()
     yield server
     server.stop()

@@ -21,7 +21,7 @@ from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.audits import AuditSettings
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
-from tests.integration.server import ROOT, VllmServer, with_plugin
+from tests.integration.server import AS_CALIBRATED, ROOT, VllmServer, with_plugin
 from tests.integration.test_plugin import POLICY, ask_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -64,7 +64,7 @@ def server(vllm_home: Path, folder: Path) -> Iterator[VllmServer]:
         0.5, folder / "audits", on_alarm="shadow", at_once=64, differs_limit=LIMIT, change=1e4
     )
     settings = PluginSettings(folder / "policy.joblib", audit=audit).environment()
-    arguments = ("--max-logprobs", "-1", "--scheduling-policy", "priority")
+    arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     server = VllmServer(vllm_home, folder, arguments, with_plugin(folder, settings))
     server.start()
     yield server

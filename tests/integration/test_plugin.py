@@ -29,7 +29,7 @@ from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.conftest import AT_ONCE
-from tests.integration.server import NAME, ROOT, VllmServer, with_plugin
+from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, with_plugin
 from tests.policy_content import family_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -56,7 +56,7 @@ def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     server = VllmServer(
         vllm_home,
         folder,
-        ("--max-logprobs", "-1", "--scheduling-policy", "priority"),
+        (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority"),
         with_plugin(folder, settings),
     )
     server.start()
@@ -223,7 +223,7 @@ def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
     server = VllmServer(
         home,
         folder,
-        ("--scheduling-policy", "priority"),
+        (*AS_CALIBRATED, "--scheduling-policy", "priority"),
         with_plugin(folder, PluginSettings(folder / "policy.joblib").environment()),
     )
     server.start()
@@ -257,6 +257,7 @@ def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(
         ("n", {"n": 2, "temperature": 0.8, "seed": 3}),
         ("stop", {"stop": ["So"]}),
         ("tools", {"tools": [], "tool_choice": "required"}),
+        ("field", {"temperature": "hot"}),
     ]
     for server in (vllm, plugin):  # usage names what is cached: let it be the same
         raw_answer(server, {"model": NAME, "messages": messages, "max_tokens": 1})
@@ -265,15 +266,50 @@ def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(
         theirs, ours = (raw_answer(server, body) for server in (vllm, plugin))
         assert ours[:2] == theirs[:2], reason
         assert theirs[2] is None
-        if ours[0] == 200:
-            assert ours[2] is not None
-            assert f"passthrough; reason={reason};" in ours[2]
+        assert ours[2] is not None
+        assert f"passthrough; reason={reason if ours[0] == 200 else 'error'};" in ours[2]
     # How many tokens share a chunk of a stream is a matter of time: its text is compared.
     body = {"model": NAME, "messages": messages, "temperature": 0, "stop": ["So"], "stream": True}
     theirs, ours = (raw_answer(server, body) for server in (vllm, plugin))
-    texts = [b"".join(re.findall(rb'"content":"([^"]*)"', found[1])) for found in (theirs, ours)]
+    texts = [
+        b"".join(re.findall(rb'"(?:content|reasoning)":"([^"]*)"', found[1]))
+        for found in (theirs, ours)
+    ]
     assert texts[0] == texts[1] != b""
     assert ours[1].endswith(b"data: [DONE]\n\n")
+
+
+def test_in_its_shadow_a_policy_changes_no_reply(
+    vllm_home: Path, requests: list[Request], tmp_path: Path
+) -> None:
+    """The one beside it opens the thinking by its template, as this small model never does."""
+    settings = PluginSettings(POLICY, shadow=True).environment()
+    arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
+    server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, settings))
+    own = json.loads((server.model / "tokenizer_config.json").read_text())["chat_template"]
+    template = tmp_path / "plain" / "template.jinja"
+    template.parent.mkdir()
+    template.write_text(own + "<think>")
+    words = (*AS_CALIBRATED, "--chat-template", str(template))
+    vllm = VllmServer(vllm_home, template.parent, words)
+    try:
+        vllm.start()
+        server.start()
+        for number, request in enumerate(requests[:40]):
+            body: dict[str, Any] = {"model": NAME, "messages": list(request.prompt.messages)}
+            if number % 2:
+                body["max_tokens"] = 448 + 1 + 512
+            theirs, ours = (raw_answer(at, body) for at in (vllm, server))
+            assert ours[2] is not None
+            assert ours[2].startswith("shadow; reason=covered;")
+            (their_choice,), (our_choice,) = (json.loads(x[1])["choices"] for x in (theirs, ours))
+            assert our_choice["finish_reason"] == their_choice["finish_reason"]
+            for name in ("reasoning", "content"):
+                assert our_choice["message"][name] == their_choice["message"][name]
+        assert metrics(server)["stopadvisor_stops_total"] > 0
+    finally:
+        vllm.stop()
+        server.stop()
 
 
 def raw_answer(server: VllmServer, body: dict[str, Any]) -> tuple[int, bytes, str | None]:
@@ -289,7 +325,7 @@ def raw_answer(server: VllmServer, body: dict[str, Any]) -> tuple[int, bytes, st
     except urllib.error.HTTPError as error:
         status, data, header = error.code, error.read(), error.headers.get("x-stopadvisor")
     own = rb'"created":\d+|"system_fingerprint":"[^"]*"|"id":"chatcmpl-[^"]*"'
-    data = re.sub(own, b"", data)
+    data = re.sub(own, b'"x":0', data)
     return status, data, header
 
 
@@ -357,7 +393,7 @@ def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[
 
 @pytest.mark.long  # a start of vLLM; tests/serving/vllm has each refusal, and how a process ends
 def test_a_policy_that_does_not_fit_ends_vllm_in_one_line(vllm_home: Path, tmp_path: Path) -> None:
-    arguments = ("--dtype", "bfloat16", "--max-logprobs", "-1")
+    arguments = (*AS_CALIBRATED, "--dtype", "bfloat16", "--max-logprobs", "-1")
     told = PluginSettings(POLICY).environment()
     server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, told))
     with pytest.raises(RuntimeError, match="does not start"):

@@ -10,7 +10,7 @@ from stopadvisor.constants import PROMPT_TEMPLATES
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.serving.coverage import Coverage, CoveredRequest, NotCovered
+from stopadvisor.serving.coverage import _FIELDS, Coverage, CoveredRequest, NotCovered
 from tests.policy_content import example_content
 
 TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")
@@ -115,6 +115,24 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
 )
 def test_everything_else_is_passed_on_with_a_reason(fields: dict[str, Any], expected: str) -> None:
     assert reason(coverage().check(asked(**fields), task=None)) == expected
+
+
+def test_every_field_has_values_that_are_not_covered() -> None:
+    """One away from each neutral value; fields that any value leaves alone are named here."""
+    free = {"parallel_tool_calls", "user", "metadata", "safety_identifier", "prompt_cache_key"}
+    numbers = [-2, -0.1, 1e-9, 0.1, 0.5, 2, 3]
+    others: list[Any] = [*numbers, True, False, "x", ["x"], {"x": 1}]
+    for name in _FIELDS:
+        found = {reason(coverage().check(asked(**{name: value}), task=None)) for value in others}
+        assert (found == {"covered"}) == (name in free), name
+        if name in free:
+            continue
+        refused = [
+            value
+            for value in numbers
+            if reason(coverage().check(asked(**{name: value}), task=None)) == "covered"
+        ]
+        assert not refused, f"{name} counts {refused} as neutral"
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,19 @@ class TraceEnd:
     closed: bool = False
     cut: bool = False
     over: bool = False
+    limit: int | None = None
+    """Most tokens of all, where that alone cuts the trace."""
+
+    @classmethod
+    def unbounded(cls, closer: tuple[int, ...], stop_ids: tuple[int, ...], limit: int) -> TraceEnd:
+        """Let thinking and answer take what they like of so many tokens, as without a policy."""
+        return cls(closer, stop_ids, limit, limit, limit=limit)
 
     @property
     def most(self) -> int:
         """Most tokens that can be needed."""
+        if self.limit is not None:
+            return self.limit
         return self.max_think + len(self.closer) + self.answer_cap
 
     def see(self, ids: Sequence[int]) -> None:

@@ -35,7 +35,10 @@ from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.vllm.binding import BoundPolicy
 from stopadvisor.serving.vllm.engine import EngineModel
 
-__all__ = ["AfterReply", "PolicyRoute"]
+__all__ = ["ROUTE", "AfterReply", "PolicyRoute"]
+
+ROUTE = "stopadvisor.route"
+"""Key of a request's scope: who answers it, for the header of an error."""
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -69,33 +72,43 @@ class PolicyRoute:
         if isinstance(found, CoveredRequest):
             reply = ChatReply(body["model"])
             model = self.bound.model.for_request(reply.id, found.seed)
-            trace = self._begin(model, found)
+            shadow = self.shadow or self.is_shadowed()
+            trace = self._begin(model, found, shadow)
             if isinstance(trace, Trace):
                 record.id = reply.id
-                record.route = "shadow" if self.shadow or self.is_shadowed() else "policy"
+                record.route = "shadow" if shadow else "policy"
                 record.reason = "covered"
                 return _PolicyResponse(self, found, model, trace, reply, record, began)
             found = trace
         record.reason = found.reason
         return await self._pass_on(pass_on, record, began)
 
-    def _begin(self, model: EngineModel, found: CoveredRequest) -> Trace | NotCovered:
-        """Render the prompt; one that leaves less than the policy's caps is not covered."""
+    def _begin(self, model: EngineModel, found: CoveredRequest, shadow: bool) -> Trace | NotCovered:
+        """Render the prompt; one that leaves less than the policy's caps is not covered.
+
+        In the shadow vLLM's limits hold and not the policy's caps: nothing changes for the client.
+        """
         try:
             prompt_ids = model.chat.prompt_ids(found.request.prompt.messages)
         except ModelError:
             return NotCovered("template")
         if len(prompt_ids) > self.bound.longest_prompt:
             return NotCovered("room")
-        return model.begin(prompt_ids, found.request.prompt)
+        limit = self.bound.limit(len(prompt_ids), found.max_tokens) if shadow else None
+        return model.begin(prompt_ids, found.request.prompt, limit)
 
     async def _pass_on(
         self, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord, began: float
     ) -> Any:
         """Let vLLM answer, and say in a header why."""
         record.own_seconds = time.perf_counter() - began
-        with self.metrics.running():
-            response = await pass_on()
+        try:
+            with self.metrics.running():
+                response = await pass_on()
+        except Exception:
+            record.status = 500
+            self.count(record, began)
+            raise
         if not isinstance(response, Response):  # the client has gone
             self.count(record, began)
             return response
@@ -139,6 +152,7 @@ class _PolicyResponse(Response):
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         self.record.own_seconds = time.perf_counter() - self.began
+        scope[ROUTE] = self.record.route
         work = asyncio.create_task(self._answer(send))
         gone = asyncio.create_task(_disconnected(receive))
         try:

@@ -6,6 +6,7 @@ Knows the engine's settings as plain values, tokenizers and policies; nothing of
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_setti
 from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
+from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.coverage import Coverage
 from stopadvisor.serving.vllm.engine import EngineModel
 from stopadvisor.serving.vllm.probed import Likeliest
@@ -51,7 +53,11 @@ class EngineFacts:
     chat_template_kwargs: dict[str, Any] | None
     """Default arguments of the chat template."""
     sampling: dict[str, Any]
-    """Settings that were put in place of the model's own."""
+    """What the engine fills in where a request names nothing."""
+    max_output: int | None
+    """Most tokens that any request may decode, where the server has a limit."""
+    reasoning_parser: str
+    """Splits thinking from the answer in replies that are passed on; empty for none."""
     prefix_caching: bool
     by_priority: bool
     replicas: int
@@ -77,7 +83,16 @@ class BoundPolicy:
     coverage: Coverage
     longest_prompt: int
     """Tokens of a prompt beside which thinking, and an answer behind it, fit the context."""
+    facts: EngineFacts
     remarks: tuple[str, ...]
+
+    def limit(self, prompt_tokens: int, asked: int | None) -> int:
+        """Return how many tokens vLLM would let a request decode that asks for so many."""
+        facts = self.facts
+        default = facts.sampling.get("max_tokens")
+        room = facts.context - prompt_tokens
+        limits = (room, default if asked is None else asked, facts.max_output)
+        return min(n for n in limits if n is not None)
 
 
 def bind(
@@ -121,6 +136,12 @@ def bind(
 
 def _check_engine(facts: EngineFacts) -> None:
     """Refuse an engine under which no policy can be followed."""
+    if not facts.reasoning_parser:
+        raise ModelError(
+            "replies that are passed on would carry their thinking as content, and those under the "
+            "policy as reasoning: add --reasoning-parser NAME (deepseek_r1 reads <think>…</think>; "
+            "vLLM's documentation names each model's)"
+        )
     if facts.replicas > 1:
         raise ModelError(
             "a probe must meet the cache of its thinking: expected --data-parallel-size 1, got "
@@ -160,13 +181,7 @@ def _bind(
             f"the policy was calibrated with chat_template_kwargs {arguments!r}, got "
             f"{facts.chat_template_kwargs!r} by --default-chat-template-kwargs"
         )
-    sampling = Sampling.of(loaded.generation, plan)
-    for name, found in facts.sampling.items():
-        if found != getattr(sampling, name, found):
-            raise PolicyError(
-                f"the policy was calibrated with {name} {getattr(sampling, name)!r}, got {found!r} "
-                "by --override-generation-config"
-            )
+    sampling = _sampling(policy, plan, facts, loaded)
     coverage = Coverage.of(
         policy,
         plan,
@@ -203,7 +218,26 @@ def _bind(
             f"thinking and answer of the policy take {most} tokens, got a context of "
             f"{facts.context} (--max-model-len)"
         )
-    return BoundPolicy(policy, model, coverage, facts.context - most, tuple(remarks))
+    return BoundPolicy(policy, model, coverage, facts.context - most, facts, tuple(remarks))
+
+
+def _sampling(
+    policy: Policy, plan: ProbePlan, facts: EngineFacts, loaded: LoadedTokenizer
+) -> Sampling:
+    """Return how the policy's traces are drawn, if the engine draws all others alike."""
+    drawn = policy.terms.sampling.get("drawn")
+    sampling = Sampling.of(loaded.generation, plan) if drawn is None else Sampling(**drawn)
+    changes = sampling.changes_from(Sampling.of_server(facts.sampling))
+    for name in ("presence_penalty", "frequency_penalty"):
+        if facts.sampling.get(name):
+            changes[name] = 0.0
+    if changes:
+        got = {name: facts.sampling.get(name, "vLLM's default") for name in changes}
+        raise PolicyError(
+            f"the policy was calibrated with {changes!r}, and a request that names nothing gets "
+            f"{got!r} here: add --override-generation-config '{json.dumps(changes)}'"
+        )
+    return sampling
 
 
 def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str]:

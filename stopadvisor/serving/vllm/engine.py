@@ -111,9 +111,15 @@ class EngineModel:
         drawn = self.drawn if seed is None else {**self.drawn, "seed": seed}
         return replace(self, name=name, drawn=drawn)
 
-    def begin(self, prompt_ids: Sequence[int], prompt: Prompt) -> Trace:
-        """Return a trace of which nothing is drawn yet."""
+    def begin(self, prompt_ids: Sequence[int], prompt: Prompt, limit: int | None = None) -> Trace:
+        """Return a trace of which nothing is drawn yet.
+
+        With a `limit` that alone cuts it, and the policy's caps do not.
+        """
         plan = self.plan
+        if limit is not None:
+            end = TraceEnd.unbounded(self.chat.closer.ids, self.stop_ids, limit)
+            return Trace(prompt_ids, prompt, plan, None, end)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, plan.max_think, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, None, end)
 

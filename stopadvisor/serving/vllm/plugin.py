@@ -52,6 +52,7 @@ class StopAdvisorPlugin:
             dependencies=route.dependencies,
             responses=route.responses,
         )
+        app.add_middleware(_Marked, server=app, state=app.state)
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Hold the policies against the engine; from here on requests are answered."""
@@ -98,6 +99,47 @@ class StopAdvisorPlugin:
                 audits = EngineAudits(bound.policy, self._settings.audit, metrics)
             state.stopadvisor.after_reply = audits
             state.stopadvisor.is_shadowed = audits.is_shadowed
+
+
+class _Marked:
+    """Middleware: every reply to a chat request carries the header, also an error.
+
+    What vLLM's handler of unforeseen errors would say outside of all middleware is said here.
+    """
+
+    def __init__(self, app: Any, *, server: Any, state: Any) -> None:
+        self.app, self.server, self.state = app, server, state
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith(_PATH):
+            await self.app(scope, receive, send)
+            return
+        from starlette.datastructures import MutableHeaders
+        from starlette.requests import Request
+
+        from stopadvisor.serving.chat_reply import HEADER, header_value
+        from stopadvisor.serving.vllm.answering import ROUTE
+
+        began = False
+
+        async def mark(message: Any) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = True
+                digest = self.state.stopadvisor.bound.policy.digest
+                value = header_value(scope.get(ROUTE, "passthrough"), "error", digest)
+                MutableHeaders(scope=message).setdefault(HEADER, value)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, mark)
+        except Exception as error:
+            handler = self.server.exception_handlers.get(Exception)
+            if began or handler is None:
+                raise
+            response = await handler(Request(scope, receive), error)
+            await response(scope, receive, mark)
+            raise
 
 
 @contextmanager
@@ -149,6 +191,9 @@ def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
 
     config = engine_client.vllm_config
     model = config.model_config
+    sampling = model.get_diff_sampling_param()
+    overrides = model.override_generation_config or {}
+    own = model.generation_config not in ("auto", "vllm")  # a file of the server's own caps all
     return EngineFacts(
         model=model.model,
         tokenizer=model.tokenizer,
@@ -161,7 +206,9 @@ def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
         max_logprobs=model.max_logprobs,
         chat_template=load_chat_template(args.chat_template),
         chat_template_kwargs=args.default_chat_template_kwargs or None,
-        sampling=dict(model.override_generation_config or {}),
+        sampling=sampling,
+        max_output=sampling.get("max_tokens") if own else overrides.get("max_new_tokens"),
+        reasoning_parser=config.structured_outputs_config.reasoning_parser,
         prefix_caching=bool(config.cache_config.enable_prefix_caching),
         by_priority=config.scheduler_config.policy == "priority",
         replicas=config.parallel_config.data_parallel_size,

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,6 +176,21 @@ def test_a_shadow_answers_in_full_and_counts_its_stops() -> None:
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": LENGTH}
     assert body["usage"]["stopadvisor"]["budget"] is None
     assert counted(client, "stopadvisor_stops_total", route="shadow", budget="4") == 1
+
+
+def test_a_shadow_thinks_as_far_as_vllm_would() -> None:
+    """The policy's caps would cut the thinking at 10 tokens, and the answer at 2."""
+    probe = policy_of().content["probe"] | {"answer_cap": 2}
+    policy = policy_of(max_think=10, budgets=[0, 4, 8], probe=probe)
+    body = run(lambda: client_of(FakeEngine(), policy, shadow=True).ask(asked()))
+    assert body["choices"][0]["message"]["content"] == Story().visible
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": LENGTH}
+    for most, finish in ((14, "length"), (LENGTH + 100, "stop")):
+        client = client_of(FakeEngine(), policy, shadow=True)
+        found = run(partial(client.ask, asked(max_tokens=most)))
+        assert found["choices"][0]["finish_reason"] == finish
+        probed = found["usage"]["stopadvisor"]["probe_tokens"]
+        assert found["usage"]["completion_tokens"] - probed <= most
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stopadvisor.engines.sampling import Sampling
 from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.serving.vllm.binding import EngineAccess, bind
 from tests.policy_content import family_content
@@ -36,7 +38,17 @@ def test_a_policy_that_fits() -> None:
         ),
         (
             {"sampling": {"temperature": 0.7}},
-            "calibrated with temperature 0.0, got 0.7 by --override-generation-config",
+            "{'temperature': 0.0}, and a request that names nothing gets {'temperature': 0.7} "
+            "here: add --override-generation-config '{\"temperature\": 0.0}'",
+        ),
+        ({"sampling": {}}, "gets {'temperature': \"vLLM's default\"} here: add --override"),
+        (
+            {"sampling": {"temperature": 0.0, "repetition_penalty": 1.1}},
+            "calibrated with {'repetition_penalty': 1.0}, and",
+        ),
+        (
+            {"sampling": {"temperature": 0.0, "frequency_penalty": 0.1}},
+            "calibrated with {'frequency_penalty': 0.0}, and",
         ),
         ({"model": "/elsewhere/other"}, "calibrated with model 'tiny-reasoner', got"),
     ],
@@ -60,6 +72,27 @@ def test_another_model_is_refused(changes: dict[str, str], message: str) -> None
     policy = policy_of(model={**policy_of().content["model"], **changes})
     with pytest.raises(PolicyError, match=message):
         bound_at(FakeEngine(), policy)
+
+
+def test_how_the_likeliest_token_is_cut_off_changes_nothing() -> None:
+    bound_at(FakeEngine(), sampling={"temperature": 0.0, "top_p": 0.5, "top_k": 20})
+
+
+def test_what_a_policy_says_of_its_draws_decides() -> None:
+    """Not what the model's settings would make of it here."""
+    sampled = Sampling(temperature=0.6, top_k=20, top_p=0.95)
+    drawn = asdict(sampled)
+    sampling = {"greedy": False, "temperature": None, "seed": 5, "drawn": drawn}
+    policy = policy_of(sampling=sampling)
+    bound = bound_at(FakeEngine(), policy, sampling={**drawn, "max_tokens": 512})
+    assert bound.coverage.sampling == sampled
+    with pytest.raises(PolicyError, match=r"calibrated with \{'temperature': 0.6, 'top_k': 20, "):
+        bound_at(FakeEngine(), policy)
+
+
+def test_thinking_is_reasoning_in_every_reply() -> None:
+    with pytest.raises(ModelError, match="add --reasoning-parser NAME"):
+        bound_at(FakeEngine(), reasoning_parser="")
 
 
 def test_copies_with_caches_of_their_own_are_refused() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.vllm import settings
-from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin, _waiting
+from stopadvisor.serving.vllm.answering import ROUTE
+from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin, _Marked, _waiting
 from tests.serving.vllm.fake_engine import policy_of
 
 
@@ -39,6 +45,10 @@ class App:
         ]
     )
     added: list[tuple[str, Any, dict[str, Any]]] = field(default_factory=list)
+    state: Any = None
+
+    def add_middleware(self, kind: Any, **more: Any) -> None:
+        assert more == {"server": self, "state": self.state}
 
     def add_api_route(self, path: str, endpoint: Any, **more: Any) -> None:
         self.added.append((path, endpoint, more))
@@ -106,6 +116,63 @@ def test_whatever_is_wrong_ends_the_process_in_one_line(
     assert said.startswith("stopadvisor: ")
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+class Foreseen(Exception):
+    """vLLM has a handler for it."""
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "value"),
+    [
+        ("/passed", 200, "passthrough; reason=n; digest=12345678"),
+        ("/refused", 400, "passthrough; reason=error; digest=12345678"),
+        ("/failed", 500, "policy; reason=error; digest=12345678"),
+        ("/other", 500, None),
+    ],
+)
+def test_every_reply_carries_the_header(path: str, status: int, value: str | None) -> None:
+    async def passed(request: Request) -> Response:
+        return JSONResponse({}, headers={"X-StopAdvisor": "passthrough; reason=n; digest=12345678"})
+
+    async def refused(request: Request) -> Response:
+        raise Foreseen
+
+    async def failed(request: Request) -> Response:
+        request.scope[ROUTE] = "policy"
+        raise RuntimeError("unforeseen")
+
+    async def handle(request: Request, error: Exception) -> Response:
+        code = 400 if isinstance(error, Foreseen) else 500
+        return JSONResponse({"error": type(error).__name__}, status_code=code)
+
+    handlers = {"/passed": passed, "/refused": refused, "/failed": failed}
+    app = Starlette(
+        routes=[
+            *(Route(f"{at}/v1/chat/completions", handler) for at, handler in handlers.items()),
+            Route("/other", failed),
+        ],
+        exception_handlers={Foreseen: handle, Exception: handle},
+    )
+    bound = SimpleNamespace(policy=SimpleNamespace(digest="12345678" * 8))
+    app.state.stopadvisor = SimpleNamespace(bound=bound)
+    app.add_middleware(_Marked, server=app, state=app.state)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    full = path if path == "/other" else f"{path}/v1/chat/completions"
+    scope = {"type": "http", "method": "GET", "path": full, "headers": [], "query_string": b""}
+    with suppress(RuntimeError):  # the server logs it
+        asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == status
+    headers = dict(sent[0]["headers"])
+    assert headers.get(b"x-stopadvisor") == (None if value is None else value.encode())
+    assert [message["type"] for message in sent].count("http.response.start") == 1
 
 
 def test_outputs_come_when_they_are_waited_for() -> None:
