@@ -35,7 +35,8 @@ FULL_BUDGET = {
     name: full_budget_content()[name]
     for name in (
         *("kind", "family", "features", "mean", "scale", "coef", "intercept", "threshold"),
-        *("decision_threshold", "trigger", "budgets", "certificate"),
+        *("decision_threshold", "trigger", "budgets"),
+        *("certificate", "expected", "calibration_features"),
     )
 }
 """Changes of a policy that make it one of full thinking."""
@@ -51,6 +52,8 @@ class OddServer(FakeServer):
 
     odd: dict[str, Odd] = field(default_factory=dict)
     """By path."""
+    wild: Odd | None = None
+    """Answers whatever is asked for."""
     holds: str = ""
     """Kind of request that it does not finish: ``thinking`` and ``chat`` after their third token,
     a ``probe``, and each as ``silent-``, before their first byte."""
@@ -70,7 +73,7 @@ class OddServer(FakeServer):
 
     def get(self, to: BaseHTTPRequestHandler) -> None:
         self.connections.append(to.connection)
-        odd = self.odd.get(to.path.partition("?")[0])
+        odd = self.wild or self.odd.get(to.path.partition("?")[0])
         if odd is None:
             super().get(to)
         else:
@@ -78,7 +81,7 @@ class OddServer(FakeServer):
 
     def post(self, to: BaseHTTPRequestHandler) -> None:
         self.connections.append(to.connection)
-        odd = self.odd.get(to.path.partition("?")[0])
+        odd = self.wild or self.odd.get(to.path.partition("?")[0])
         if odd is None:
             super().post(to)
         else:

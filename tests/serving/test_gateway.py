@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry as Registry
 
+from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.errors import EngineError, ModelError, PolicyError
 from stopadvisor.serving.gateway import exchange
@@ -308,7 +309,6 @@ def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> No
     assert (path, body, headers["x-extra"]) == ("/v1/odd?a=%2Fb&c", sent, "yes")
     assert not {"user-agent", "cookie", "accept"} & set(headers), "nothing is added"
     assert gateway.ask(path="/v1/models", method="GET").json["data"][0]["id"] == "tiny-reasoner"
-    assert gateway.ask(path="/v1/%2e%2e/version", method="GET").status == 404
     assert gateway.ask(path="/other", method="GET").status == 404
 
 
@@ -320,10 +320,12 @@ def test_keys_reach_the_upstream_and_no_log(
     folder: Path, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", SECRET)
-    options = {"upstream_key_env": "UPSTREAM_KEY", "key": SECRET} if own else {}
+    options = (
+        {"upstream_key_env": "UPSTREAM_KEY", "key": Key(SECRET, "UPSTREAM_KEY")} if own else {}
+    )
     canary = "canary-text-3f9a"
     with fake_server(chat="reasoning_content", key=SECRET if own else None) as server:
-        with running(folder / "stops.json", server, **options) as gateway:
+        with running(folder / "stops.json", server, token=None, **options) as gateway:
             server.headers.clear()
             for body in (
                 chat_body(),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from yarl import URL
 
+from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.openai.model import ServedModel
-from stopadvisor.serving.gateway import reading
-from stopadvisor.serving.gateway.forward import Forwarder
+from stopadvisor.serving.gateway import connections, intake
+from stopadvisor.serving.gateway import server as server_module
+from stopadvisor.serving.gateway.forward import Forwarder, _Proxy
+from stopadvisor.serving.gateway.intake import Target
 from tests.serving.gateways import (
+    Odd,
     OddServer,
     RunningGateway,
     chat_body,
@@ -109,19 +116,34 @@ def test_a_long_prompt_keeps_nobody_waiting(
     assert ways == ["passthrough; reason=room"]
 
 
-def test_unfinished_bodies_take_so_much_memory_and_no_more(
-    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+def test_bodies_count_until_their_requests_are_answered(
+    server: OddServer, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_AT_ONCE", 1000)
-    first = connected(gateway, HEAD % 2000 + b"x" * 900)
-    until(lambda: gateway.gateway._intake._held == 900)
-    full = gateway.ask(b"x" * 200, "/v1/odd")
-    assert (full.status, full.json["error"]["type"]) == (429, "rate_limit_exceeded")
-    assert int(full.headers["retry-after"]) > 0
-    assert gateway.ask(b"x" * 50, "/v1/models").status != 429
-    first.close()
-    until(lambda: gateway.gateway._intake._held == 0)
-    assert gateway.ask(b"x" * 200, "/v1/models").status != 429
+    """Those that come in, and those that wait for an upstream."""
+    monkeypatch.setattr(intake, "_HELD_BYTES", 1000)
+    go = threading.Event()
+
+    def late(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        assert go.wait(20)
+        says(to, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    server.odd["/v1/odd"] = late
+    half = connected(gateway, HEAD % 2000 + b"x" * 400)
+    whole = connected(gateway, HEAD % 500 + b"x" * 500)
+    held = gateway.gateway._intake
+    until(lambda: held._held == 900)
+    try:
+        full = gateway.ask(b"x" * 200, "/v1/odd")
+        assert (full.status, full.json["error"]["type"]) == (429, "rate_limit_exceeded")
+        assert int(full.headers["retry-after"]) > 0
+        assert gateway.ask(b"x" * 50, "/v1/models").status != 429
+        half.close()
+        until(lambda: held._held == 500)
+    finally:
+        go.set()
+    assert whole.recv(2**16).startswith(b"HTTP/1.1 200 ")
+    whole.close()
+    until(lambda: held._held == 0)
 
 
 def test_a_body_that_does_not_go_on_is_not_waited_for(server: OddServer, policy: Path) -> None:
@@ -130,6 +152,158 @@ def test_a_body_that_does_not_go_on_is_not_waited_for(server: OddServer, policy:
         assert got.startswith(b"HTTP/1.1 408 ")
         assert gateway.record()["status"] == 408
         assert gateway.gateway._intake._held == 0
+
+
+def test_half_requests_keep_nobody_out(
+    server: OddServer, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of too many connections, those that have waited longest are closed."""
+    monkeypatch.setattr(server_module, "most_connections", lambda upstream: 20)
+    with running(policy, server) as gateway, ExitStack() as sockets:
+        half = [
+            sockets.enter_context(connected(gateway, b"GET /v1/models HTTP/1.1\r\nX: "))
+            for _ in range(60)
+        ]
+        for number in range(3):
+            assert gateway.ask(chat_body()).way == "policy; reason=covered", number
+        with suppress(ConnectionResetError):  # instead of an end
+            assert half[0].recv(1) == b""
+    assert {line["event"] for line in gateway.lines} == {"upstream-up", "request"}
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_a_head_that_does_not_end_is_not_waited_for(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    got = to_the_end(connected(gateway, before + b"GET /v1/models HTTP/1.1\r\nX: y"))
+    assert got.startswith(b"HTTP/1.1 200 OK") == bool(before)
+    assert got.endswith(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n")
+
+
+def test_a_head_is_so_large_and_no_larger(gateway: RunningGateway) -> None:
+    client = connected(gateway, b"GET /v1/models HTTP/1.1\r\nX: ")
+    client.sendall(b"y" * (connections.HEAD_BYTES + 1))
+    assert to_the_end(client).startswith(b"HTTP/1.1 431 ")
+
+
+ELSEWHERE = (
+    "/v1%2f@127.0.0.1:{port}/loot",
+    "/v1%40127.0.0.1:{port}/loot",
+    "/v1/..?x",
+    "/v1/../loot",
+    "/v1/%2e%2e/loot",
+    "/v1/x/%2e%2e%2f..%2floot",
+    "/v1/%252e%252e/loot",
+    "/v1/..;/loot",
+    "/v1/.%3b/..%3bx/loot",
+    "/v1/..%5cloot",
+    "/v1/x%00",
+)
+
+
+def answers(asked: list[str], body: bytes = b"{}") -> Odd:
+    """Answers anything, and notes the request's target."""
+
+    def answer(to: BaseHTTPRequestHandler, _: bytes) -> None:
+        asked.append(to.path)
+        says(to, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    return answer
+
+
+@pytest.mark.parametrize("base", ["", "/v1"], ids=["host-alone", "below-v1"])
+def test_no_path_leads_out_of_the_upstream(server: OddServer, policy: Path, base: str) -> None:
+    """Neither to another server nor to what lies beside the base URL."""
+    asked: list[str] = []
+    with odd_server() as other, running(policy, server, check_every=60.0) as gateway:
+        (upstream,) = gateway.gateway.pool.all
+        upstream.url = upstream.url.removesuffix("/v1") + base
+        server.wild = other.wild = answers(asked)
+        for path in ELSEWHERE:
+            line = f"GET {path.format(port=other.port)} HTTP/1.1\r\n".encode()
+            got = to_the_end(connected(gateway, line + b"Host: x\r\nConnection: close\r\n\r\n"))
+            assert got.startswith(b"HTTP/1.1 404 "), path
+    assert asked == []
+
+
+@pytest.mark.parametrize("base", ["http://host:8000", "https://host/v1", "http://[::1]:1/a/v1"])
+def test_a_target_stays_at_its_upstream(base: str) -> None:
+    for path in ("//evil/x", "/@evil/x", "/x:1@evil", "/%2f@evil"):
+        url = Target(path, "y=//evil").at(base)
+        assert str(url) == f"{base}{path}?y=//evil"
+        assert url.origin() == URL(base).origin()
+
+
+def test_what_stays_below_goes_through(server: OddServer, policy: Path) -> None:
+    asked: list[str] = []
+    paths = ["/v1/models/org%2Fname", "/v1/a..b/...?up=../..", "/v1/files/a@b:1?q=%252e"]
+    with running(policy, server, check_every=60.0) as gateway:
+        server.wild = answers(asked)
+        for path in paths:
+            assert gateway.get(path).status == 200
+    assert asked == paths
+
+
+def test_methods_that_show_a_key_or_open_a_tunnel_are_refused(gateway: RunningGateway) -> None:
+    for method in ("TRACE", "PROPFIND"):
+        got = gateway.ask(path="/v1/models", method=method)
+        assert (got.status, got.way) == (405, "passthrough; reason=path")
+
+
+def test_headers_that_a_connection_names_stay_on_it(
+    server: OddServer, gateway: RunningGateway
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    def answer(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        seen.append({name.lower(): value for name, value in to.headers.items()})
+        says(
+            to,
+            b"HTTP/1.1 200 OK\r\nConnection: X-Inner\r\nX-Inner: 1\r\nX-Outer: 2\r\n"
+            b"Content-Length: 2\r\n\r\n{}",
+        )
+
+    server.odd["/v1/odd"] = answer
+    got = gateway.ask(b"{}", "/v1/odd", Connection="X-Hop, close", X_Hop="1", X_Kept="2")
+    assert ("x-hop" in seen[0], seen[0]["x-kept"]) == (False, "2")
+    assert ("x-inner" in got.headers, got.headers["x-outer"]) == (False, "2")
+
+
+def test_the_operators_netrc_is_not_for_clients(
+    server: OddServer, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login operator password for-the-operator\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    with running(policy, server) as gateway:
+        server.headers.clear()
+        assert gateway.ask(chat_body(n=2)).way == "passthrough; reason=n"
+        assert gateway.ask(chat_body(n=2), Authorization="Bearer of-a-client").status == 200
+        assert gateway.ask(chat_body()).way == "policy; reason=covered"
+    sent = [{name.lower(): value for name, value in given.items()} for given in server.headers]
+    assert {given.get("authorization") for given in sent} == {None, "Bearer of-a-client"}
+
+
+def test_a_proxy_of_the_environment_is_used(
+    server: OddServer, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    with running(policy, server, check_every=60.0) as gateway, odd_server() as proxy:
+        pool = gateway.gateway.pool
+        monkeypatch.setenv("http_proxy", f"http://user:pass%21@127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("no_proxy", "elsewhere")
+        gateway.gateway._forwarder._proxies = {u: _Proxy.of(u.url) for u in pool.all}
+
+        def note(to: BaseHTTPRequestHandler, _: bytes) -> None:
+            asked.append((to.path, to.headers["Proxy-Authorization"]))
+            says(to, answer)
+
+        proxy.wild = note
+        assert gateway.get("/v1/odd").status == 200
+    assert asked == [(f"{server.url}/odd", "Basic dXNlcjpwYXNzIQ==")]
 
 
 # --- Servers --------------------------------------------------------------------------------------
@@ -154,7 +328,7 @@ def test_a_list_of_models_is_short_and_where_it_was(
 def test_a_server_that_does_not_list_its_models_in_time_is_checked(
     server: OddServer, gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def late(forwarder: Forwarder, url: str) -> Any:
+    async def late(forwarder: Forwarder, upstream: Any, path: str) -> Any:
         raise TimeoutError
 
     monkeypatch.setattr(Forwarder, "get", late)
@@ -185,6 +359,37 @@ def test_a_server_cannot_say_how_a_request_was_served(
     got = to_the_end(connected(gateway, asked)).lower()
     assert got.count(b"x-stopadvisor:") == 1
     assert b"x-stopadvisor: passthrough; reason=path" in got
+
+
+KEY = 'sk-"of/the-gateway'
+
+
+def test_a_server_that_repeats_the_key_does_not_hand_it_out(
+    server: OddServer, policy: Path
+) -> None:
+    """In a header, in bytes that come in pieces, and as JSON writes it."""
+    escaped = json.dumps(KEY)[1:-1]
+    texts = [f"bad key {KEY}", escaped, escaped.replace("/", "\\/"), KEY[:-1]]
+    body = "|".join(texts).encode()
+
+    def answer(to: BaseHTTPRequestHandler, _: bytes) -> None:
+        assert to.headers["Accept-Encoding"] == "identity"
+        head = f"HTTP/1.1 401 Unauthorized\r\nX-Key: {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
+        to.wfile.write(head.encode())
+        for at in range(0, len(body), 7):
+            to.wfile.write(body[at : at + 7])
+            to.wfile.flush()
+        to.close_connection = True
+
+    server.odd["/v1/odd"] = answer
+    with running(policy, server, key=Key(KEY)) as gateway:
+        got = gateway.ask(b"{}", "/v1/odd", Accept_Encoding="gzip")
+        packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"
+        server.odd["/v1/odd"] = lambda to, body: says(to, packed)
+        assert gateway.ask(b"{}", "/v1/odd").status == 502
+    hidden = [f"bad key {'*' * len(KEY)}", *("*" * len(text) for text in texts[1:3]), KEY[:-1]]
+    assert got.body.decode().split("|") == hidden
+    assert got.headers["x-key"] == "*" * len(KEY)
 
 
 def test_requests_that_make_a_server_fail_do_not_take_it_from_others(

@@ -15,7 +15,7 @@ import httpx2
 
 from stopadvisor.errors import ModelError
 
-__all__ = ["FORWARDED", "ForwardedKey", "Key"]
+__all__ = ["FORWARDED", "ForwardedKey", "Key", "KeyMask"]
 
 FORWARDED: ContextVar[str] = ContextVar("authorization", default="")
 """Header ``Authorization`` of the request that is being answered; empty where it has none."""
@@ -84,6 +84,15 @@ class Key(httpx2.Auth):
         return data
 
     @property
+    def header(self) -> str:
+        """Value of the header ``Authorization``."""
+        return f"Bearer {self._value}"
+
+    def mask(self) -> KeyMask:
+        """Return what takes the key out of bytes that pass through."""
+        return KeyMask(self._value if self._secret else "")
+
+    @property
     def _secret(self) -> bool:
         return len(self._value) >= _SHORTEST_SECRET
 
@@ -95,8 +104,44 @@ class Key(httpx2.Auth):
         self, request: httpx2.Request
     ) -> Generator[httpx2.Request, httpx2.Response, None]:
         """Sign a request; called by the HTTP library."""
-        request.headers["Authorization"] = f"Bearer {self.__value}"
+        request.headers["Authorization"] = self.header
         yield request
+
+
+class KeyMask:
+    """Replaces a key in bytes by as many asterisks, so that lengths stay what they are.
+
+    Finds it as it is and as JSON may write it, also where two pieces share it.
+    """
+
+    def __init__(self, secret: str) -> None:
+        escaped = json.dumps(secret)[1:-1]
+        forms = {secret, escaped, escaped.replace("/", "\\/")} - {""}
+        self._forms = sorted((form.encode() for form in forms), key=len, reverse=True)
+        self._kept = b""
+
+    def whole(self, data: bytes) -> bytes:
+        """Mask the key in data that nothing follows."""
+        for form in self._forms:
+            data = data.replace(form, b"*" * len(form))
+        return data
+
+    def take(self, piece: bytes) -> bytes:
+        """Return what can be shown by now: an end that may begin the key is kept back."""
+        data = self.whole(self._kept + piece)
+        kept = max((_overlap(data, form) for form in self._forms), default=0)
+        shown, self._kept = data[: len(data) - kept], data[len(data) - kept :]
+        return shown
+
+    def rest(self) -> bytes:
+        """Return what was kept back, when nothing follows."""
+        return self._kept
+
+
+def _overlap(data: bytes, form: bytes) -> int:
+    """Length of the longest end of the data with which a form begins, shorter than the form."""
+    most = min(len(data), len(form) - 1)
+    return next((n for n in range(most, 0, -1) if data.endswith(form[:n])), 0)
 
 
 class ForwardedKey(Key):

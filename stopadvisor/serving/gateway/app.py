@@ -14,12 +14,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
-from urllib.parse import unquote
 
 import aiohttp
 
 from stopadvisor.engines.http.client import Refused
-from stopadvisor.engines.http.key import FORWARDED
+from stopadvisor.engines.http.key import FORWARDED, Key
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.json_text import parse_json
@@ -28,18 +27,18 @@ from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull
 from stopadvisor.serving.gateway.auditing import GatewayAudits
 from stopadvisor.serving.gateway.exchange import Exchange
-from stopadvisor.serving.gateway.forward import Forwarder, Incoming, Message, Send, Sent, error_body
+from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send, error_body
+from stopadvisor.serving.gateway.intake import Gone, Incoming, Intake, Message, Receive, Refusal
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
-from stopadvisor.serving.gateway.reading import Gone, Intake, Receive, Refusal
 from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
 __all__ = ["Gateway"]
 
 _SMALL = 64 * 2**10
-"""Bytes that are read at once; what is larger is worked on beside the event loop."""
+"""Bodies up to this size are parsed in the event loop, larger ones in a thread."""
 _OPEN = 5.0
 """Seconds for which an upstream is waited for while it is checked."""
 
@@ -56,7 +55,7 @@ class _Way:
 
     @property
     def header(self) -> tuple[bytes, bytes]:
-        """What tells the client of it."""
+        """The `X-StopAdvisor` header of this request."""
         digest = None if self.served is None else self.served.policy.digest
         value = header_value(self.record.route, self.record.reason, digest)
         return HEADER.lower().encode(), value.encode()
@@ -70,7 +69,7 @@ class Gateway:
     metrics: Metrics
     log: Log
     policies: PolicySet
-    key: str | None = None
+    key: Key | None = None
     """The upstreams' own; None forwards each client's."""
     draining: bool = False
     _retired: list[PolicySet] = field(default_factory=list)
@@ -158,7 +157,7 @@ class Gateway:
         self._retired = [p for p in self._retired if not await p.sweep()]
         await self.policies.sweep()
         try:
-            listed = await self._forwarder.get(upstream.url + "/models")
+            listed = await self._forwarder.get(upstream, "/models")
         except aiohttp.ClientConnectorError as error:
             raise EngineError(type(error).__name__) from error
         except TimeoutError:  # an `OSError`, too
@@ -173,15 +172,16 @@ class Gateway:
         """Serve one request."""
         began = time.perf_counter()
         record = RequestRecord(uuid.uuid4().hex)
-        sender = _Sender(send, record, began)
+        sender, way = _Sender(send, record, began), _Way(record)
+        record.reason = "path"
         try:
-            request = await self._intake.read(scope, receive)
-            await _unless_gone(receive, self._serve(request, _Way(record), sender, began))
+            async with self._intake.request(scope, receive) as request:
+                await _unless_gone(receive, self._serve(request, way, sender, began))
         except Gone:
             record.error = "client-gone"
         except Refusal as no:
-            await sender.error(no.status, no.text, no.kind, *no.headers)
-        except Sent as error:
+            await sender.error(no.status, no.text, no.kind, *no.headers, way.header)
+        except BrokenReply as error:
             record.error = type(error.__cause__ or error).__name__
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
             record.error = type(error).__name__
@@ -193,10 +193,6 @@ class Gateway:
 
     async def _serve(self, request: Incoming, way: _Way, sender: _Sender, began: float) -> None:
         record = way.record
-        record.reason = "path"
-        if ".." in unquote(request.path).split("/"):  # would lead out of the upstream's own /v1
-            await sender.error(404, "no such path", "invalid_request", way.header)
-            return
         if request.method != "POST":
             await self._forward(request, way, sender)
             return
@@ -214,7 +210,7 @@ class Gateway:
     async def _find_way(self, request: Incoming, way: _Way) -> tuple[Incoming, _Way]:
         """Decide whether a policy covers a request."""
         record = way.record
-        is_chat = request.path.partition("?")[0] == "/chat/completions"
+        is_chat = request.target.path == "/chat/completions"
         size = len(request.body)
         if size > _SMALL and (not is_chat or size > _SMALL + self.policies.longest_prompt):
             # Not read: no policy can cover it, and reading may take seconds.
@@ -345,7 +341,7 @@ class _Sender:
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _parsed(body: bytes) -> Any:
+def _parsed(body: bytearray) -> Any:
     """Return what a body says; None where it is no JSON."""
     try:
         return parse_json(body)

@@ -25,7 +25,7 @@ from stopadvisor.serving.chat_reply import (
     TextStream,
     forced_content,
 )
-from stopadvisor.serving.gateway.forward import Send, Sent
+from stopadvisor.serving.gateway.forward import BrokenReply, Send
 from stopadvisor.serving.gateway.settings import Timeouts
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
@@ -71,7 +71,7 @@ class Exchange:
         ------
         StopAdvisorError, TimeoutError
             No byte was sent.
-        Sent
+        BrokenReply
             The client reads no further.
         """
         answer = self.service.answer(
@@ -187,7 +187,7 @@ class Exchange:
                 message = {"type": "http.response.body", "body": piece, "more_body": not last}
                 await self.send(message)
         except TimeoutError as error:
-            raise Sent from error
+            raise BrokenReply from error
 
     def _result(self, reply: Reply) -> tuple[Finish, str | None, ChatCounts]:
         """Return how the reply ends, its content and its counts; also fill in the record."""

@@ -7,25 +7,30 @@ policy and no JSON but that of its own errors.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from yarl import URL
 
+from stopadvisor.engines.http.key import Key
 from stopadvisor.errors import EngineError
 from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER
+from stopadvisor.serving.gateway.intake import Incoming, Message, Target
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
 from stopadvisor.serving.gateway.settings import Timeouts
 
-__all__ = ["Forwarder", "Incoming", "Send", "Sent", "error_body"]
+__all__ = ["BrokenReply", "Forwarder", "Send", "error_body"]
 
-Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 """Takes one message of ASGI."""
+_Headers = Iterable[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
     (
@@ -33,10 +38,10 @@ _HOP_BY_HOP = frozenset(
         *(b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection"),
     )
 )
-"""Belong to one connection (RFC 9110, section 7.6.1)."""
-_NOT_SENT_ON = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-_NOT_SENT_BACK = _HOP_BY_HOP | {HEADER.lower().encode()}
-"""The last is for the gateway alone to say."""
+"""Belong to one connection (RFC 9110, section 7.6.1), as do headers that `Connection` names."""
+_NOT_SENT_ON = frozenset((b"host", b"content-length", b"expect"))
+_NOT_SENT_BACK = frozenset((HEADER.lower().encode(),))
+"""For the gateway alone to say."""
 _AUTOMATIC = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """What the client library would add."""
 _MOST_BYTES = 4 * 2**20
@@ -45,26 +50,8 @@ _BUSY = {502, 503, 504}
 """Statuses at which another server may do better."""
 
 
-@dataclass(frozen=True)
-class Incoming:
-    """One request as it came."""
-
-    method: str
-    path: str
-    """Behind ``/v1``, with its query, as it was sent."""
-    headers: tuple[tuple[bytes, bytes], ...]
-    """Names in lower case."""
-    body: bytes
-    streams: bool = False
-    """Its answer comes piece by piece."""
-
-    def header(self, name: bytes) -> str:
-        """Return a header's value; empty where there is none."""
-        return next((v.decode("latin-1") for n, v in self.headers if n == name), "")
-
-
-class Sent(Exception):
-    """The answer broke off behind its first byte: nothing can be done but to break off, too."""
+class BrokenReply(Exception):
+    """The upstream failed after bytes were sent; the client's stream must be cut too."""
 
 
 def error_body(message: str, kind: str) -> bytes:
@@ -77,12 +64,13 @@ class Forwarder:
 
     Parameters
     ----------
-    key : str or None
+    key : Key or None
         Of all upstreams; None leaves each request its own ``Authorization``.
     """
 
-    def __init__(self, pool: Pool, timeouts: Timeouts, key: str | None) -> None:
+    def __init__(self, pool: Pool, timeouts: Timeouts, key: Key | None) -> None:
         self._pool, self._timeouts, self._key = pool, timeouts, key
+        self._proxies = {upstream: _Proxy.of(upstream.url) for upstream in pool.all}
         self._http = aiohttp.ClientSession(
             auto_decompress=False,
             skip_auto_headers=_AUTOMATIC,
@@ -90,14 +78,15 @@ class Forwarder:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
             # Shorter than servers keep idle connections: vLLM's close them after 5 s.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            trust_env=True,
+            # It would sign requests that come without a key from the operator's ~/.netrc.
+            trust_env=False,
         )
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.close()
 
-    async def get(self, url: str) -> Any:
+    async def get(self, upstream: Upstream, path: str) -> Any:
         """Return the JSON of a short answer.
 
         Raises
@@ -107,10 +96,10 @@ class Forwarder:
         aiohttp.ClientError, ValueError, OSError
             There is none; `TimeoutError` where it did not come in time.
         """
-        headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+        headers = [] if self._key is None else [("Authorization", self._key.header)]
         async with (
             asyncio.timeout(self._timeouts.connect + 3),
-            self._http.get(url, headers=headers, allow_redirects=False) as answer,
+            self._ask("GET", upstream, Target(path), headers) as answer,
         ):
             answer.raise_for_status()
             if answer.status >= 300:
@@ -122,8 +111,29 @@ class Forwarder:
                     raise EngineError(f"an answer of more than {_MOST_BYTES} bytes")
             return parse_json(body)
 
+    def _ask(
+        self,
+        method: str,
+        upstream: Upstream,
+        target: Target,
+        headers: list[tuple[str, str]],
+        body: bytearray | None = None,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        url, proxy = target.at(upstream.url), self._proxies[upstream]
+        signed = [] if proxy.signed is None else [("Proxy-Authorization", proxy.signed)]
+        is_tunnel = url.scheme == "https"
+        return self._http.request(
+            method,
+            url,
+            headers=headers if is_tunnel else [*headers, *signed],
+            data=body,
+            allow_redirects=False,
+            proxy=proxy.url,
+            proxy_headers=signed if is_tunnel else None,
+        )
+
     async def forward(
-        self, request: Incoming, extra: Iterable[tuple[bytes, bytes]], send: Send
+        self, request: Incoming, extra: _Headers, send: Send
     ) -> tuple[int, Upstream | None]:
         """Answer a request with what an upstream answers; return the status and who it was."""
         tried: list[Upstream] = []
@@ -153,9 +163,9 @@ class Forwarder:
                         continue
                     self._pool.failed(upstream)
                     status, message = 502, "the upstream closed the connection"
-                except _NoStatus:
+                except _Unfit as error:
                     self._pool.failed(upstream)
-                    status, message = 502, "the upstream answered with no status of HTTP"
+                    status, message = 502, str(error)
                 except (aiohttp.ClientError, OSError):
                     self._pool.failed(upstream)
                     status, message = 502, "the upstream broke off"
@@ -165,34 +175,45 @@ class Forwarder:
         self,
         upstream: Upstream,
         request: Incoming,
-        extra: Iterable[tuple[bytes, bytes]],
+        extra: _Headers,
         send: Send,
         tried: list[Upstream],
     ) -> int:
-        """Ask one upstream; errors are raised before the first byte, `Sent` behind it."""
+        """Ask one upstream; errors are raised before the first byte, `BrokenReply` after it."""
         loop, limits = asyncio.get_running_loop(), self._timeouts
         renewed = loop.time()
         end = renewed + limits.total
         begun = False
         try:
             async with asyncio.timeout(limits.first if request.streams else limits.total) as limit:
-                async with self._http.request(
+                async with self._ask(
                     request.method,
-                    URL(upstream.url + request.path, encoded=True),
-                    headers=self._headers(request),
-                    data=request.body or None,
-                    allow_redirects=False,
+                    upstream,
+                    request.target,
+                    self._headers(request),
+                    request.body or None,
                 ) as answer:
                     if not 200 <= answer.status < 600:
-                        raise _NoStatus
+                        raise _Unfit("the upstream answered with no status of HTTP")
+                    if self._key is not None and _is_encoded(answer):
+                        raise _Unfit("the upstream answered in an encoding that was not asked for")
                     if answer.status in _BUSY:
                         self._pool.failed(upstream)
                         if self._others(upstream, tried):
                             raise _TryAnother
                     pieces = answer.content.iter_any().__aiter__()
                     piece = await anext(pieces, b"")
-                    headers = [h for h in answer.raw_headers if h[0].lower() not in _NOT_SENT_BACK]
-                    start = {"status": answer.status, "headers": [*headers, *extra]}
+                    mask = None if self._key is None else self._key.mask()
+                    start = {
+                        "status": answer.status,
+                        "headers": [
+                            *(
+                                (name, value if mask is None else mask.whole(value))
+                                for name, value in _end_to_end(answer.raw_headers, _NOT_SENT_BACK)
+                            ),
+                            *extra,
+                        ],
+                    }
                     begun = True
                     await send({"type": "http.response.start", **start})
                     streams = request.streams or answer.content_type == "text/event-stream"
@@ -200,19 +221,21 @@ class Forwarder:
                         renewed = loop.time()
                         limit.reschedule(min(renewed + limits.between, end))
                     while piece:
-                        await send(_piece(piece, more=True))
+                        shown = piece if mask is None else mask.take(piece)
+                        if shown:
+                            await send(_piece(shown, more=True))
                         # Not for every piece: a timer costs a tenth of what passing it on does.
                         if streams and loop.time() > renewed + limits.between / 10:
                             renewed = loop.time()
                             limit.reschedule(min(renewed + limits.between, end))
                         piece = await anext(pieces, b"")
-                    await send(_piece(b"", more=False))
+                    await send(_piece(b"" if mask is None else mask.rest(), more=False))
                     if answer.status not in _BUSY:
                         self._pool.worked(upstream)
                     return answer.status
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             if begun:
-                raise Sent from error
+                raise BrokenReply from error
             raise
 
     def _others(self, upstream: Upstream, tried: list[Upstream]) -> bool:
@@ -223,22 +246,64 @@ class Forwarder:
         return True
 
     def _headers(self, request: Incoming) -> list[tuple[str, str]]:
-        own = self._key
-        left_out = _NOT_SENT_ON if own is None else _NOT_SENT_ON | {b"authorization"}
+        left_out = _NOT_SENT_ON
+        if self._key is not None:  # in a compressed answer it could not be masked
+            left_out |= {b"authorization", b"accept-encoding"}
         headers = [
             (name.decode("latin-1"), _text(value))
-            for name, value in request.headers
-            if name not in left_out
+            for name, value in _end_to_end(request.headers, left_out)
         ]
-        return headers if own is None else [*headers, ("Authorization", f"Bearer {own}")]
+        if self._key is not None:
+            headers += [("Authorization", self._key.header), ("Accept-Encoding", "identity")]
+        return headers
 
 
 class _TryAnother(Exception):
     """A busy server, where there is another."""
 
 
-class _NoStatus(Exception):
-    """The answer's status is none that ends a request."""
+class _Unfit(Exception):
+    """An answer that cannot be passed on; the text says why."""
+
+
+@dataclass(frozen=True)
+class _Proxy:
+    """The proxy that the environment names for an upstream."""
+
+    url: str | None
+    signed: str | None
+    """Value of its header ``Proxy-Authorization``."""
+
+    @classmethod
+    def of(cls, upstream_url: str) -> _Proxy:
+        upstream = urlsplit(upstream_url)
+        found = getproxies().get(upstream.scheme)
+        if not found or proxy_bypass(upstream.hostname or ""):
+            return cls(None, None)
+        parts = urlsplit(found if "://" in found else f"http://{found}")
+        if parts.scheme != "http":
+            return cls(None, None)  # the client library speaks to no other
+        place = parts.netloc.rpartition("@")[2]
+        if parts.username is None:
+            return cls(f"{parts.scheme}://{place}", None)
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        return cls(f"{parts.scheme}://{place}", f"Basic {base64.b64encode(user).decode()}")
+
+
+def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that are not for one connection alone."""
+    headers = [(name.lower(), value) for name, value in headers]
+    named = {
+        token.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    return [h for h in headers if h[0] not in _HOP_BY_HOP | named and h[0] not in left_out]
+
+
+def _is_encoded(answer: aiohttp.ClientResponse) -> bool:
+    return answer.headers.get("Content-Encoding", "identity").lower() != "identity"
 
 
 def _text(value: bytes) -> str:
@@ -253,9 +318,7 @@ def _piece(body: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-async def _answer(
-    send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]]
-) -> None:
+async def _answer(send: Send, status: int, body: bytes, extra: _Headers) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     start = {"status": status, "headers": [*headers, *extra]}
     await send({"type": "http.response.start", **start})

@@ -26,6 +26,12 @@ from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.http.servers import Servers
 from stopadvisor.errors import ModelError, StopAdvisorError
 from stopadvisor.serving.gateway.app import Gateway
+from stopadvisor.serving.gateway.connections import (
+    ACCEPTED_AT_ONCE,
+    ClientConnection,
+    ConnectionLimit,
+    most_connections,
+)
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.gateway.settings import GatewaySettings
@@ -36,6 +42,8 @@ __all__ = ["GatewayServer", "admin_routes", "listen", "open_routes", "serve"]
 
 _KEEP_ALIVE = 75
 """Seconds for which idle connections are kept: longer than balancers keep theirs."""
+_BACKLOG = 2048
+"""Connections that the system queues."""
 
 
 def serve(settings: GatewaySettings, err: TextIO) -> int:
@@ -51,10 +59,8 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
         No upstream answers for as long as is waited for.
     """
     token = _token(settings)
-    key = None
-    if settings.upstream_key_env is not None:
-        Key.of_environment(settings.upstream_key_env, required=True)
-        key = os.environ[settings.upstream_key_env].strip()
+    named = settings.upstream_key_env
+    key = None if named is None else Key.of_environment(named, required=True)
     policies = PolicySet.load(settings)
     urls = Servers(settings.upstreams).urls
     settings = GatewaySettings(**{**vars(settings), "upstreams": urls})
@@ -65,12 +71,17 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
 
 
 async def _run(
-    settings: GatewaySettings, policies: PolicySet, key: str | None, token: str | None, log: Log
+    settings: GatewaySettings, policies: PolicySet, key: Key | None, token: str | None, log: Log
 ) -> int:
     gateway = Gateway(settings, Metrics(), log, policies, key)
     if gateway.audits.exit_code:  # an alarm of before is still on
         log.write("alarm", code=gateway.audits.exit_code)
         return gateway.audits.exit_code
+    loop = asyncio.get_running_loop()
+    # Its own would log stacks; of a full table of files, one for each connection that waits.
+    loop.set_exception_handler(
+        lambda _, what: log.write("fault", error=type(what.get("exception")).__name__)
+    )
     listening = [
         listen(settings.host, settings.port),
         listen(settings.admin_host, settings.admin_port),
@@ -80,7 +91,6 @@ async def _run(
         GatewayServer.of(admin_routes(gateway, token), settings),
     ]
     keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
-    loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[StopAdvisorError | None]] = set()  # the loop itself holds no task
 
     def stop() -> None:
@@ -129,9 +139,11 @@ class GatewayServer(uvicorn.Server):
     @classmethod
     def of(cls, routes: Router, settings: GatewaySettings) -> GatewayServer:
         """Make the server of some routes."""
-        return cls(
+        server = cls(
             uvicorn.Config(
                 routes,
+                http=ClientConnection,
+                backlog=ACCEPTED_AT_ONCE,
                 lifespan="off",
                 ws="none",
                 timeout_keep_alive=_KEEP_ALIVE,
@@ -142,6 +154,15 @@ class GatewayServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.grace)),
             )
         )
+        # A covered request thinks and probes at once.
+        server.server_state = ConnectionLimit(most_connections(2 * settings.concurrency))
+        return server
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; the system queues more connections than are accepted at once."""
+        await super().startup(sockets)
+        for at in sockets or ():
+            at.listen(_BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -156,7 +177,7 @@ def listen(host: str, port: int) -> socket.socket:
         sock = socket.socket(family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
-        sock.listen(2048)
+        sock.listen(_BACKLOG)
     except OSError as error:
         raise ModelError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return sock

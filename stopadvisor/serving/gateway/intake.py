@@ -1,0 +1,173 @@
+"""Takes in requests: which paths lead to an upstream, how large and how slow a body may be.
+
+Bodies count against one budget for as long as they are held.  Knows HTTP by ASGI; nothing of what
+a body says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from yarl import URL
+
+from stopadvisor.serving.gateway.settings import Timeouts
+
+__all__ = ["Gone", "Incoming", "Intake", "Message", "Receive", "Refusal", "Target"]
+
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+"""Not TRACE, which returns the upstream's key, and not CONNECT."""
+_MOST_BYTES = 64 * 2**20
+"""Of one body; pictures come within them."""
+_HELD_BYTES = 4 * _MOST_BYTES
+"""Of all bodies together, from their first byte until their request is answered."""
+_RETRY_AFTER = 5
+"""Seconds after which other requests will have been answered."""
+_DECODINGS = 4
+"""How often a path may be percent-encoded on top of itself; servers decode once or twice."""
+
+Message = MutableMapping[str, Any]
+"""One message of ASGI."""
+Receive = Callable[[], Awaitable[Message]]
+
+
+class Gone(Exception):
+    """The client has left."""
+
+
+class Refusal(Exception):
+    """A request that is not taken in, with the answer to it."""
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        kind: str = "invalid_request",
+        header: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        super().__init__(status, text, kind)
+        self.status, self.text, self.kind = status, text, kind
+        self.headers = () if header is None else (header,)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request asks for below the base URL; the only way to a URL at an upstream."""
+
+    path: str
+    """Begins with a slash and stays below the base URL; percent-encoded as it was sent."""
+    query: str = ""
+    """Without its question mark."""
+
+    def __post_init__(self) -> None:
+        if not self.path.startswith("/") or not _stays_below(self.path):
+            raise Refusal(404, "no such path")
+
+    def at(self, base_url: str) -> URL:
+        """Return the URL at an upstream: its own scheme, host and port, whatever the path holds."""
+        base = urlsplit(base_url)
+        return URL.build(
+            scheme=base.scheme,
+            authority=base.netloc,
+            path=base.path + self.path,
+            query_string=self.query,
+            encoded=True,
+        )
+
+
+def _stays_below(path: str) -> bool:
+    """Whether a path names nothing outside, however often a server decodes it."""
+    decoded = path.encode()
+    for _ in range(_DECODINGS):
+        encoded, decoded = decoded, unquote_to_bytes(decoded)
+        if decoded == encoded:
+            break
+    else:
+        return False
+    # Some servers cut parameters off each segment (`..;/`), some take a backslash for a slash.
+    segments = (segment.partition(b";")[0] for segment in re.split(rb"[/\\]", decoded))
+    is_plain = min(decoded) >= 0x20 and 0x7F not in decoded
+    return is_plain and all(segment.strip() not in (b".", b"..") for segment in segments)
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One request as it came."""
+
+    method: str
+    target: Target
+    headers: tuple[tuple[bytes, bytes], ...]
+    """Names in lower case."""
+    body: bytearray
+    streams: bool = False
+    """The client asks for its answer piece by piece."""
+
+    def header(self, name: bytes) -> str:
+        """Return a header's value; empty where there is none."""
+        return next((v.decode("latin-1") for n, v in self.headers if n == name), "")
+
+
+class Intake:
+    """Reads requests as long as there is memory for their bodies."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        self._held = 0
+
+    @asynccontextmanager
+    async def request(self, scope: Any, receive: Receive) -> AsyncIterator[Incoming]:
+        """Take in a whole request and hold it for the block.
+
+        Raises
+        ------
+        Gone
+            It breaks off.
+        Refusal
+            It asks for nothing below ``/v1``, is too large or too slow, or too much is held.
+        """
+        if scope["method"] not in _METHODS:
+            raise Refusal(405, f"expected one of {', '.join(sorted(_METHODS))}")
+        raw = scope.get("raw_path") or scope["path"].encode()
+        prefix, path = raw[:3], raw[3:]
+        if prefix != b"/v1" or not (path + scope.get("query_string", b"")).isascii():
+            raise Refusal(404, "no such path")
+        target = Target(path.decode(), scope.get("query_string", b"").decode())
+        body = bytearray()
+        try:
+            await self._fill(body, receive)
+            yield Incoming(scope["method"], target, tuple(scope["headers"]), body)
+        finally:
+            self._held -= len(body)
+
+    async def _fill(self, body: bytearray, receive: Receive) -> None:
+        loop, limits = asyncio.get_running_loop(), self._timeouts
+        end = loop.time() + limits.total
+        more = True
+        try:
+            async with asyncio.timeout(limits.between) as limit:
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Gone
+                    more = message.get("more_body", False)
+                    self._add(body, message.get("body", b""))
+                    if more:
+                        limit.reschedule(min(loop.time() + limits.between, end))
+        except TimeoutError:
+            # The rest of the body is not waited for either: the server closes the connection.
+            close = (b"connection", b"close")
+            raise Refusal(408, "the request's body did not come in time", header=close) from None
+
+    def _add(self, body: bytearray, piece: bytes) -> None:
+        if len(body) + len(piece) > _MOST_BYTES:
+            raise Refusal(413, f"expected at most {_MOST_BYTES} bytes")
+        if self._held + len(piece) > _HELD_BYTES:
+            after = (b"retry-after", b"%d" % _RETRY_AFTER)
+            raise Refusal(429, "too many bodies are held", "rate_limit_exceeded", after)
+        body += piece
+        self._held += len(piece)
