@@ -20,10 +20,10 @@ from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.cache import KeptCache, register_attention
+from stopadvisor.engines.hf.rolling import Finished, Kept, Limits, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.size import kv_bytes_per_token
-from stopadvisor.engines.hf.traces import Finished, Kept, Limits, TraceBatch
 from stopadvisor.probes.plan import Prompt
 
 __all__ = ["SHAPES", "RandomQwen3", "Shape", "Spent"]
@@ -141,7 +141,7 @@ class RandomQwen3:
 
     # --- The engine's way -------------------------------------------------------------------------
 
-    def batch(self, rows: int) -> TraceBatch:
+    def batch(self, rows: int) -> RollingBatch:
         """Read the first prompts."""
         prompts = self.prompts[:rows]
         # A closer that is no token never comes, and no stop id is given.
@@ -150,7 +150,7 @@ class RandomQwen3:
         names = [Prompt(str(row), ({"role": "user", "content": ""},)) for row in range(rows)]
         streams = uniforms(names, 0, limits.steps)
         sampler = Sampler(settings, prompts, streams, self.vocabulary, self.device)
-        return TraceBatch(self.runner, prompts, sampler, limits, pad_id=0)
+        return RollingBatch(self.runner, prompts, sampler, limits, pad_id=0)
 
     def generate(self, rows: int) -> Finished:
         """Return the traces of the first prompts."""

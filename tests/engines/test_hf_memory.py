@@ -320,10 +320,10 @@ def test_no_more_requests_at_once_than_asked_for(
     joined: list[int] = []
     replace_rows = RollingBatch.replace
 
-    def counted(self: RollingBatch, leaving: Any, rows: Any = (), *args: Any) -> None:
-        replace_rows(self, leaving, rows, *args)
-        joined.append(len(rows))
-        assert len(self.rows) <= batch_size
+    def counted(self: RollingBatch, leaving: Any, prompts: Any = (), *args: Any) -> None:
+        replace_rows(self, leaving, prompts, *args)
+        joined.append(len(prompts))
+        assert len(self.done) <= batch_size
 
     monkeypatch.setattr(Runner, "forward", watched)
     monkeypatch.setattr(RollingBatch, "replace", counted)

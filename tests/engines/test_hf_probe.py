@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,9 @@ from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
 from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.rolling import Limits, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling
-from stopadvisor.engines.hf.traces import Limits, TraceBatch
 from stopadvisor.errors import ModelError, ProbeError
 from stopadvisor.probes.positions import trace_positions
 from stopadvisor.workload.questions import read_workload
@@ -263,16 +264,16 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
     start = [engine.chat.prompt_ids(prompt(c).messages) for c in ("a", "bcd")]
     limits = Limits(engine.chat.closer.ids, engine.stop_ids, np.array([40, 40]), 6)
 
-    def batch() -> TraceBatch:
+    def batch() -> RollingBatch:
         sampler = Sampler(Sampling(0.0), start, np.empty((2, 0)), 262, torch.device("cpu"))
-        return TraceBatch(engine.runner, start, sampler, limits, pad_id=0)
+        return RollingBatch(engine.runner, start, sampler, limits, pad_id=0)
 
     suffix = engine.suffix_ids(at.cue)
     with torch.inference_mode():
         (whole,) = batch().finished()
         probed = batch()
-        for budget in (0, 3, 11):
-            probed.advance(budget)
+        for last, budget in pairwise((0, 0, 3, 11)):
+            probed.advance(budget - last)
             branches = [Branch(0, budget), Branch(1, budget)]
             answers = probe_branches(
                 engine.runner, probed.kept, branches, suffix, engine.stops, cap=at.cap

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.hf.cache import additive
+from stopadvisor.engines.hf.rolling import Kept
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import EngineError
 

@@ -13,8 +13,8 @@ import torch
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
+from stopadvisor.engines.hf.rolling import Kept
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.traces import Kept
 
 __all__ = ["MOST_AT_ONCE", "probe_in_chunks"]
 

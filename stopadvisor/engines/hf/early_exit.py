@@ -18,9 +18,8 @@ import torch
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.model import LocalModel, within_memory
-from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
-from stopadvisor.engines.hf.sampler import uniforms
-from stopadvisor.engines.hf.traces import Limits
+from stopadvisor.engines.hf.rolling import SMALLEST_SPLIT, Limits, RollingBatch
+from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.replies import (
     ReplyText,
@@ -39,8 +38,6 @@ __all__ = ["serve"]
 _JOIN_SHARE = 4
 """Waiting requests come in when this part of the places is free: each coming copies the cache, and
 requests that come together are probed together."""
-_SMALLEST_SPLIT = 8
-"""With nobody waiting, smaller batches run on as they are: parting them does not pay."""
 
 
 def serve(
@@ -111,7 +108,7 @@ class _Serving:
     def step(self) -> list[tuple[int, Reply]]:
         """Draw one token per row; returns what is over then."""
         batch = self._fill()
-        batch.advance(batch.steps + 1)
+        batch.advance()
         return [*self._probe(batch), *self._ends(batch)]
 
     def give_up(self) -> str:
@@ -127,22 +124,22 @@ class _Serving:
         batch, over = self._batch, np.array([row.over for row in self._rows], dtype=np.bool_)
         if batch is None or over.all():
             self._rows = []
-            rows, prompts, sampler, limits = self._next(self.batch_size)
+            prompts, sampler, limits = self._next(self.batch_size)
             self._batch = RollingBatch(
-                self.model.runner, prompts, rows, sampler, limits, self.model.pad_id
+                self.model.runner, prompts, sampler, limits, self.model.pad_id
             )
             return self._batch
         free = self.batch_size - int((~over).sum())
         if self._waiting and free >= max(1, self.batch_size // _JOIN_SHARE):
             self._rows = [row for row in self._rows if not row.over]
-            rows, prompts, sampler, limits = self._next(free)
-            batch.replace(over, rows, prompts, sampler, limits.max_think)
-        elif not self._waiting and len(over) >= _SMALLEST_SPLIT and 2 * over.sum() >= len(over):
+            prompts, sampler, limits = self._next(free)
+            batch.replace(over, prompts, sampler, limits.max_think)
+        elif not self._waiting and len(over) >= SMALLEST_SPLIT and 2 * over.sum() >= len(over):
             self._rows = [row for row in self._rows if not row.over]
             batch.replace(over)
         return batch
 
-    def _next(self, count: int) -> tuple[list[int], list[list[int]], RollingSampler, Limits]:
+    def _next(self, count: int) -> tuple[list[list[int]], Sampler, Limits]:
         """Take requests from the queue and make them ready."""
         started = time.perf_counter()
         taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
@@ -155,15 +152,13 @@ class _Serving:
             if self._sampling.temperature > 0
             else np.empty((len(requests), 0))
         )
-        sampler = RollingSampler(
-            self._sampling, prompts, streams, model.vocabulary, model.runner.device
-        )
+        sampler = Sampler(self._sampling, prompts, streams, model.vocabulary, model.runner.device)
         for i, request, prompt in zip(taken, requests, prompts, strict=True):
             session = Session(
                 self.rule, closer_tokens=len(self._closer), on_stop=self.on_stop, task=request.task
             )
             self._rows.append(_BatchRow(i, request, prompt, started, session, session.next_event()))
-        return taken, prompts, sampler, limits
+        return prompts, sampler, limits
 
     # --- Checkpoints ---
 

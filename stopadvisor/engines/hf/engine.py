@@ -19,9 +19,9 @@ from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import serve
 from stopadvisor.engines.hf.model import LocalModel, within_memory
+from stopadvisor.engines.hf.rolling import Finished, Limits, RollingBatch, read_traces
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
-from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch, read_traces
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.raw_trace import raw_trace
 from stopadvisor.engines.recorded import RecordedIds, are_recorded, recorded_ids
@@ -188,7 +188,7 @@ class HfEngine(LocalModel, ChatEngine):
             else np.empty((len(prompts), 0))
         )
         sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
-        batch = TraceBatch(self.runner, ids, sampler, limits, self.pad_id)
+        batch = RollingBatch(self.runner, ids, sampler, limits, self.pad_id)
         yield from batch.finished(on_tokens)
 
     def _recorded(self, prompts: Sequence[Prompt], limits: Limits) -> list[RecordedIds]:

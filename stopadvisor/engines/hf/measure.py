@@ -19,7 +19,7 @@ import torch
 
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.traces import Kept
+from stopadvisor.engines.hf.rolling import Kept
 from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.plan import ProbePlan

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory, first_line
+from stopadvisor.engines.hf.rolling import Limits
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.traces import Limits
 from stopadvisor.engines.sampling import Sampling, thinking_room
 from stopadvisor.probes.plan import ProbePlan
 

@@ -16,8 +16,8 @@ import torch
 from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.cache import KeptCache, additive
 from stopadvisor.engines.hf.model import LocalModel
+from stopadvisor.engines.hf.rolling import Kept
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
-from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["StoppedTrace", "visible_answers"]

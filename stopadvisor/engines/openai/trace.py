@@ -1,6 +1,6 @@
 """What a served model draws: traces and their ends, answers, and means of log-probabilities.
 
-The rules of `engines.hf.traces` and the figures of `engines.hf.branch`, for one trace at a time.
+The rules of `engines.hf.rolling` and the figures of `engines.hf.branch`, for one trace at a time.
 Knows ids and numbers; no server and no tokenizer.
 """
 
