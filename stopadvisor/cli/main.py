@@ -22,7 +22,6 @@ import click
 from stopadvisor._version import __version__
 from stopadvisor.cli.page import EXIT_CODES
 from stopadvisor.errors import StopAdvisorError
-from stopadvisor.printable import json_safe, printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -211,6 +210,8 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         if as_json:
             return _fail(type(error).__name__, error.format_message(), error.exit_code, as_json)
+        from stopadvisor.printable import printable
+
         shown = StringIO()
         error.show(shown)
         sys.stderr.write(printable(shown.getvalue()))
@@ -266,6 +267,8 @@ def _as_json_escapes(error: UnicodeError) -> tuple[str, int]:
 
 
 def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
+    from stopadvisor.printable import json_safe, printable
+
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:

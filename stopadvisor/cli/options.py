@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from stopadvisor.json_text import parse_json
-from stopadvisor.printable import json_safe
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -109,6 +106,8 @@ class Parsed(click.ParamType[Any]):
 def parse_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; a ValueError says what was expected, as `Parsed` wants it."""
     try:
+        from stopadvisor.json_text import parse_json
+
         value = parse_json(text)
     except ValueError as error:
         raise ValueError(f"expected a JSON object ({error})") from error
@@ -189,6 +188,8 @@ def emit(
     """Print a result: as JSON, or as `show` words the same document."""
     if output.json:
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent)
+        from stopadvisor.printable import json_safe
+
         print(json_safe(text), file=out)
     else:
         show(document, out)
