@@ -75,7 +75,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "hf": ("torch", "transformers", "jinja2"),
     "report": ("matplotlib",),
     "openai": ("anyio", "httpx2", "tenacity"),
-    "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn"),
+    "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn", "yarl"),
     "vllm": ("vllm",),
     "datasets": ("datasets",),
     "import": ("backports-zstd", "pyarrow"),
