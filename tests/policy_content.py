@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
+from stopadvisor.policy.file import Format, encode
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES, display_threshold
@@ -20,6 +23,7 @@ __all__ = [
     "example_content",
     "example_contents",
     "family_content",
+    "file_bytes",
     "full_budget_content",
     "open_cue_content",
 ]
@@ -102,7 +106,6 @@ _EXAMPLE: dict[str, Any] = {
         "upper": 0.12692563640459445,
         "reference": "natural",
         "looks": 1,
-        "words": "at most 15 % of all questions become wrong that full thinking gets right",
     },
     "profile": {"early_solved": {"count": 24, "share": 0.3, "ci95": [0.2, 0.41]}},
     "expected": {"test_risk": 0.05, "test_accuracy": 0.81, "test_total_saving_pct": 26.1},
@@ -218,6 +221,15 @@ def open_cue_content(**changes: Any) -> dict[str, Any]:
     for key, value in more.items():
         content[key] = [*content[key], value]
     return content | changes
+
+
+def file_bytes(content: Mapping[str, Any], format: Format = "json") -> bytes:
+    """A policy's file with a right digest, whatever it holds: the writer would refuse most."""
+    none = "0" * 64
+    rest = {key: value for key, value in content.items() if key not in ("schema", "digest")}
+    text = json.dumps({"schema": content.get("schema", 3), "digest": none, **rest})
+    before, _, after = text.partition(none)
+    return encode(before + _sha(text) + after, format)
 
 
 def full_budget_content() -> dict[str, Any]:

@@ -23,6 +23,7 @@ from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.monitor import MonitorDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.program import ErrorDocument
+from stopadvisor.report.documents.run import RunDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.results import schema_of
 
@@ -35,6 +36,7 @@ DOCUMENTS: dict[str, type] = {
     "calibrate": CalibrateDocument,
     "inspect": InspectDocument,
     "diff": DiffDocument,
+    "run": RunDocument,
     "profile-serving": ProfileServingDocument,
     "monitor": MonitorDocument,
     "study": StudyDocument,

@@ -22,7 +22,6 @@ from stopadvisor.certification.expectation import Expectation, expectation
 from stopadvisor.certification.watching import differs_limit, served_features
 from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.engines.sampling import Sampling
-from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
@@ -299,7 +298,6 @@ def policy_content(
     few = calibration.labelled is not None
     if few:
         fields["certificate"]["labelled"] = calibration.labelled
-    fields["certificate"]["claim"] = claim(fields["certificate"], simulated=source.simulated)
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]
         fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}
@@ -318,8 +316,8 @@ def policy_content(
             "agreement" if few else calibration.entered.graded_by,
         ),
         "saving_by_serving": _by_serving(rule, choice, source, calibration),
-        "served": served_features(rule, calibration.entered),
     }
+    fields["served"] = served_features(rule, calibration.entered)
     return fields
 
 

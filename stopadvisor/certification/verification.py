@@ -35,7 +35,7 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
 from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
-from stopadvisor.rules.drift import Drift, drift_features, feature_drift, question_features
+from stopadvisor.rules.drift import DRIFT_FEATURES, Drift, feature_drift, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import DIFFERS, LossName, loss_of
 from stopadvisor.rules.outcomes import Outcome, measure
@@ -429,8 +429,7 @@ def _drift(
     if not stored or content["family"] == FIXED_BUDGET:
         return ()
     before = np.array(stored, dtype=np.float64)
-    names = drift_features(content["schema"])
-    found = feature_drift(before, question_features(view, names), names, rng=rng)
+    found = feature_drift(before, question_features(view), DRIFT_FEATURES, rng=rng)
     if view.entropy_source == content["entropy_source"] or reads_logprobs(content):
         return found
     # Measured otherwise, what the policy does not read differs without any drift.

@@ -16,11 +16,9 @@ import click
 from stopadvisor.cli.options import OUTPUT, PATH, VERBOSE, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.errors import PolicyError
 from stopadvisor.policy.folder import newest_policy
-from stopadvisor.policy.frozen import Policy, load_policy, save_policy, sign_policy
+from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.signature import signing_key
-from stopadvisor.policy.upgrade import upgraded
 from stopadvisor.report.documents.diff import diff_document
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.text.inspect import show_policy
@@ -35,8 +33,6 @@ class InspectOptions:
 
     path: Path | None = None
     """None for the policy in use that was written last."""
-    upgrade: Path | None = None
-    """Where to write it anew under the present schema."""
     keys: tuple[Path, ...] = ()
     """Public keys, of which one must have signed it."""
     sign: Path | None = None
@@ -50,26 +46,17 @@ class InspectOptions:
     "inspect",
     cls=Command,
     reads="POLICY: a file that `calibrate` wrote; with --key also POLICY.sig beside it.",
-    writes="With --upgrade, OUT: the same policy under the present schema. With --sign, its "
-    "signature: POLICY.sig or OUT.sig.",
+    writes="With --sign, its signature: POLICY.sig.",
     examples=[
         "stopadvisor inspect",
         "stopadvisor inspect policies/arithmetic.joblib",
         "stopadvisor inspect policy.joblib --json",
         "stopadvisor inspect policies/arithmetic.joblib policies/choice.joblib",
-        "stopadvisor inspect policy.joblib --upgrade policy-2.joblib",
         "stopadvisor inspect policy.joblib --key release.pub",
     ],
 )
 @click.argument("path", metavar="[POLICY]", required=False, type=PATH)
 @click.argument("other", metavar="[OTHER]", required=False, type=PATH)
-@click.option(
-    "--upgrade",
-    metavar="OUT",
-    type=PATH,
-    help="Write a policy of an older schema anew: same stops and certificate, another digest. "
-    "JSON where OUT ends in .json.",
-)
 @click.option(
     "--key",
     "keys",
@@ -96,14 +83,14 @@ def command(path: Path | None, **params: Any) -> int:
     output = take(OutputOptions, params)
     if path is None and params["sign"] is not None:
         raise click.UsageError("--sign signs a POLICY that you name")
-    if params["other"] is not None and (params["sign"] or params["upgrade"]):
-        raise click.UsageError("--sign and --upgrade take one POLICY, got two")
+    if params["other"] is not None and params["sign"]:
+        raise click.UsageError("--sign takes one POLICY, got two")
     return run(InspectOptions(path, output=output, **params), sys.stdout, sys.stderr)
 
 
 def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
-    """Load and show; first write it anew, and sign it, where that is asked for."""
-    path, before = options.path or newest_policy(), None
+    """Load and show; sign it, where that is asked for."""
+    path = options.path or newest_policy()
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"inspecting {path}, the policy written last")
@@ -113,21 +100,9 @@ def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
         other = load_policy(options.other, require_signature=options.keys or None)
         emit(diff_document(policy, path, other, options.other), options.output, out, show_diff)
         return 0
-    if options.upgrade is not None:
-        path, before = options.upgrade, (policy, path)
-        policy = _upgrade(*before, path)
     if key is not None:
         sign_policy(path, key, digest=policy.digest)
     signed_by = policy.signed_by if key is None else key.public.fingerprint
-    document = policy_document(policy, path, upgraded_from=before, signed_by=signed_by)
+    document = policy_document(policy, path, signed_by=signed_by)
     emit(document, options.output, out, partial(show_policy, verbose=options.output.verbose))
     return 0
-
-
-def _upgrade(policy: Policy, path: Path, target: Path) -> Policy:
-    try:
-        content = upgraded(policy)
-    except PolicyError as error:
-        raise PolicyError(f"{path}: {error}") from error
-    save_policy(content, target, format="json" if target.suffix == ".json" else "joblib")
-    return Policy(content)

@@ -2,6 +2,5 @@
 
 __all__ = [
     "budgets", "claims", "engine_settings", "file", "folder", "frozen", "promises",
-    "requests", "schema", "session", "signature", "stepper", "template_arguments", "triggers",
-    "upgrade"
+    "requests", "schema", "session", "signature", "stepper", "template_arguments", "triggers"
 ]  # fmt: skip

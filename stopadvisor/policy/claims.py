@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.values import to_plain
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes
 
-__all__ = ["binomial_tail", "check_certificate", "claim"]
+__all__ = ["binomial_tail", "check_certificate", "claim", "shown_certificate"]
 
 _SLACK = 1e-3
 """Relative: another library's quantile, or one that was rounded to be read, is no lie."""
@@ -83,6 +84,16 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
             f"{function['sha256'][:12]}), not by comparison with gold."
         )
     return text + " The probes are simulated: it holds for the simulator alone." * simulated
+
+
+def shown_certificate(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A policy's certificate with the claim in words; None of a policy that never stops."""
+    if content["certificate"] is None:
+        return None
+    engine = content["engine"]
+    simulated = engine is not None and engine["name"] == "simulated"
+    certificate: dict[str, Any] = to_plain(content["certificate"])
+    return {**certificate, "claim": claim(certificate, simulated=simulated)}
 
 
 def _words(limited: Mapping[str, Any], lost: str) -> str:

@@ -1,48 +1,39 @@
-"""Policy files as bytes: decoded with distrust, encoded plainly.
+"""Policy files as bytes: one JSON text, read with distrust and written so that people can compare.
 
-A policy file is a pickle (what `joblib.dump` writes, uncompressed) or JSON, and holds plain values
-only.  Sizes are checked before anything of that size is read or built.  Knows no field of a policy.
+``policy.json`` is the text; ``policy.joblib`` is the same text as the one string of a pickle, which
+`joblib.load` gives back anywhere.  Nothing is unpickled here.  Sizes are checked before anything of
+that size is built.  Knows the first two fields of a policy, its schema and its digest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.opcodes import decode_pickle
-from stopadvisor.policy.values import MAX_BYTES, MAX_CONTAINERS, MAX_DEPTH, MAX_ELEMENTS
+from stopadvisor.policy.values import MAX_BYTES, MAX_CONTAINERS, MAX_DEPTH, MAX_ELEMENTS, MAX_TEXT
 from stopadvisor.printable import short_repr
 
-__all__ = ["Format", "decode", "encode", "read_bytes"]
+__all__ = ["POLICY_SCHEMA", "Format", "decode", "encode", "read_bytes", "sealed"]
 
 Format = Literal["joblib", "json"]
 
-_MAX_WIDE_JSON = 2 * 2**20
-"""Largest JSON with letters beyond ASCII, of which one makes the text four times as large here."""
-_MAX_ESCAPED_JSON = 6 * 2**20
-"""Largest JSON with escapes, of which one does the same to the text that it stands in."""
-_PICKLE_PROTOCOL = 4  # pinned, so that every Python writes the same bytes
+POLICY_SCHEMA = 3
+"""Version of a policy's fields; a change of their meaning raises it."""
 
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x5d\x00\x00": "lzma",
-    b"\x04\x22\x4d\x18": "lz4",
-    b"\x28\xb5\x2f\xfd": "zstandard",
-    b"PK\x03\x04": "zip",
-    b"ZF": "joblib's old zlib format",
-    b"\x78\x01": "zlib",
-    b"\x78\x5e": "zlib",
-    b"\x78\x9c": "zlib",
-    b"\x78\xda": "zlib",
-}
+_MAX_WIDE = 2 * 2**20
+"""Most bytes of all strings with escapes: for one wide letter Python stores four bytes a letter."""
+
+_NO_DIGEST = b"0" * 64
+_LINE = 100
+"""Letters of a line; what fits one is written on one."""
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -83,83 +74,174 @@ def read_bytes(path: Path, *, what: str = "policy", most: int = MAX_BYTES) -> by
 def decode(data: bytes) -> dict[str, Any]:
     """Turn a file's bytes into one dict of plain values, or refuse them.
 
-    The values still have to pass `check_plain`.
-
     Raises
     ------
     PolicyError
-        Compressed, damaged, of another format, or holding anything but one dict of plain values.
+        Compressed, damaged, of another schema or form, changed after it was written, or too large
+        or too deep to be read in little memory.
     """
-    if data[:1] == b"\x80":
-        content = decode_pickle(data)
-    elif data.lstrip(b" \t\r\n")[:1] == b"{":
-        content = _parse_json(_json_text(data))
-    else:
-        for magic, name in _COMPRESSED.items():
-            if data.startswith(magic):
-                raise PolicyError(f"the file is compressed ({name}); a policy is not")
+    text = _text_of(data)
+    head = _HEAD.match(text)
+    if head is None:
         raise PolicyError(
-            f"not a policy: neither an uncompressed joblib file nor JSON, starts with {data[:8]!r}"
+            "not a policy: neither an uncompressed joblib file of one text nor JSON that begins "
+            f'with "schema", starts with {bytes(data[:8])!r}'
         )
-    if type(content) is not dict:
-        raise PolicyError(f"a policy is one dict, got {type(content).__name__}")
-    return content
+    _check_schema(int(head["schema"]))
+    start, end = head.span("digest")
+    if start < 0:
+        raise PolicyError('damaged JSON: expected "digest" after "schema"')
+    if head["digest"].decode() != _digest(text[:start], text[end:]):
+        raise PolicyError(
+            "the digest does not match the content: the policy was changed or damaged "
+            "after it was built"
+        )
+    return _parsed(text)
 
 
-def _json_text(data: bytes) -> str:
+_PICKLED = re.compile(rb"\x80[\x04\x05](?:\x95.{8})?X(?P<size>.{4})", re.DOTALL)
+_PICKLE_END = re.compile(rb"(?:\x95.{8})?\x94\.", re.DOTALL)
+_HEAD = re.compile(
+    rb'\s*\{\s*"schema":\s*(?P<schema>\d{1,9})\b(?:\s*,\s*"digest":\s*"(?P<digest>[0-9a-f]{64})")?'
+)
+
+
+def _text_of(data: bytes) -> memoryview:
+    """The JSON text of a file, of either form; only a pickle of one string is one."""
+    view = memoryview(data)
+    if data[:1] != b"\x80":
+        return view
+    pickled = _PICKLED.match(data)
+    if pickled is None:
+        raise PolicyError(
+            "refused: a joblib file of a policy is a pickle of one text and of nothing else; "
+            f"{_BEFORE}"
+        )
+    start = pickled.end()
+    end = start + int.from_bytes(pickled["size"], "little")
+    if end > len(data):
+        raise PolicyError("damaged or truncated pickle: its text passes the end of the file")
+    if _PICKLE_END.fullmatch(data, end) is None:
+        raise PolicyError("damaged pickle: something follows its text")
+    return view[start:end]
+
+
+_BEFORE = "policies of schema 1 and 2 are not read any more: calibrate the run again"
+
+
+def _check_schema(schema: int) -> None:
+    if schema > POLICY_SCHEMA:
+        raise PolicyError(
+            f"written by a newer StopAdvisor (policy schema {schema}; this version reads "
+            f"{POLICY_SCHEMA}): upgrade with pip install -U stopadvisor"
+        )
+    if schema < POLICY_SCHEMA:
+        raise PolicyError(f"field 'schema': expected {POLICY_SCHEMA}, got {schema}; {_BEFORE}")
+
+
+def _digest(before: bytes | memoryview, after: bytes | memoryview) -> str:
+    hashed = hashlib.sha256(before)
+    hashed.update(_NO_DIGEST)
+    hashed.update(after)
+    return hashed.hexdigest()
+
+
+def _parsed(view: memoryview) -> dict[str, Any]:
+    """Read a text whose digest is right; its size in memory is limited before it is built."""
+    text = str(view, "latin-1")  # as few bytes as the file has
+    if not text.isascii():
+        raise PolicyError("a policy is written in ASCII, with escapes")
     # Upper limits on the values, taken before any is made.
-    containers = data.count(b"[") + data.count(b"{")
+    containers = text.count("[") + text.count("{")
     if containers > MAX_CONTAINERS:
         raise PolicyError(f"a policy holds at most {MAX_CONTAINERS} lists and dicts, this one more")
-    if data.count(b",") + containers > MAX_ELEMENTS:
+    if text.count(",") + containers > MAX_ELEMENTS:
         raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
-    if len(data) > _MAX_WIDE_JSON and not data.isascii():
-        raise PolicyError(
-            f"JSON of more than {_MAX_WIDE_JSON} bytes is written in ASCII, with escapes"
-        )
-    if len(data) > _MAX_ESCAPED_JSON and b"\\" in data:
-        raise PolicyError(f"JSON of more than {_MAX_ESCAPED_JSON} bytes has no escapes")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"damaged JSON: {short_repr(str(error))}") from error
+    _check_strings(text)
 
-
-def _parse_json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                raise PolicyError(f"key {short_repr(key)} appears twice")
-            found[key] = value
-        return found
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise PolicyError(f"key {short_repr(twice)} appears twice")
+        return made
 
     def refuse(constant: str) -> None:
         raise PolicyError(f"numbers must be finite, got {constant}")
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except RecursionError as error:
         raise PolicyError(f"a policy may nest at most {MAX_DEPTH} levels deep") from error
     except ValueError as error:  # bad JSON, integers of thousands of digits
         raise PolicyError(f"damaged JSON: {short_repr(str(error))}") from error
+    assert type(content) is dict  # it begins as one
+    return content
+
+
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+
+
+def _check_strings(text: str) -> None:
+    """Limit strings; without an escape none takes more memory than it does in the file."""
+    if len(text) <= MAX_TEXT:
+        return
+    wide = 0
+    for string in _STRING.finditer(text):
+        start, end = string.span()
+        if end - start - 2 > MAX_TEXT:
+            raise PolicyError(
+                f"a text in a policy has at most {MAX_TEXT} bytes, one has {end - start - 2}"
+            )
+        if text.find("\\", start, end) >= 0:
+            wide += end - start
+    if wide > _MAX_WIDE:
+        raise PolicyError(f"texts with escapes have at most {_MAX_WIDE} bytes in all, got {wide}")
 
 
 # --- Writing --------------------------------------------------------------------------------------
 
 
-def encode(content: Mapping[str, Any], format: Format) -> bytes:
-    """Give the bytes of a policy file: a joblib file without compression, or JSON."""
+def sealed(content: Mapping[str, Any]) -> tuple[str, str]:
+    """The JSON text of a policy with its digest in it, and the digest.
+
+    The digest is SHA-256 over the text with 64 zeros in its place.  It detects damage; it is no
+    signature.  Python's own numbers and `json` make the text; readers never have to make it again.
+    """
+    first = {"schema": POLICY_SCHEMA, "digest": _NO_DIGEST.decode()}
+    rest = {key: value for key, value in content.items() if key not in first}
+    text = _written({**first, **rest}, 0) + "\n"
+    before, _, after = text.partition(_NO_DIGEST.decode())
+    digest = _digest(before.encode("ascii"), after.encode("ascii"))
+    return before + digest + after, digest
+
+
+def _written(value: Any, indent: int) -> str:
+    """JSON of a value: on one line where it fits one, else an entry a line."""
+    if isinstance(value, dict):
+        ends = "{}"
+        parts = [f"{json.dumps(key)}: {_written(item, indent + 1)}" for key, item in value.items()]
+    elif isinstance(value, list):
+        ends = "[]"
+        parts = [_written(item, indent + 1) for item in value]
+    else:
+        return json.dumps(value, allow_nan=False)
+    line = ", ".join(parts)
+    if indent and indent + len(line) < _LINE and "\n" not in line:
+        return ends[0] + line + ends[1]
+    margin = "\n" + " " * indent
+    return ends[0] + margin + " " + f",{margin} ".join(parts) + margin + ends[1]
+
+
+def encode(text: str, format: Format) -> bytes:
+    """The bytes of a policy file: the text, or an uncompressed pickle of it."""
     if format == "json":
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        data = text.encode()
-        if len(data) > _MAX_WIDE_JSON and not text.isascii():
-            data = (json.dumps(content, indent=1) + "\n").encode()
-        return data
+        return text.encode("ascii")
     if format != "joblib":
         raise PolicyError(f"format must be 'joblib' or 'json', got {format!r}")
     import joblib
 
     buffer = io.BytesIO()
-    joblib.dump(dict(content), buffer, compress=0, protocol=_PICKLE_PROTOCOL)
+    joblib.dump(text, buffer, compress=0, protocol=4)  # pinned: every Python writes the same bytes
     return buffer.getvalue()

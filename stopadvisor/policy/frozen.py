@@ -15,19 +15,12 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.claims import check_certificate, claim
+from stopadvisor.policy.claims import check_certificate, shown_certificate
 from stopadvisor.policy.evidence import check_evidence
-from stopadvisor.policy.file import Format, decode, encode, read_bytes
+from stopadvisor.policy.file import POLICY_SCHEMA, Format, decode, encode, read_bytes, sealed
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.replay_cost import check_replay_cost
-from stopadvisor.policy.schema import (
-    FIELDS,
-    MIXED_TASKS,
-    POLICY_SCHEMA,
-    check_fields,
-    check_schema,
-    reads_logprobs,
-)
+from stopadvisor.policy.schema import FIELDS, MIXED_TASKS, check_fields, reads_logprobs
 from stopadvisor.policy.signature import (
     SigningKey,
     check_signature,
@@ -40,14 +33,7 @@ from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.policy.values import (
-    MAX_BYTES,
-    ReadOnlyDict,
-    canonical_digest,
-    check_plain,
-    read_only,
-    to_plain,
-)
+from stopadvisor.policy.values import MAX_BYTES, ReadOnlyDict, check_plain, read_only, to_plain
 from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import GridTrigger, Trigger
@@ -61,7 +47,6 @@ __all__ = [
     "load_policy",
     "policy_source",
     "save_policy",
-    "shown_expectation",
     "sign_policy",
 ]
 
@@ -82,8 +67,6 @@ class Policy:
         # Another policy's content is made plain again, because the checks are about plain types.
         checked = to_plain(content) if isinstance(content, ReadOnlyDict) else dict(content)
         check_plain(checked)
-        check_schema(checked)
-        _check_digest(checked)
         check_fields(checked)
         check_replay_cost(checked)
         check_certificate(checked)
@@ -185,13 +168,9 @@ class Policy:
             *("certificate", "profile", "expected", "versions", "created", "digest"),
         )
         summary = {name: to_plain(self._content[name]) for name in names}
-        summary["expected"] = shown_expectation(summary["expected"])
         where = trigger_content(self.trigger, family=self.family)["trigger"]
         summary["trigger"] = where if self.trigger.probes else None
-        if summary["certificate"] is not None:
-            engine = self._content["engine"]
-            simulated = engine is not None and engine["name"] == "simulated"
-            summary["certificate"]["claim"] = claim(summary["certificate"], simulated=simulated)
+        summary["certificate"] = shown_certificate(self._content)
         split = self._content["split"]
         summary["n_questions"] = split and {
             part: len(split[part]) for part in ("fit", "calibration", "test")
@@ -253,9 +232,9 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     content : mapping
-        Every field of ``policy_schema.FIELDS`` but ``schema``, ``golden`` and ``digest``, which
-        are made here; ``trees`` too for ``learned-boosted``.  ``trigger`` may be left out by a
-        policy that probes at its ``budgets``, and ``probe.answer_cap`` where it was not recorded.
+        Every field of ``schema.FIELDS`` but ``schema``, ``golden`` and ``digest``, which
+        are made here.  ``trees`` and ``served`` may be left out where they are null, ``trigger``
+        by a policy that probes at its ``budgets``.
         Tuples and numpy values become plain values.
 
     Raises
@@ -278,26 +257,20 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
         given["golden"] = []
     check_plain(given)
     check_fields(given)
-    order = list(FIELDS)
-    order.insert(order.index("intercept") + 1, "trees")
-    built = {key: given[key] for key in order if key in given}
+    built = {key: given[key] for key in FIELDS if key in given}
     built["golden"] = make_golden(StopRule.from_content(built))
-    built["digest"] = canonical_digest(built)
-    built = to_plain(built)
+    built["digest"] = sealed(built)[1]
     Policy(built)
-    return dict(built)
+    return built
 
 
 def _complete(given: dict[str, Any]) -> None:
-    """Fill in what schema 1 did not have."""
+    """Fill in what may be left out."""
     if "trigger" not in given:
         grid = trigger_content(GridTrigger(()))["trigger"]
         given["trigger"] = grid if given.get("kind") == "stop" else None
-    probe = given.get("probe")
-    if isinstance(probe, dict) and "answer_cap" not in probe:
-        certificate = given.get("certificate")
-        certified = certificate.get("answer_cap") if isinstance(certificate, dict) else None
-        given["probe"] = {**probe, "answer_cap": certified}
+    given.setdefault("trees", None)
+    given.setdefault("served", None)
 
 
 # Lets the other fields be checked before there is a rule to make golden decisions with.
@@ -342,7 +315,10 @@ def save_policy(
     """
     target = Path(path)
     expected = Policy(content)
-    data = encode(to_plain(content), format)
+    text, digest = sealed(to_plain(content))
+    if digest != expected.digest:
+        raise PolicyError("the digest does not match the content: build_policy(…) makes both")
+    data = encode(text, format)
     if len(data) > MAX_BYTES:
         raise PolicyError(
             f"{target}: a policy has at most {MAX_BYTES} bytes, this one would have {len(data)}"
@@ -365,13 +341,6 @@ def _holds(file: Path, data: bytes) -> bool:
         return read_bytes(file) == data
     except PolicyError:  # none, or none that a policy could be
         return False
-
-
-def shown_expectation(expected: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a policy expects, as documents show it: without the lists that a monitor compares."""
-    if expected is None:
-        return None
-    return {name: value for name, value in expected.items() if name != "served"}
 
 
 def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -> Path:
@@ -444,12 +413,3 @@ def load_policy(
         raise PolicyError(f"{path}: {error}") from error
     policy._signed_by = None if signer is None else signer.fingerprint
     return policy
-
-
-def _check_digest(content: Mapping[str, Any]) -> None:
-    expected = content.get("digest")
-    if expected != canonical_digest(content):
-        raise PolicyError(
-            "the digest does not match the content: the policy was changed or damaged "
-            "after it was built"
-        )

@@ -38,6 +38,7 @@ def check_learned(content: Mapping[str, Any]) -> None:
         for index, tree in enumerate(content["trees"]):
             _check_tree(tree, f"trees[{index}]", len(features))
         return
+    expect(content["trees"] is None, "trees", f"null for family '{family}'", content["trees"])
     for key in ("mean", "scale", "coef"):
         what = f"{len(features)} numbers, one per feature"
         expect(len(content[key]) == len(features), key, what, len(content[key]))

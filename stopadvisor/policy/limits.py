@@ -65,7 +65,7 @@ _OTHERS: dict[str, FieldCheck] = {
     "on_stop": one_of("probe", "answer"),
     "answer_cap": nullable(whole(1)),
     "provenance": map_of(LINE),
-    **dict.fromkeys(("claim", "ledger_head", "transfer", "source_digest"), _TEXT),
+    **dict.fromkeys(("ledger_head", "transfer", "source_digest"), _TEXT),
     "source_model": nullable(_TEXT),
 }
 """Of a certificate, where they are there; files from before them have fewer."""

@@ -33,7 +33,7 @@ def check_replay_cost(content: Mapping[str, Any]) -> None:
         raise PolicyError(
             f"field 'golden': expected at most {MAX_GOLDEN_TEXT} characters of answers, got {text}"
         )
-    depths = sum(_depth(tree, index) for index, tree in enumerate(content.get("trees", ())))
+    depths = sum(_depth(tree, index) for index, tree in enumerate(content["trees"] or ()))
     if depths * len(steps) > MAX_TREE_STEPS:
         raise PolicyError(
             f"field 'golden': expected at most {MAX_TREE_STEPS} steps through trees, "

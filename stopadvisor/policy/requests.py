@@ -88,9 +88,9 @@ def policy_plan(
 ) -> ProbePlan:
     """Return the plan that a policy was calibrated under, over its own checkpoints.
 
-    `answer_cap` is the policy's by default; where it names none, as those of schema 1 whose visible
-    answers were not certified, the usual cap applies.  `at_server` asks for no log-probabilities
-    where the policy reads none: a server may not give them.
+    `answer_cap` is the policy's by default; where it names none, the usual cap applies.
+    `at_server` asks for no log-probabilities where the policy reads none: a server may not give
+    them.
 
     Raises
     ------
@@ -113,8 +113,7 @@ def policy_plan(
         source = "none"
     elif source == "none":
         source = "full"  # the model here has no other way, and the policy does not care
-    certified = None if terms.certificate is None else terms.certificate.answer_cap
-    own_cap = terms.probe.answer_cap or certified or ProbePlan.answer_cap
+    own_cap = terms.probe.answer_cap or ProbePlan.answer_cap
     sampling = terms.sampling
     try:
         return ProbePlan(

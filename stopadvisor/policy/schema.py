@@ -1,7 +1,6 @@
 """What a policy holds: every field with its type, range and meaning, written down once.
 
-Policies are written under `POLICY_SCHEMA`; those of schema 1, which knew grids of budgets alone,
-are read as what they meant.  Knows no files, and decides nothing about a question.
+Knows no files, and decides nothing about a question.
 """
 
 from __future__ import annotations
@@ -42,12 +41,7 @@ from stopadvisor.policy.triggers import (
     trigger_of,
 )
 from stopadvisor.printable import short_repr
-from stopadvisor.rules.families import (
-    FAMILIES,
-    LEARNED_FAMILIES,
-    SCALAR_FAMILIES,
-    display_threshold,
-)
+from stopadvisor.rules.families import FAMILIES, LEARNED_FAMILIES, display_threshold
 from stopadvisor.rules.features import (
     FEATURES,
     GRID_FEATURES,
@@ -56,23 +50,10 @@ from stopadvisor.rules.features import (
     POSITION_FEATURES,
 )
 
-__all__ = [
-    "FIELDS",
-    "MIXED_TASKS",
-    "POLICY_SCHEMA",
-    "TREES",
-    "check_fields",
-    "check_schema",
-    "reads_logprobs",
-]
-
-POLICY_SCHEMA = 2
-"""Version of the fields below; a change of their meaning raises it."""
+__all__ = ["FIELDS", "MIXED_TASKS", "check_fields", "reads_logprobs"]
 
 MIXED_TASKS = "mixed"
 """`task` of a policy whose questions each bring their own."""
-
-_SCHEMA_1_FAMILIES = ("learned", "learned-boosted", "learned-text", *SCALAR_FAMILIES)
 
 _MAX_TREES = 500
 _MAX_GOLDEN = 32
@@ -151,23 +132,18 @@ def _is_timestamp(value: Any) -> bool:
 
 FIELDS: dict[str, FieldCheck] = {
     "schema": whole(1).means("Version of these fields; a change of their meaning raises it."),
+    "digest": _SHA256.means("Over all other fields; finds damage, and is no signature."),
     "kind": one_of("stop", "full-budget").means(
         "Whether it can stop a request; `full-budget` asks no probe and thinks to the end."
     ),
     "family": one_of(*FAMILIES, None).means("Which score decides; null for `full-budget`."),
-    "features": list_of(one_of(*FEATURES, *POSITION_FEATURES, *OPEN_FEATURES)).means(
-        "Features that a learned score reads, in the order in which its terms are added."
-    ),
-    "mean": list_of(_REAL).means("Of each feature; linear families only."),
-    "scale": list_of(where("a float > 0", lambda v: type(v) is float and v > 0)).means(
-        "What each feature is divided by once its mean is subtracted; linear families only."
-    ),
-    "coef": list_of(_REAL).means("Weight of each scaled feature; linear families only."),
-    "intercept": nullable(_REAL).means("What a learned score begins with."),
+    "decision_threshold": nullable(_REAL).means("Stop when the score reaches it."),
     "threshold": nullable(_REAL).means(
         "For people: `decision_threshold` as a probability or confidence, where it is one."
     ),
-    "decision_threshold": nullable(_REAL).means("Stop when the score reaches it."),
+    "on_stop": one_of("probe", "answer").means(
+        "What a stopped request gets: the forced answer, or a visible one written after the closer."
+    ),
     "trigger": TRIGGER.means("Where to probe; null for `full-budget`."),
     "budgets": list_of(tokens(0), most=MOST_GRID_POSITIONS).means(
         "Thinking tokens at which to probe, strictly increasing; for a trigger of kind `grid` only."
@@ -188,9 +164,15 @@ FIELDS: dict[str, FieldCheck] = {
             },
         )
     ).means("How an answer is forced; its texts are empty where probes came from an archive."),
-    "on_stop": one_of("probe", "answer").means(
-        "What a stopped request gets: the forced answer, or a visible one written after the closer."
+    "features": list_of(one_of(*FEATURES, *POSITION_FEATURES, *OPEN_FEATURES)).means(
+        "Features that a learned score reads, in the order in which its terms are added."
     ),
+    "mean": list_of(_REAL).means("Of each feature; linear families only."),
+    "scale": list_of(where("a float > 0", lambda v: type(v) is float and v > 0)).means(
+        "What each feature is divided by once its mean is subtracted; linear families only."
+    ),
+    "coef": list_of(_REAL).means("Weight of each scaled feature; linear families only."),
+    "intercept": nullable(_REAL).means("What a learned score begins with."),
     "markers": record(
         {
             "phrases": list_of(NAME).means("What is counted."),
@@ -240,9 +222,6 @@ FIELDS: dict[str, FieldCheck] = {
             }
         )
     ).means("What ran the model; under another one the policy serves, with a remark."),
-    "serving": one_of("kv-fork", "prefix-cache", "black-box", "overlap").means(
-        "How probes are paid for in `expected`."
-    ),
     "certificate": nullable(
         record(
             {
@@ -263,8 +242,31 @@ FIELDS: dict[str, FieldCheck] = {
             more=True,
         )
     ).means("What was shown; null only for `full-budget`."),
-    "profile": nullable(_ANY_DICT).means("Kinds of fit questions, for reading."),
     "expected": nullable(_ANY_DICT).means("Risk and saving on test questions, for reading."),
+    "serving": one_of("kv-fork", "prefix-cache", "black-box", "overlap").means(
+        "How probes are paid for in `expected`."
+    ),
+    "created": where("a date and time in ISO 8601", _is_timestamp).means("When it was built."),
+    "versions": map_of(nullable(LINE)).means("Of the packages that built it."),
+    "workload_sha256": nullable(_SHA256).means("Over the workload's file."),
+    "profile": nullable(_ANY_DICT).means("Kinds of fit questions, for reading."),
+    "trees": nullable(
+        list_of(
+            record(
+                {
+                    "feature": list_of(whole(-1)).means("Index into `features`; -1 at a leaf."),
+                    "threshold": list_of(_REAL).means("At most this goes left."),
+                    "left": list_of(_INTEGER).means("Index of a child, always after its parent."),
+                    "right": list_of(_INTEGER).means("As `left`."),
+                    "value": list_of(_REAL).means("What a leaf adds to the score."),
+                }
+            ),
+            most=_MAX_TREES,
+        )
+    ).means("`learned-boosted` only: trees, each as lists with an entry for each node."),
+    "order": list_of(_REAL).means(
+        "Thresholds in the order in which they were to be tested, for a transfer."
+    ),
     "split": nullable(
         record(
             {
@@ -276,15 +278,22 @@ FIELDS: dict[str, FieldCheck] = {
             more=True,
         )
     ).means("Which questions made the policy, so that fresh ones can be recognised."),
-    "workload_sha256": nullable(_SHA256).means("Over the workload's file."),
-    "versions": map_of(nullable(LINE)).means("Of the packages that built it."),
-    "created": where("a date and time in ISO 8601", _is_timestamp).means("When it was built."),
-    "order": list_of(_REAL).means(
-        "Thresholds in the order in which they were to be tested, for a transfer."
-    ),
     "calibration_features": nullable(list_of(list_of(_REAL))).means(
         "Features of some calibration questions, to compare with fresh ones."
     ),
+    "served": nullable(
+        record(
+            {
+                "stop": list_of(_REAL).means("Where it would have stopped; -1 for nowhere."),
+                "prompt_tokens": list_of(_REAL).means("Tokens of its prompt."),
+            },
+            optional={
+                "first_logprob": list_of(_REAL).means(
+                    "Mean log-probability of its first forced answer, of those that have one."
+                )
+            },
+        )
+    ).means("What the rule does on some calibration questions, to compare with traffic."),
     "golden": list_of(
         record(
             {
@@ -319,50 +328,9 @@ FIELDS: dict[str, FieldCheck] = {
         ),
         most=_MAX_GOLDEN,
     ).means("Examples that every reader replays before it serves."),
-    "digest": _SHA256.means("Over all other fields; finds damage, and is no signature."),
 }
-"""Every key of a policy, in the order in which it is written.  `TREES` comes on top, after
-`intercept`, for the family `learned-boosted` and for no other."""
-
-_SCHEMA_1 = {
-    **{name: check for name, check in FIELDS.items() if name != "trigger"},
-    "family": one_of(*_SCHEMA_1_FAMILIES, None),
-    "features": list_of(one_of(*FEATURES)),
-    "probe": nullable(record(_PROBE)),
-}
-"""What differed in schema 1."""
-
-TREES = list_of(
-    record(
-        {
-            "feature": list_of(whole(-1)).means("Index into `features`; -1 at a leaf."),
-            "threshold": list_of(_REAL).means("At most this goes left."),
-            "left": list_of(_INTEGER).means("Index of a child, always after its parent."),
-            "right": list_of(_INTEGER).means("As `left`."),
-            "value": list_of(_REAL).means("What a leaf adds to the score."),
-        }
-    ),
-    most=_MAX_TREES,
-).means("`learned-boosted` only: trees, each as lists with an entry for each node.")
-"""Field `trees`."""
-
-
-def check_schema(content: Mapping[str, Any]) -> None:
-    """Refuse a policy of another schema number, before any other check.
-
-    Raises
-    ------
-    PolicyError
-        No schema number, or one that this version does not read.
-    """
-    found = content.get("schema")
-    if type(found) is not int or found < 1:
-        raise PolicyError(f"field 'schema': expected an integer >= 1, got {short_repr(found)}")
-    if found > POLICY_SCHEMA:
-        raise PolicyError(
-            f"written by a newer StopAdvisor (policy schema {found}; this version reads "
-            f"{POLICY_SCHEMA}): upgrade with pip install -U stopadvisor"
-        )
+"""Every key of a policy, in the order in which it is written: what decides first, what it rests on
+last."""
 
 
 def check_fields(content: Mapping[str, Any]) -> None:
@@ -373,16 +341,13 @@ def check_fields(content: Mapping[str, Any]) -> None:
     PolicyError
         Names the first field at fault, what is required, and what was found.
     """
-    boosted = content.get("family") == "learned-boosted"
-    fields = _SCHEMA_1 if content["schema"] == 1 else FIELDS
-    fields = {**fields, "trees": TREES} if boosted else fields
-    for key in fields:
+    for key in FIELDS:
         if key not in content:
             raise PolicyError(f"field '{key}' is missing")
     for key in content:
-        if key not in fields:
+        if key not in FIELDS:
             raise PolicyError(f"field {short_repr(key)} is unknown")
-    for key, check in fields.items():
+    for key, check in FIELDS.items():
         check(content[key], key)
     if content["model"] is not None:
         for key in ("probe", "engine", "max_think", "split"):
@@ -397,8 +362,8 @@ def check_fields(content: Mapping[str, Any]) -> None:
 
 
 def _check_full_budget(content: Mapping[str, Any]) -> None:
-    nothing = ("family", "intercept", "threshold", "decision_threshold", "trigger")
-    for key in (*nothing, "certificate", "expected", "calibration_features"):
+    rule = ("family", "intercept", "threshold", "decision_threshold", "trigger", "trees")
+    for key in (*rule, "certificate", "expected", "calibration_features", "served"):
         found = content.get(key)
         expect(found is None, key, "null for kind 'full-budget'", found)
     for key in ("features", "mean", "scale", "coef", "budgets", "order", "golden"):
@@ -416,7 +381,8 @@ def _check_stop(content: Mapping[str, Any]) -> None:
     if family not in LEARNED_FAMILIES:
         for key in ("features", "mean", "scale", "coef"):
             expect(not content[key], key, f"an empty list for family '{family}'", content[key])
-        expect(content["intercept"] is None, "intercept", "null", content["intercept"])
+        for key in ("intercept", "trees"):
+            expect(content[key] is None, key, f"null for family '{family}'", content[key])
     else:
         check_learned(content)
     if content["entropy_source"] == "none" and reads_logprobs(content):
@@ -437,9 +403,6 @@ def reads_logprobs(content: Mapping[str, Any]) -> bool:
 
 def _check_where(content: Mapping[str, Any]) -> None:
     """Check where the policy probes, and that its rule can be had there."""
-    if content["schema"] == 1:
-        check_trigger({**content, "trigger": _SCHEMA_1_TRIGGER})
-        return
     trigger, family = content["trigger"], content["family"]
     expect(trigger is not None, "trigger", "a value for kind 'stop'", None)
     check_trigger(content)
@@ -454,11 +417,6 @@ def _check_where(content: Mapping[str, Any]) -> None:
     for name in GRID_FEATURES if kind != "grid" else ():
         what = f"no '{name}' where the trigger is no grid"
         expect(name not in content["features"], "features", what, content["features"])
-
-
-_SCHEMA_1_TRIGGER = dict.fromkeys(
-    ("every", "first", "cap", "min_gap", "max_probes", "max_markers", "stop_at")
-) | {"kind": "grid", "markers": []}
 
 
 def _check_threshold(family: str, threshold: float, linear: float) -> None:

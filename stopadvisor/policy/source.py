@@ -16,13 +16,9 @@ from stopadvisor.probes.plan import plan_cue
 
 __all__ = ["check_source", "policy_source"]
 
-_AS_SERVED = "as-served:"
-"""Begins a tokenizer's hash in policies of versions that took the tokenizer from a server."""
-_TEXT_ENGINES = ("openai-text", "openai-text-answers")
-"""Engines of versions that probed endpoints which complete text, and no token ids."""
 _HASHED = {"tokenizer": "tokenizer", "template": "chat template"}
-_VERIFY = "; run `stopadvisor verify` before you rely on it"
 """What of a model is bound by its hash, and what it is called in messages."""
+_VERIFY = "; run `stopadvisor verify` before you rely on it"
 
 
 def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -58,7 +54,6 @@ def check_source(
     answer_cap: int | None = None,
 ) -> list[str]:
     """Implement ``Policy.check_source``, which describes parameters and errors."""
-    _check_servable(content, identity)
     remarks: list[str] = []
     probes = content["kind"] == "stop"  # full budget asks nothing: how it would ask is no matter
     if reads_logprobs(content):
@@ -86,8 +81,7 @@ def check_source(
         _must_agree("prompt template", content["prompt_template"], to_plain(prompt_template))
     if sampling is not None and content["sampling"]:
         remarks += _check_sampling(content["sampling"], sampling)
-    own_cap = (content["probe"] or {}).get("answer_cap")
-    written = own_cap or (content["certificate"] or {}).get("answer_cap")
+    written = (content["probe"] or {}).get("answer_cap")
     if answer_cap is not None and written is not None:
         _must_agree("cap of visible answers (answer_cap)", written, answer_cap)
     if content["model"] is not None:
@@ -149,26 +143,6 @@ def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[s
         elif expected[key] != here[key]:
             remarks.append(f"the {name}'s hash is unknown on one side{_VERIFY}")
     return remarks
-
-
-def _check_servable(content: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Refuse a policy whose way of probing is gone, unless against old probes of that way."""
-    engine, model = content["engine"] or {}, content["model"] or {}
-    name = engine.get("name")
-    if name in _TEXT_ENGINES and identity.get("engine") != name:
-        raise PolicyError(
-            "the policy was calibrated at an endpoint that completes text alone, which is no "
-            f"longer supported (engine {short_repr(name)}): calibrate again with a server that "
-            "takes and returns token ids, such as vLLM or SGLang"
-        )
-    for kind in _HASHED:
-        key = f"{kind}_sha256"
-        expected, here = str(model.get(key)), str(identity.get(key))
-        if expected.startswith(_AS_SERVED) and not here.startswith(_AS_SERVED):
-            raise PolicyError(
-                "the policy was calibrated with the tokenizer as a server showed it, which is no "
-                "longer supported: calibrate again with the model's own (--tokenizer NAME|FOLDER)"
-            )
 
 
 def _check_closer(expected: Mapping[str, Any], here: Any) -> None:

@@ -109,7 +109,7 @@ class StopRule:
             ),
             trees=(
                 TreeSum(content["trees"], places, content["intercept"] or 0.0)
-                if "trees" in content
+                if content["trees"] is not None
                 else None
             ),
             features=used,
@@ -394,7 +394,7 @@ def _entropy_slope(content: Mapping[str, Any]) -> float:
         return 1.0
     if "answer_entropy" not in content["features"]:
         return 0.0
-    if "trees" in content:
+    if content["trees"] is not None:
         return math.inf
     at = content["features"].index("answer_entropy")
     return abs(float(content["coef"][at] / content["scale"][at]))

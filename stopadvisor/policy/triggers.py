@@ -1,7 +1,6 @@
 """The field `trigger` of a policy: where it probes, as plain values and as a trigger.
 
-Schema 1 knew grids alone and has no such field; its trigger is that of its `budgets`.  Knows no
-rule, no file and no golden decision.
+Knows no rule, no file and no golden decision.
 """
 
 from __future__ import annotations
@@ -156,8 +155,8 @@ def _check_budgets(kind: str, budgets: list[int]) -> None:
 
 
 def trigger_of(content: Mapping[str, Any]) -> Trigger:
-    """Make the trigger of a checked content, of schema 1 too."""
-    fields = content.get("trigger")
+    """Make the trigger of a checked content."""
+    fields = content["trigger"]
     if fields is None:
         return GridTrigger(tuple(content["budgets"]))
     kind, stop_at = fields["kind"], fields["stop_at"]

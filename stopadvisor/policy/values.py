@@ -1,12 +1,10 @@
-"""Plain values: what a policy is made of, the limits on them, and their digest.
+"""Plain values: what a policy is made of, and the limits on them.
 
 Plain means str, int, float, bool, None, list and dict.  Knows no file format and no policy field.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,7 +23,6 @@ __all__ = [
     "ReadOnlyDict",
     "ReadOnlyList",
     "TextBudget",
-    "canonical_digest",
     "check_plain",
     "read_only",
     "to_plain",
@@ -239,82 +236,3 @@ def _check_unicode(value: str, field: str) -> None:
         raise PolicyError(
             f"{_in(field)}text must be valid Unicode, got {short_repr(value)}"
         ) from error
-
-
-_JSON = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
-).encode
-_BATCH = 256
-_SHORT_TEXT = 2048
-_AT_ONCE = 1 << 17
-"""Values and letters that are encoded in one piece, three megabytes of JSON at most."""
-
-
-def canonical_digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) over the canonical JSON of everything but `digest`.
-
-    Canonical: keys sorted, no spaces, ASCII with escapes, floats as Python's repr.  It detects
-    damage; it is no signature.  The JSON, six times as large as some files, is never held whole.
-    """
-    hashed = hashlib.sha256()
-    rest = {key: value for key, value in content.items() if key != "digest"}
-    for piece in _canonical(rest):
-        hashed.update(piece.encode("ascii"))
-    return hashed.hexdigest()
-
-
-def _canonical(value: Any) -> Iterator[str]:
-    """Canonical JSON in pieces; the content is no deeper than `check_plain` lets pass."""
-    if _is_small(value):
-        yield _JSON(value)
-    elif isinstance(value, dict):
-        yield "{"
-        keys = sorted(value)
-        for start in range(0, len(keys), _BATCH):
-            some = {key: value[key] for key in keys[start : start + _BATCH]}
-            yield "," if start else ""
-            if _is_small(some):
-                yield _JSON(some)[1:-1]
-                continue
-            for number, (key, item) in enumerate(some.items()):
-                yield "," if number else ""
-                yield from _canonical(key)
-                yield ":"
-                yield from _canonical(item)
-        yield "}"
-    elif isinstance(value, (list, tuple)):
-        yield "["
-        for start in range(0, len(value), _BATCH):
-            batch = value[start : start + _BATCH]
-            yield "," if start else ""
-            if _is_small(batch):
-                yield _JSON(batch)[1:-1]
-                continue
-            for number, item in enumerate(batch):
-                yield "," if number else ""
-                yield from _canonical(item)
-        yield "]"
-    else:  # a long text
-        yield '"'
-        for start in range(0, len(value), _SHORT_TEXT):
-            yield _JSON(value[start : start + _SHORT_TEXT])[1:-1]
-        yield '"'
-
-
-def _is_small(value: Any) -> bool:
-    """Whether a value, with all that is in it, may be encoded in one piece."""
-    left = _AT_ONCE
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            left -= len(item)
-        elif isinstance(item, (dict, list, tuple)):
-            left -= len(item)
-            if left >= 0:  # before its parts are listed
-                waiting += item
-                if isinstance(item, dict):
-                    waiting += item.values()
-        if left < 0:
-            return False
-    return True

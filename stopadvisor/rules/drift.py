@@ -15,16 +15,9 @@ import numpy as np
 from stopadvisor.arrays import FloatArray
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.features import FEATURES, feature_array
+from stopadvisor.rules.features import feature_array
 
-__all__ = [
-    "DRIFT_FEATURES",
-    "Drift",
-    "drift_features",
-    "feature_drift",
-    "holm",
-    "question_features",
-]
+__all__ = ["DRIFT_FEATURES", "Drift", "feature_drift", "holm", "question_features"]
 
 DRIFT_FEATURES = (
     *("position", "answer_logprob", "answer_entropy"),
@@ -51,11 +44,6 @@ class Drift:
     """Of this feature alone."""
     adjusted_p: float
     """Holm over all features: the smallest familywise level at which it has drifted."""
-
-
-def drift_features(schema: int) -> tuple[str, ...]:
-    """What a policy of this schema stores of its calibration questions."""
-    return FEATURES if schema == 1 else DRIFT_FEATURES
 
 
 def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -> FloatArray:

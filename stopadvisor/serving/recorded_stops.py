@@ -34,9 +34,8 @@ class Agreement:
     questions: int
     """Questions that were answered and are in the run."""
     differing_stops: int
-    """Questions that stop elsewhere."""
     differing_answers: int
-    """Questions with another answer, in normal form."""
+    """Normal forms of the replies that differ."""
     examples: tuple[str, ...]
     """Ids of the first questions that stop elsewhere."""
 

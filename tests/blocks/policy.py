@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stopadvisor.policy.checks import FieldCheck
-from stopadvisor.policy.schema import FIELDS, TREES
+from stopadvisor.policy.schema import FIELDS
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS"]
@@ -21,8 +21,6 @@ def _fields() -> str:
     rows: list[tuple[str, str, str]] = []
     for name, check in FIELDS.items():
         rows += _rows(name, check)
-        if name == "intercept":
-            rows += _rows("trees", TREES)
     return table(("field", "value", "meaning"), rows)
 
 

@@ -18,7 +18,6 @@ from tests.policy_content import family_content
 pytest.importorskip("cryptography", reason="cryptography (extra sign) makes and checks signatures")
 
 POLICIES = Path(__file__).parents[2] / "policies"
-SCHEMA_1 = Path(__file__).parents[1] / "testdata" / "policies" / "schema-1.joblib"
 RUN = Path("runs/sums")
 
 
@@ -93,15 +92,6 @@ def test_a_policy_is_signed_anew_with_another_key(call: Call) -> None:
     assert (code, err) == (0, "")
     assert call("inspect", "policy.joblib", "--key", "new.pub")[0] == 0
     assert call("inspect", "policy.joblib", "--key", "own.pub")[0] == 2
-
-
-def test_an_upgraded_policy_is_signed_where_it_is_written(call: Call) -> None:
-    shutil.copy(SCHEMA_1, "old.joblib")
-    code, out, _ = call("inspect", "old.joblib", "--upgrade", "new.json", "--sign", "own.pem")
-    assert code == 0
-    assert f"signed by  {fingerprint('own')}" in out
-    assert not Path("old.joblib.sig").exists()
-    assert call("inspect", "new.json", "--key", "own.pub")[0] == 0
 
 
 def test_what_is_signed_is_named(call: Call) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.policy.values import canonical_digest
 from tests.policy.forgeries import EXAMPLE, forge, impossible, originals
+from tests.policy_content import file_bytes
 
 
 def test_a_sample_of_forgeries_is_refused_or_possible() -> None:
@@ -59,18 +60,16 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> Non
         for parent in parents:
             node = node[parent]
         node[key] = value
-    content["digest"] = canonical_digest(content)
     with pytest.raises(PolicyError, match=message):
-        Policy(content)
+        Policy(decode(file_bytes(content)))
 
 
 @pytest.mark.parametrize("name", ["certificate", "expected"])
 def test_full_thinking_promises_nothing(name: str) -> None:
     (full,) = (content for content in originals() if content["kind"] == "full-budget")
     content = full | {name: EXAMPLE[name]}
-    content["digest"] = canonical_digest(content)
     with pytest.raises(PolicyError, match=f"{name}': expected null for kind 'full-budget'"):
-        Policy(content)
+        Policy(decode(file_bytes(content)))
 
 
 def test_what_is_honest_is_possible() -> None:

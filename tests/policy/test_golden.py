@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.policy.triggers import listed_positions, trigger_content
-from stopadvisor.policy.values import canonical_digest
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
 from stopadvisor.rules.families import FAMILIES
 from tests.policy_content import (
@@ -25,6 +25,7 @@ from tests.policy_content import (
     anywhere_content,
     example_content,
     family_content,
+    file_bytes,
     open_cue_content,
 )
 
@@ -44,7 +45,7 @@ def built(name: str) -> dict[str, Any]:
 
 def signed(content: dict[str, Any]) -> Policy:
     """A policy that anyone could make who knows how the digest is made."""
-    return Policy(content | {"digest": canonical_digest(content)})
+    return Policy(decode(file_bytes(content)))
 
 
 def places(content: dict[str, Any]) -> list[tuple[int, int]]:

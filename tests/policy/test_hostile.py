@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import bz2
-import copyreg
 import gzip
+import hashlib
 import io
 import json
-import lzma
 import os
 import pickle
 import struct
@@ -25,16 +23,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.file import encode
+from stopadvisor.policy.file import decode, encode, sealed
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
-from stopadvisor.policy.opcodes import decode_pickle
-from stopadvisor.policy.values import MAX_BYTES, MAX_ELEMENTS, canonical_digest
-from tests.policy_content import example_content
+from stopadvisor.policy.values import MAX_BYTES, MAX_ELEMENTS
+from tests.policy_content import example_content, file_bytes
 
 MEGABYTE = 2**20
 BUILT = build_policy(example_content())
-VALID = encode(BUILT, "joblib")
-VALID_JSON = encode(BUILT, "json")
+TEXT, _ = sealed(BUILT)
+VALID, VALID_JSON = encode(TEXT, "joblib"), encode(TEXT, "json")
 
 executed: list[str] = []
 """Anything a hostile file manages to run leaves its name here."""
@@ -45,12 +42,8 @@ def _sentinel(name: str) -> str:
     return name
 
 
-class _Class:
-    def __init__(self) -> None:
-        self.field = 1
-
-    def __setstate__(self, state: object) -> None:
-        executed.append("setstate")
+class _Text(str):
+    """A string whose pickle names this class."""
 
 
 class _Reduce:
@@ -59,11 +52,6 @@ class _Reduce:
 
     def __reduce__(self) -> Any:
         return self.reduced
-
-
-class _Persistent(pickle.Pickler):
-    def persistent_id(self, obj: object) -> str | None:
-        return "sentinel" if isinstance(obj, _Class) else None
 
 
 def refusal(path: Path, most_memory: float = 2 * MEGABYTE) -> str:
@@ -85,63 +73,39 @@ def refusal(path: Path, most_memory: float = 2 * MEGABYTE) -> str:
     return message
 
 
-def with_profile(value: Any, protocol: int = 4) -> bytes:
-    """A pickle of the valid content with something in it that is no plain value."""
-    return pickle.dumps(BUILT | {"profile": {"x": value}}, protocol)
-
-
-def persistent() -> bytes:
-    buffer = io.BytesIO()
-    _Persistent(buffer, 4).dump(BUILT | {"profile": {"x": _Class()}})
-    return buffer.getvalue()
-
-
-def extension() -> bytes:
-    copyreg.add_extension(__name__, "_Class", 240)
-    try:
-        return with_profile(_Class)
-    finally:
-        copyreg.remove_extension(__name__, "_Class", 240)
-
-
 def joblib_bytes(value: Any, compress: Any = 0) -> bytes:
     buffer = io.BytesIO()
     joblib.dump(value, buffer, compress=compress)
     return buffer.getvalue()
 
 
-def fitted_model() -> bytes:
-    from sklearn.linear_model import LogisticRegression
-
-    return joblib_bytes(LogisticRegression().fit([[0.0], [1.0]], [0, 1]))
+def pickled(text: bytes, *, size: int | None = None, frame: int | None = None) -> bytes:
+    """A pickle of one text, by hand."""
+    length = struct.pack("<I", len(text) if size is None else size)
+    framed = b"" if frame is None else b"\x95" + struct.pack("<Q", frame)
+    return b"\x80\x04" + framed + b"X" + length + text + b"\x94."
 
 
 OBJECTS: dict[str, Callable[[], bytes]] = {
-    "instance": lambda: with_profile(_Class()),
-    "class": lambda: with_profile(_Class),
-    "function": lambda: with_profile(_sentinel),
-    "builtin": lambda: with_profile(print),
-    "reduce-function": lambda: with_profile(_Reduce(_sentinel, ("reduce",))),
-    "reduce-eval": lambda: with_profile(
-        _Reduce(builtins.eval, (f"__import__({__name__!r}).executed.append(1)",))
+    "reduce-function": lambda: pickle.dumps(_Reduce(_sentinel, ("reduce",)), 4),
+    "reduce-eval": lambda: pickle.dumps(
+        _Reduce(builtins.eval, (f"__import__({__name__!r}).executed.append(1)",)), 4
     ),
-    "reduce-system": lambda: with_profile(_Reduce(os.system, ("echo hostile",))),
     "reduce-protocol-0": lambda: pickle.dumps(_Reduce(_sentinel, ("reduce",)), 0),
-    "reduce-protocol-2": lambda: with_profile(_Reduce(_sentinel, ("reduce",)), 2),
-    "reduce-protocol-5": lambda: with_profile(_Reduce(_sentinel, ("reduce",)), 5),
+    "reduce-of-the-text": lambda: pickle.dumps(_Reduce(_sentinel, (TEXT,)), 4),
     "global-by-hand": lambda: b"\x80\x04cposix\nsystem\n(S'echo hostile'\ntR.",
-    "inst-by-hand": lambda: b"\x80\x04(S'echo hostile'\niposix\nsystem\n.",
-    "persistent-id": persistent,
-    "extension": extension,
-    "numpy-array": lambda: joblib_bytes(BUILT | {"mean": np.zeros(8)}),
-    "numpy-scalar": lambda: joblib_bytes(BUILT | {"intercept": np.float64(1.0)}),
-    "fitted-model": fitted_model,
-    "tuple": lambda: with_profile((1, 2)),
-    "bytes": lambda: with_profile(b"abc"),
-    "bytearray": lambda: with_profile(bytearray(b"abc"), 5),
-    "set": lambda: with_profile({1, 2}),
-    "frozenset": lambda: with_profile(frozenset((1, 2))),
-    "complex": lambda: with_profile(1j),
+    "after-the-text": lambda: VALID[:-1] + b"0cposix\nsystem\n(S'echo hostile'\ntR.",
+    "class-of-text": lambda: pickle.dumps(_Text(TEXT), 4),
+    "numpy-array": lambda: joblib_bytes(np.array([TEXT])),
+    "tuple": lambda: pickle.dumps((TEXT,), 4),
+    "bytes": lambda: pickle.dumps(TEXT.encode(), 4),
+    "dict-as-in-schema-2": lambda: pickle.dumps(BUILT, 4),
+    "text-of-protocol-0": lambda: pickle.dumps(TEXT, 0),
+    "text-of-protocol-2": lambda: pickle.dumps(TEXT, 2),
+    "zlib": lambda: joblib_bytes(TEXT, ("zlib", 3)),
+    "gzip-by-hand": lambda: gzip.compress(VALID),
+    "gzip-bomb": lambda: gzip.compress(bytes(64 * MEGABYTE)),
+    "zlib-by-hand": lambda: zlib.compress(VALID),
 }
 
 
@@ -150,101 +114,57 @@ def test_objects_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "policy.joblib"
     path.write_bytes(OBJECTS[name]())
     message = refusal(path)
-    assert "opcode" in message or "protocol" in message or "neither" in message
+    assert any(what in message for what in ("pickle of one text", "follows its text", "neither"))
 
 
-COMPRESSED: dict[str, Callable[[], bytes]] = {
-    "zlib": lambda: joblib_bytes(BUILT, ("zlib", 3)),
-    "gzip": lambda: joblib_bytes(BUILT, ("gzip", 3)),
-    "bz2": lambda: joblib_bytes(BUILT, ("bz2", 3)),
-    "xz": lambda: joblib_bytes(BUILT, ("xz", 3)),
-    "lzma": lambda: joblib_bytes(BUILT, ("lzma", 3)),
-    "zlib-by-hand": lambda: zlib.compress(VALID, 9),
-    "gzip-by-hand": lambda: gzip.compress(VALID),
-    "bz2-by-hand": lambda: bz2.compress(VALID),
-    "xz-by-hand": lambda: lzma.compress(VALID),
-    "gzip-bomb": lambda: gzip.compress(bytes(64 * MEGABYTE)),
-    "npz": lambda: b"PK\x03\x04" + bytes(100),
-}
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (2, "expected 3, got 2; policies of schema 1 and 2 are not read any more: calibrate"),
+        (1, "expected 3, got 1; policies of schema 1 and 2"),
+        (4, "written by a newer StopAdvisor .policy schema 4; .* upgrade with pip install -U"),
+    ],
+)
+def test_other_schemas_say_what_to_do(schema: int, message: str) -> None:
+    text = json.dumps({"schema": schema, "kind": "stop", "else": "x" * 300})
+    for format in ("json", "joblib"):
+        with pytest.raises(PolicyError, match=message):
+            decode(encode(text, format))
 
 
-@pytest.mark.parametrize("name", COMPRESSED)
-def test_compressed_files_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "policy.joblib"
-    path.write_bytes(COMPRESSED[name]())
-    assert "compressed" in refusal(path)
+def inside(value: bytes) -> bytes:
+    """A whole policy with a right digest and this JSON in its profile."""
+    whole = file_bytes(BUILT | {"profile": 314159}).replace(b"314159", value)
+    start = whole.index(b'"digest": "') + len(b'"digest": "')
+    zeros = whole[:start] + b"0" * 64 + whole[start + 64 :]
+    return whole[:start] + hashlib.sha256(zeros).hexdigest().encode() + whole[start + 64 :]
 
 
-def declares(opcode: bytes, size: bytes) -> bytes:
-    return b"\x80\x04" + opcode + size + b"abc."
-
-
-def doubling(levels: int, leaf: bytes = b"]\x94") -> bytes:
-    """A list of the same list twice, of the same list twice … : 2**levels elements."""
-    body = b"".join(b"]\x94(" + b"h" + bytes([k]) + b"h" + bytes([k]) + b"e" for k in range(levels))
-    return b"\x80\x04" + leaf + body + b"."
-
-
-def shared_text() -> bytes:
-    text = b"x" * MEGABYTE
-    return (
-        b"\x80\x04}(\x8c\x01aX"
-        + struct.pack("<I", len(text))
-        + text
-        + b"\x94\x8c\x01b]("
-        + (b"h\x00" * 100_000)
-        + b"eu."
-    )
-
-
-def nested(depth: int) -> bytes:
-    return b"\x80\x04}\x8c\x01a" + b"]" * depth + b"a" * (depth - 1) + b"s."
-
-
-def frame_past_end() -> bytes:
-    return b"\x80\x04\x95" + struct.pack("<Q", 2**40) + VALID[11:]
-
-
-BOMBS: dict[str, tuple[Callable[[], bytes], float]] = {
-    # name: (bytes, most megabytes of memory while they are refused)
-    "two-gigabytes-of-bytes": (lambda: declares(b"B", struct.pack("<I", 2**31)), 1),
-    "two-gigabytes-of-bytes8": (lambda: declares(b"\x8e", struct.pack("<Q", 2**31)), 1),
-    "exabytes-of-bytes8": (lambda: declares(b"\x8e", struct.pack("<Q", 2**63 - 1)), 1),
-    "two-gigabytes-of-text": (lambda: declares(b"X", struct.pack("<I", 2**31)), 1),
-    "exabytes-of-text8": (lambda: declares(b"\x8d", struct.pack("<Q", 2**62)), 1),
-    "too-long-for-any-size": (lambda: declares(b"\x8d", struct.pack("<Q", 2**64 - 1)), 1),
-    "two-gigabytes-of-bytearray": (lambda: declares(b"\x96", struct.pack("<Q", 2**31)), 1),
-    "two-gigabytes-of-integer": (lambda: declares(b"\x8b", struct.pack("<i", 2**31 - 1)), 1),
-    "negative-integer-size": (lambda: declares(b"\x8b", struct.pack("<i", -5)), 1),
-    "memo-two-billion": (lambda: b"\x80\x04Nr\xff\xff\xff\x7f.", 1),
-    "memo-not-there": (lambda: b"\x80\x04j\xff\xff\xff\x7f.", 1),
-    "decimal-of-a-megabyte": (lambda: b"\x80\x04L" + b"9" * MEGABYTE + b"L\n.", 8),
-    "shared-lists": (lambda: doubling(100), 1),
-    "shared-dicts": (lambda: doubling(100, b"}\x94"), 1),
-    "shared-text": (shared_text, 24),
-    "recursive-list": (lambda: b"\x80\x04]\x94h\x00a.", 1),
-    "recursive-dict": (lambda: b"\x80\x04}\x94\x8c\x01ah\x00s.", 1),
-    "nested-100000": (lambda: nested(100_000), 16),
-    "nested-25": (lambda: nested(25), 1),
-    "memo-entries": (lambda: b"\x80\x04}" + b"\x94" * 2_000_000 + b".", 24),
-    "marks": (lambda: b"\x80\x04" + b"(" * 2_000_000 + b".", 24),
-    "many-values": (lambda: b"\x80\x04}\x8c\x01a](" + b"N" * 8_000_000 + b"es.", 32),
-    "many-lists": (lambda: b"\x80\x04}\x8c\x01a](" + b"]" * 8_000_000 + b"es.", 48),
-    "stacked-and-dropped": (lambda: b"\x80\x04]" + b"Na" * 4_000_000 + b".", 48),
-    "json-values": (lambda: b'{"a":[' + b"0," * 4_000_000 + b"0]}", 24),
-    "json-lists": (lambda: b'{"a":[' + b"[]," * 2_000_000 + b"[]]}", 24),
-    "json-nested": (lambda: b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", 8),
-    "json-digits": (lambda: b'{"a":' + b"9" * MEGABYTE + b"}", 8),
-    "json-text": (lambda: b'{"a":"' + b"x" * (MAX_BYTES - 100) + b'"}', 64),
+BOMBS: dict[str, tuple[Callable[[], bytes], float, str]] = {
+    # name: (bytes, most megabytes of memory while they are refused, what is said)
+    "two-gigabytes": (lambda: pickled(b"{}", size=2**31), 1, "passes the end"),
+    "frame-past-end": (lambda: pickled(VALID_JSON, frame=2**40) + b"x", 1, "follows its text"),
+    "values": (lambda: inside(b"[" + b"0," * 3_900_000 + b"0]"), 40, "at most 250000 values"),
+    "lists": (lambda: inside(b"[" + b"[]," * 2_600_000 + b"[]]"), 40, "lists and dicts"),
+    "nested": (lambda: inside(b"[" * 40_000 + b"]" * 40_000), 16, "levels deep"),
+    "nested-30": (lambda: inside(b"[" * 30 + b"]" * 30), 2, "at most"),
+    "digits": (lambda: inside(b"9" * MEGABYTE), 8, "damaged JSON"),
+    "text": (lambda: inside(b'"' + b"x" * 8_000_000 + b'"'), 40, "at most 1048576 bytes, one has"),
+    "quotes": (lambda: inside(b'"' + b'\\"' * 3_900_000), 40, "at most 1048576 bytes, one has"),
+    "wide": (
+        lambda: inside(b"[" + b",".join([b'"\\ud83d\\ude42' + b"x" * 700_000 + b'"'] * 4) + b"]"),
+        24,
+        "texts with escapes have at most",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused_in_little_memory(tmp_path: Path, name: str) -> None:
-    make, megabytes = BOMBS[name]
+    make, megabytes, message = BOMBS[name]
     path = tmp_path / "policy.joblib"
     path.write_bytes(make())
-    refusal(path, megabytes * MEGABYTE)
+    assert message in refusal(path, megabytes * MEGABYTE)
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
@@ -252,64 +172,37 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
     path.write_bytes(VALID)
     with open(path, "r+b") as file:
         file.truncate(100 * MEGABYTE)  # sparse: it takes no room on the disk
-    message = refusal(path, MEGABYTE / 2)
-    assert str(100 * MEGABYTE) in message
+    assert str(100 * MEGABYTE) in refusal(path, MEGABYTE / 2)
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
         pytest.param(b"", "neither", id="empty"),
-        pytest.param(b"\x80", "truncated", id="one-byte"),
+        pytest.param(b"\x80", "pickle of one text", id="one-byte"),
         pytest.param(b"hello", "neither", id="text"),
-        pytest.param(b"\x80\x04N.", "one dict, got NoneType", id="none"),
-        pytest.param(b"\x80\x04].", "one dict, got list", id="list"),
-        pytest.param(b"\x80\x04.", "left over", id="nothing"),
-        pytest.param(b"\x80\x04}", "truncated", id="no-end"),
-        pytest.param(b"\x80\x04}}.", "left over", id="two-values"),
-        pytest.param(b"\x80\x04(}.", "left over", id="open-mark"),
-        pytest.param(b"\x80\x04u.", "no mark", id="no-mark"),
-        pytest.param(b"\x80\x04}Na.", "no list", id="append-to-dict"),
-        pytest.param(b"\x80\x04](NNu.", "no dict", id="items-to-list"),
-        pytest.param(b"\x80\x04}(Nu.", "no dict", id="odd-items"),
-        pytest.param(b"\x80\x04](a.", "too few", id="append-across-mark"),
-        pytest.param(b"\x80\x04Na.", "too few", id="append-to-nothing"),
-        pytest.param(b"\x80\x04\x8a\x01\x05", "it has no end", id="no-end-after-long"),
-        pytest.param(b"\x80\x04\x8a\x02\x05", "middle of a value", id="half-a-long"),
-        pytest.param(b"\x80\x04J\x01\x00\x00\x00", "it has no end", id="no-end-after-int"),
-        pytest.param(b"\x80\x04J\x01\x00\x00", "middle of a value", id="half-an-int"),
-        pytest.param(b"\x80\x04\x8c\x01a", "it has no end", id="no-end-after-text"),
-        pytest.param(b"\x80\x04\x8c\x02a", "middle of a value", id="half-a-text"),
-        pytest.param(b"\x80\x04\x95\x02" + bytes(7) + b"N.", "one dict", id="whole-frame"),
-        pytest.param(b"\x80\x04\x95\x03" + bytes(7) + b"N.", "passes the end", id="long-frame"),
-        pytest.param(b"\x80\x04](K\x01a.", "too few", id="append-at-mark"),
-        pytest.param(b"\x80\x04(e.", "nothing on the stack", id="nothing-to-extend"),
-        pytest.param(b"\x80\x04\x94.", "nothing on the stack", id="memoize-nothing"),
-        pytest.param(b"\x80\x04\x8c\x01a\x94h\x01.", "entry 1 does not exist", id="next-memo"),
-        pytest.param(b"\x80\x04}K\x01Ns.", "keys must be strings", id="integer-key"),
-        pytest.param(b"\x80\x04}\x8c\x01aNs\x8c\x01aNs.", "twice", id="key-twice"),
-        pytest.param(b"\x80\x03}.", "protocol 4 or 5", id="protocol-3"),
-        pytest.param(b"\x80\x04}\x80\x04.", "protocol 4 or 5", id="protocol-again"),
-        pytest.param(b"\x80\x04\xff.", "damaged", id="unknown-opcode"),
-        pytest.param(b"\x80\x04\x8c\x01\xff.", "damaged", id="bad-utf8"),
-        pytest.param(b"\x80\x04S'\\z'\n.", "", id="odd-escape"),
-        pytest.param(frame_past_end(), "frame", id="frame-past-end"),
-        pytest.param(VALID + b"\n", "follow the end", id="trailing-byte"),
-        pytest.param(VALID + VALID, "follow the end", id="twice"),
-        pytest.param(b"{", "damaged JSON", id="json-cut"),
-        pytest.param(b'{"a":1,"a":1}', "twice", id="json-key-twice"),
-        pytest.param(b'{"a":NaN}', "finite", id="json-nan"),
-        pytest.param(b'{"a":-Infinity}', "finite", id="json-infinity"),
-        pytest.param(b'{"a":1e999}', "finite", id="json-overflow"),
-        pytest.param(b'{"a":9223372036854775808}', "64 bits", id="json-65-bits"),
-        pytest.param(b'{"a":"\\ud800"}', "Unicode", id="json-surrogate"),
-        pytest.param(b'{"a":"\xff"}', "damaged JSON", id="json-bad-utf8"),
-        pytest.param(b"{} {}", "damaged JSON", id="json-twice"),
-        pytest.param(b"{}", "schema", id="json-empty"),
-        pytest.param(VALID_JSON.rstrip() + b"}", "damaged JSON", id="json-trailing"),
-        pytest.param(b"\x80\x04}\x8c\x01aG\x7f\xf8" + bytes(6) + b"s.", "finite", id="nan"),
-        pytest.param(b"\x80\x04}\x8c\x01a\x8a\x09" + bytes(8) + b"\x01s.", "64 bits", id="65-bits"),
-        pytest.param(b"\x80\x04}\x8c\x03\xed\xa0\x80Ns.", "Unicode", id="surrogate-key"),
+        pytest.param(pickled(b""), "neither", id="pickled-nothing"),
+        pytest.param(VALID[:-1], "follows its text", id="no-end"),
+        pytest.param(VALID + b"\n", "follows its text", id="trailing-byte"),
+        pytest.param(VALID + VALID, "follows its text", id="twice"),
+        pytest.param(b"\x80\x03" + VALID[2:], "pickle of one text", id="protocol-3"),
+        pytest.param(b"{", "neither", id="json-cut"),
+        pytest.param(b"{}", "neither", id="json-empty"),
+        pytest.param(b'{"schema": 3}', 'expected "digest"', id="no-digest"),
+        pytest.param(b'{"schema": 3, "digest": null}', 'expected "digest"', id="null-digest"),
+        pytest.param(VALID_JSON.rstrip() + b"}\n", "digest does not match", id="json-trailing"),
+        pytest.param(VALID_JSON.replace(b"\n", b""), "digest does not match", id="reformatted"),
+        pytest.param(inside(b'{"a": 1, "a": 1}'), "key 'a' appears twice", id="key-twice"),
+        pytest.param(inside(b"NaN"), "must be finite, got NaN", id="nan"),
+        pytest.param(inside(b"-Infinity"), "must be finite", id="infinity"),
+        pytest.param(inside(b"1e999"), "must be finite", id="overflow"),
+        pytest.param(inside(b"9223372036854775808"), "64 bits", id="65-bits"),
+        pytest.param(inside(b'"\\ud800"'), "Unicode", id="surrogate"),
+        pytest.param(inside(b'{"\\udfff": 1}'), "Unicode", id="surrogate-key"),
+        pytest.param(inside(b'"\xc3\xa9"'), "ASCII", id="not-ascii"),
+        pytest.param(inside(b'"\x01"'), "damaged JSON", id="control-character"),
+        pytest.param(inside(b"{} {}"), "damaged JSON", id="two-values"),
+        pytest.param(inside(b"[1,]"), "damaged JSON", id="comma"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path: Path, data: bytes, expected: str) -> None:
@@ -326,52 +219,25 @@ def test_truncated_files_are_refused(tmp_path: Path, whole: bytes) -> None:
         refusal(path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("whole", "step"), [(VALID, 11), (VALID_JSON, 41)], ids=["joblib", "json"])
-def test_a_flipped_bit_is_refused_or_changes_nothing(
-    tmp_path: Path, whole: bytes, step: int
-) -> None:
-    path = tmp_path / "policy"
-    refused = 0
-    for number, position in enumerate(range(0, len(whole), step)):
-        damaged = bytearray(whole)
-        damaged[position] ^= 1 << number % 8
-        path.write_bytes(damaged)
-        try:
-            content = load_policy(path).content
-        except PolicyError:
-            refused += 1
-        else:
+@pytest.mark.parametrize("whole", [VALID, VALID_JSON], ids=["joblib", "json"])
+def test_a_flipped_bit_is_refused(whole: bytes) -> None:
+    framing = len(VALID) - len(VALID_JSON)
+    for position in range(0, len(whole), 7):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            try:
+                content = decode(bytes(damaged))
+            except PolicyError:
+                continue
+            assert whole is VALID and position < framing  # noqa: PT018  a protocol, a frame's size
             assert content == BUILT
-    assert refused > len(whole) / step / 2
 
 
-@given(st.binary(max_size=60))
-def test_random_pickles_are_refused_or_give_plain_values(tail: bytes) -> None:
-    try:
-        value = decode_pickle(b"\x80\x04" + tail)
-    except PolicyError:
-        return
-    json.dumps(value)
-
-
-def test_the_walk_reads_what_pickle_reads() -> None:
-    values = [
-        None,
-        True,
-        [],
-        {},
-        ["a", "a", ["a"]],
-        {"a": {"b": [1, 255, 256, 65536, -1, 2**40, -(2**63)]}},
-        [1.5, -0.0, 1e308],
-        list(range(5000)),
-        {str(k): k for k in range(3000)},
-        ["é" * 200, "x" * 70_000, "", "\x00"],
-    ]
-    for protocol in (4, 5):
-        for value in values:
-            assert decode_pickle(pickle.dumps(value, protocol)) == value
-    assert decode_pickle(joblib_bytes(BUILT)) == pickle.loads(joblib_bytes(BUILT)) == BUILT
+@given(st.binary(max_size=60), st.sampled_from([b"", b"\x80\x04", b'{"schema": 3', b"\x80\x04X"]))
+def test_random_bytes_are_refused(tail: bytes, head: bytes) -> None:
+    with pytest.raises(PolicyError):
+        decode(head + tail)
 
 
 def test_special_files_are_refused(tmp_path: Path) -> None:
@@ -384,49 +250,8 @@ def test_special_files_are_refused(tmp_path: Path) -> None:
         load_policy("a\0b")
 
 
-@pytest.mark.parametrize("format", ["joblib", "json"])
-@pytest.mark.parametrize(
-    ("where", "value"),
-    [
-        (("threshold",), 0.5),
-        (("decision_threshold",), -3.0),
-        (("certificate", "alpha"), 0.05),
-        (("certificate", "losses"), 0),
-        (("coef", 3), -0.5700001),
-        (("budgets", 5), 129),
-        (("model", "revision"), "sha256:" + "0" * 64),
-        (("golden", 0, "decisions", 0, "score"), 0.25),
-        (("expected", "test_risk"), 0.0),
-        (("created",), "2026-01-02T03:04:06+00:00"),
-        (("digest",), "0" * 64),
-        (("digest",), None),
-        (("digest",), ["deadbeef"]),
-    ],
-    ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "",
-)
-def test_a_changed_field_is_refused(
-    tmp_path: Path, format: str, where: tuple[str | int, ...], value: Any
-) -> None:
-    content = json.loads(json.dumps(BUILT))
-    target = content
-    for key in where[:-1]:
-        target = target[key]
-    target[where[-1]] = value
-    path = tmp_path / "policy"
-    path.write_bytes(encode(content, "json" if format == "json" else "joblib"))
-    assert "digest" in refusal(path)
-
-
-def test_a_newer_schema_asks_for_an_upgrade(tmp_path: Path) -> None:
-    path = tmp_path / "policy.joblib"
-    path.write_bytes(encode({"schema": 3, "something": "else"}, "joblib"))
-    message = refusal(path)
-    assert "newer" in message
-    assert "pip install -U" in message
-
-
 def test_golden_decisions_that_do_not_replay_are_refused(tmp_path: Path) -> None:
-    """A whole, well-signed file whose rule was changed: only the replay can tell."""
+    """A whole file with a right digest whose rule was changed: only the replay can tell."""
     path = tmp_path / "policy.joblib"
     for change, expected in (
         ({"intercept": 0.85}, "gives stop="),
@@ -434,9 +259,7 @@ def test_golden_decisions_that_do_not_replay_are_refused(tmp_path: Path) -> None
         ({"task": "choice"}, "task must be 'choice'"),
         ({"normalizer": "0"}, "normaliser"),
     ):
-        content = BUILT | change
-        content["digest"] = canonical_digest(content)
-        path.write_bytes(encode(content, "joblib"))
+        path.write_bytes(file_bytes(BUILT | change, "joblib"))
         assert expected in refusal(path)
 
 
@@ -447,15 +270,12 @@ def test_a_file_too_large_to_load_is_never_written(tmp_path: Path) -> None:
     split = BUILT["split"] | {"fit": [str(k) for k in range(MAX_ELEMENTS)]}
     with pytest.raises(PolicyError, match="at most"):
         build_policy(example_content(split=split))
-    escaped = BUILT["split"] | {
-        "fit": ["\x01" * 750_000, "\x01" * 750_001]
-    }  # six bytes each in JSON
+    # Six bytes each in JSON.
+    escaped = BUILT["split"] | {"fit": ["\x01" * 750_000, "\x01" * 750_001]}
     content = build_policy(example_content(split=escaped))
-    with pytest.raises(PolicyError, match="at most"):
+    with pytest.raises(PolicyError, match=f"at most {MAX_BYTES} bytes"):
         save_policy(content, tmp_path / "policy.json", format="json")
     assert list(tmp_path.iterdir()) == []
-    save_policy(content, tmp_path / "policy.joblib")
-    assert load_policy(tmp_path / "policy.joblib").content == content
 
 
 def test_recursive_content_is_refused() -> None:

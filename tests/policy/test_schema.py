@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy import file as policy_file
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.frozen import build_policy, load_policy
 from stopadvisor.policy.triggers import TRIGGER, check_trigger, most_probes
-from stopadvisor.policy.values import canonical_digest
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger
+from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
     TRIGGERS,
     anywhere_content,
     example_content,
     family_content,
+    file_bytes,
     full_budget_content,
 )
 
@@ -119,10 +118,8 @@ def test_wrong_fields_are_named(tmp_path: Path, field: str, value: Any, expected
     # A loader says the same of a file whose digest is right.
     finite = not any(isinstance(v, float) and not math.isfinite(v) for v in np.atleast_1d(value))
     if finite:
-        content = build_policy(example_content()) | {field: value}
-        content["digest"] = canonical_digest(content)
         path = tmp_path / "policy.joblib"
-        path.write_bytes(policy_file.encode(content, "joblib"))
+        path.write_bytes(file_bytes(build_policy(example_content()) | {field: value}, "joblib"))
         with pytest.raises(PolicyError) as loaded:
             load_policy(path)
         assert str(loaded.value) == f"{path}: {message}"
@@ -164,7 +161,7 @@ def _chain(n_nodes: int) -> dict[str, Any]:
             "'serving' is missing",
             id="missing-key",
         ),
-        pytest.param(example_content(trees=[]), "'trees' is unknown", id="trees-of-learned"),
+        pytest.param(example_content(trees=[]), "null for family 'learned'", id="trees-of-learned"),
         pytest.param(_change(alpha=0.0), "strictly between", id="alpha-0"),
         pytest.param(_change(delta=1), "strictly between", id="delta-1"),
         pytest.param(_change(losses=81), "at most certificate.n", id="losses-above-n"),
@@ -347,7 +344,7 @@ def test_a_forced_answer_is_a_probe_too() -> None:
 def test_a_trigger_survives_its_file(tmp_path: Path, name: str) -> None:
     content = build_policy(anywhere_content(name, "agreement"))
     path = tmp_path / "policy.json"
-    path.write_bytes(policy_file.encode(content, "json"))
+    path.write_bytes(file_bytes(content))
     policy = load_policy(path)
     assert policy.trigger == TRIGGERS[name]
     assert policy.budgets == getattr(TRIGGERS[name], "budgets", ())
@@ -359,54 +356,4 @@ def test_a_rule_without_log_probabilities_needs_none() -> None:
     kept = [k for k, name in enumerate(content["features"]) if name != "answer_log_odds"]
     for key in ("features", "mean", "scale", "coef"):
         content[key] = [content[key][k] for k in kept]
-    assert build_policy(content)["schema"] == 2
-
-
-# --- Schema 1 -------------------------------------------------------------------------------------
-
-
-def schema_1(content: dict[str, Any]) -> dict[str, Any]:
-    """The same policy as it was written before triggers."""
-    built = build_policy(content)
-    old = {key: value for key, value in built.items() if key != "trigger"} | {"schema": 1}
-    if old["probe"] is not None:
-        old["probe"] = {k: v for k, v in old["probe"].items() if k != "answer_cap"}
-    return old | {"digest": canonical_digest(old)}
-
-
-@pytest.mark.parametrize("family", ["learned", "learned-boosted", "run-stability", None])
-def test_schema_1_loads_as_what_it_meant(tmp_path: Path, family: str | None) -> None:
-    content = full_budget_content() if family is None else family_content(family)
-    old = schema_1(content)
-    path = tmp_path / "policy.joblib"
-    path.write_bytes(policy_file.encode(old, "joblib"))
-    policy = load_policy(path)
-    assert policy.content == old
-    assert policy.trigger == GridTrigger(tuple(old["budgets"]))
-    assert policy.budgets == tuple(old["budgets"])
-    assert policy.terms.probe is not None
-    assert policy.terms.probe.answer_cap is None
-    again = build_policy(policy.content)
-    assert again["schema"] == 2
-    assert {k: v for k, v in again.items() if k in ("golden", "certificate", "order")} == {
-        k: old[k] for k in ("certificate", "order", "golden")
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"trigger": None}, "'trigger' is unknown"),
-        ({"family": "agreement"}, "one of 'learned'"),
-        ({"features": ["log_run", *FEATURES[1:]]}, "one of 'budget_fraction'"),
-        ({"probe": example_content()["probe"]}, "only the keys closer, cue, cap, stop_ids"),
-        ({"budgets": []}, "at least one budget"),
-        ({"budgets": [3, 3]}, "strictly increasing"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_schema_1_holds_nothing_new(changes: dict[str, Any], expected: str) -> None:
-    old = schema_1(family_content("learned")) | changes
-    with pytest.raises(PolicyError) as caught:
-        Policy(old | {"digest": canonical_digest(old)})
-    assert expected in str(caught.value)
+    assert build_policy(content)["entropy_source"] == "none"

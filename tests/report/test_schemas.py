@@ -210,15 +210,13 @@ def test_calibrate_inspect_and_verify(
         build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
     )
     settings = answer(capsys, "inspect", runs / "fixed.joblib")
-    old = ROOT / "tests" / "testdata" / "policies" / "schema-1.joblib"
-    new = ("--upgrade", runs / "upgraded.joblib")
     pytest.importorskip("cryptography", reason="cryptography (extra sign) signs a policy")
     make_key(runs / "own.pem")
-    upgraded = answer(capsys, "inspect", old, *new, "--sign", runs / "own.pem")
+    signed = answer(capsys, "inspect", runs / "fixed.joblib", "--sign", runs / "own.pem")
     in_groups = [answer(capsys, "inspect", found["policy"]) for found in (bets, of_groups, bare)]
     save_policy(build_policy(open_cue_content()), runs / "open.joblib")
     open_cue = answer(capsys, "inspect", runs / "open.joblib")
-    check("inspect", inspected, moved, shown, settings, upgraded, open_cue, *in_groups, of_few)
+    check("inspect", inspected, moved, shown, settings, signed, open_cue, *in_groups, of_few)
     check("verify", *verified)
 
 

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from stopadvisor.errors import ProbeError
-from stopadvisor.rules.drift import (
-    DRIFT_FEATURES,
-    drift_features,
-    feature_drift,
-    holm,
-    question_features,
-)
+from stopadvisor.rules.drift import DRIFT_FEATURES, feature_drift, holm, question_features
 from stopadvisor.rules.features import FEATURES, feature_array
 from tests.populations import POPULATIONS, with_own_positions
 
@@ -80,11 +74,6 @@ def test_what_was_not_recorded_counts_as_nothing(rng: np.random.Generator) -> No
     found = question_features(silent)
     assert np.isfinite(found).all()
     assert (found[:, DRIFT_FEATURES.index("answer_logprob")] == 0).all()
-
-
-def test_a_policys_schema_says_which_features_it_stores() -> None:
-    assert drift_features(1) == FEATURES
-    assert drift_features(2) == DRIFT_FEATURES
 
 
 def test_holm_by_hand() -> None:

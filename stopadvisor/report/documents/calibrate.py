@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.certification.issue import PolicyFiles
-from stopadvisor.policy.frozen import shown_expectation
+from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.promises import asked
 from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.report.documents.fields import Document, fill
@@ -212,7 +212,7 @@ def _certification(
         promoted=files.promoted,
         schedule=_positions(content),
         where=where_of(content),
-        expected=shown_expectation(content["expected"]),
+        certificate=shown_certificate(content),
         on_stop="answer" if content["on_stop"] == "answer" else None,
         refusal=calibration.refusal,
         graded_by=calibration.entered.graded_by,

@@ -72,12 +72,6 @@ class _EngineSettingFields(TypedDict):
     request: Annotated[dict[str, Any], "Fields of each request."]
 
 
-class _Upgrade(TypedDict):
-    policy: Annotated[str, "The file that was read."]
-    schema: Annotated[int, "Its schema."]
-    digest: Annotated[str, "Its digest."]
-
-
 class _Feature(TypedDict):
     name: Annotated[str, "Of the feature."]
     coef: Annotated[float | None, "Its coefficient."]
@@ -97,8 +91,8 @@ class _Signature(TypedDict):
 class InspectDocument(Document):
     """`inspect --json`."""
 
-    policy: Annotated[str, "The file; with `--upgrade` the one that was written."]
-    policy_schema: Annotated[int, "Schema of the file: 2, or 1, which knew grids alone."]
+    policy: Annotated[str, "The file."]
+    policy_schema: Annotated[int, "Schema of the file."]
     digest_valid: Annotated[bool, "Always true: a policy whose digest is wrong is not loaded."]
     kind: Annotated[str, "`stop` or `full-budget`."]
     family: Annotated[str | None, "The rule; null for `full-budget`, as the next two."]
@@ -143,28 +137,13 @@ class InspectDocument(Document):
         "forced answer.",
     ]
     signature: Annotated[_Signature | None, "Of the file; null where none lies beside it."]
-    upgraded_from: NotRequired[Annotated[_Upgrade, "With `--upgrade`: what was written anew."]]
 
 
-def policy_document(
-    policy: Policy,
-    path: Path,
-    *,
-    upgraded_from: tuple[Policy, Path] | None = None,
-    signed_by: str | None = None,
-) -> InspectDocument:
+def policy_document(policy: Policy, path: Path, *, signed_by: str | None = None) -> InspectDocument:
     """Build the document of a policy that was loaded from `path`."""
     signed = {"file": str(signature_path(path)), "key_sha256": signed_by}
     content = policy.content
     probe = content["probe"]
-    more: dict[str, Any] = {}
-    if upgraded_from is not None:
-        old, file = upgraded_from
-        more["upgraded_from"] = {
-            "policy": str(file),
-            "schema": old.content["schema"],
-            "digest": old.digest,
-        }
     return fill(
         InspectDocument,
         policy.summary(),
@@ -173,10 +152,9 @@ def policy_document(
         policy_schema=content["schema"],
         digest_valid=True,
         features=_features(content),
-        probe=None if probe is None else {"answer_cap": None, **probe},
+        probe=probe,
         engine_settings=engine_settings(content),
         signature=signed if is_signed(path) else None,
-        **more,
     )
 
 

@@ -86,8 +86,8 @@ def _policy_of(calibration: Document, folder: Path) -> Mapping[str, Any]:
     written = Path(calibration["policy"])
     beside = folder / written.name
     content = load_policy(beside if beside.exists() else written).content
-    if content["certificate"] != calibration["certificate"]:
-        raise PolicyError(f"{written} holds another certificate than {CALIBRATION}")
+    if content["digest"] != calibration["digest"]:
+        raise PolicyError(f"{written} is another policy than {CALIBRATION} names")
     return content
 
 

@@ -76,7 +76,6 @@ def show_policy(document: Document, out: TextIO, *, verbose: bool = False) -> No
             ),
             ("created", document["created"]),
             *_signature(document),
-            *_upgrade(document),
         ]
     )
     if document["kind"] == "stop" and document["model"] is not None:
@@ -102,19 +101,6 @@ def _signature(document: Document) -> list[tuple[str, str]]:
     if signature["key_sha256"] is None:
         return [("signature", f"not checked: --key KEY.pub checks {signature['file']}")]
     return [("signed by", f"{signature['key_sha256']} (SHA-256 of the public key)")]
-
-
-def _upgrade(document: Document) -> list[tuple[str, str]]:
-    old = document.get("upgraded_from")
-    if old is None:
-        return []
-    return [
-        (
-            "upgraded",
-            f"written anew from {old['policy']} (schema {old['schema']}, {old['digest'][:8]}): "
-            "the same rule, stops and certificate; golden decisions and digest are new",
-        )
-    ]
 
 
 def _where(document: Document) -> str:
