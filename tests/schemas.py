@@ -20,7 +20,6 @@ from stopadvisor.report.documents.calibrate import CalibrateDocument
 from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.inspect import InspectDocument
-from stopadvisor.report.documents.monitor import MonitorDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.program import ErrorDocument
 from stopadvisor.report.documents.run import RunDocument
@@ -38,7 +37,6 @@ DOCUMENTS: dict[str, type] = {
     "diff": DiffDocument,
     "run": RunDocument,
     "profile-serving": ProfileServingDocument,
-    "monitor": MonitorDocument,
     "study": StudyDocument,
     "study-all": StudyAllDocument,
     "study-list": StudyListDocument,

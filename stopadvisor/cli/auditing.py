@@ -35,7 +35,8 @@ AUDITING = (
         "--on-alarm",
         type=click.Choice(ALARM_ACTIONS),
         default="log",
-        help="What an alarm does: say it, stop no request any more, or end with exit code 6.",
+        help="What any of the three alarms does: log it, stop no request any more, or end with "
+        "exit code 6 (promise) or 8 (early warning, change).",
     ),
     _option("--webhook", metavar="URL", help="Where an alarm is posted as JSON."),
     _option(

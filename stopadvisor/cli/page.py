@@ -22,8 +22,9 @@ EXIT_CODES = {
     3: "nothing was certified; the policy that was written never stops",
     4: "fresh probes contradict the certificate",
     5: "preflight failed: measuring would mislead",
-    6: "audits of the traffic speak against the promise",
+    6: "audits show that the promise is broken",
     7: "fresh probes neither confirm nor contradict: the gate stays shut",
+    8: "audits give an early warning, or show a change",
     130: "interrupted; what was finished is kept, and the same command continues there",
 }
 

@@ -23,6 +23,7 @@ RESULTS = {
     "import-log": ("stopadvisor.runs.imported:ImportedLog", "`import --json`, of other formats"),
     "import-dataset": ("stopadvisor.runs.imported:ImportedDataset", "`import dataset --json`"),
     "label": ("stopadvisor.certification.labelling:LabelledRun", ""),
+    "monitor": ("stopadvisor.serving.monitored:MonitoredPromise", ""),
     "plan": ("stopadvisor.assessment.label_plan:LabelPlan", ""),
     "preflight": ("stopadvisor.collection.preflight:PreflightReport", "and `preflight.json`"),
     "promote": ("stopadvisor.policy.folder:Promotion", ""),

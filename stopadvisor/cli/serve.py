@@ -58,7 +58,7 @@ class ServeOptions:
         "stopadvisor serve policy.joblib --shadow -- MODEL --reasoning-parser NAME",
         "stopadvisor serve policy.joblib --upstream http://127.0.0.1:8000/v1",
     ],
-    exit_codes=(0, 1, 2, 6),
+    exit_codes=(0, 1, 2, 6, 8),
 )
 @click.argument("policy", type=PATH)
 @click.argument("words", metavar="[-- MODEL [VLLM OPTION]...]", nargs=-1, type=click.UNPROCESSED)

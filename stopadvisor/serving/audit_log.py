@@ -241,7 +241,7 @@ def replay(
     series: Sequence[Series],
     reference: Mapping[str, Sequence[float]] | None = None,
     *,
-    gold: Iterable[Mapping[str, Any]] = (),
+    gold: Mapping[str, tuple[bool, bool]] | None = None,
     policy: Policy | None = None,
 ) -> tuple[Course, tuple[str, ...]]:
     """Read logs again, several replicas merged by time.
@@ -252,8 +252,8 @@ def replay(
         At least one.
     reference : mapping, optional
         See `Course`.
-    gold : iterable of mapping
-        Records of kind `gold` that came later, without time: applied last.
+    gold : mapping, optional
+        See `Course.settle`; applied last.
     policy : Policy, optional
         Whose promise the logs have to be about; not checked where none is given.
 
@@ -294,10 +294,8 @@ def replay(
             course.apply(record, replica if len(series) > 1 else "")
         except CalibrationError as error:
             raise PolicyError(f"the log of replica {replica}: {error}") from error
-    replicas = [one.replica if len(series) > 1 else "" for one in series]
-    for later in gold:
-        for replica in replicas:
-            course.apply(later, replica)
+    if gold:
+        course.settle(gold)
     return course, tuple(remarks)
 
 

@@ -17,7 +17,7 @@ from stopadvisor.serving.watch_settings import WatchSettings
 
 __all__ = ["SCHEMA", "Said", "line_of", "parse", "read_header", "read_records"]
 
-SCHEMA = 1
+SCHEMA = 2
 
 _KINDS: dict[str, tuple[tuple[str, tuple[type, ...]], ...]] = {
     "request": (("id", (str,)), ("stop", (int, type(None)))),
@@ -112,7 +112,7 @@ def read_header(path: Path) -> dict[str, Any]:
         except (ValueError, TypeError, KeyError, CalibrationError):
             break
         break
-    raise PolicyError(f"{path}, line 1: expected the header of an audit log")
+    raise PolicyError(f"{path}, line 1: expected the header of an audit log of schema {SCHEMA}")
 
 
 class Said:
@@ -129,7 +129,7 @@ class Said:
     def __init__(self, header: Mapping[str, Any]) -> None:
         state = header["state"]
         opened = [] if state is None else state["processes"]["differs"]["open"]
-        self._results: dict[str, bool | None] = {
+        self._results: dict[str, bool | str | None] = {
             str(key).partition("/")[2]: None for key, *_ in opened
         }
         self._gold: dict[str, tuple[bool, bool]] = {}
@@ -145,8 +145,7 @@ class Said:
         elif kind == "result" and key not in self._results:
             self.orphans += 1
         elif kind in ("result", "shed") and key in self._results:
-            # One that was given up counts as if it were equal.
-            said = record.get("differs", False)
+            said = record.get("differs", "shed")
             if self._results[key] not in (None, said):
                 return f"field 'id': {short_repr(key)} has another result above"
             self._results[key] = said

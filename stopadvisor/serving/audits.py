@@ -24,7 +24,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
-from stopadvisor.serving.monitoring import Alarm
+from stopadvisor.serving.monitoring import ALARMS, MEANINGS, Alarm, AlarmKind, exit_code
 from stopadvisor.serving.watch_settings import drift_reference, watch_settings
 
 if TYPE_CHECKING:  # needs an extra, and the command line reads the settings below
@@ -66,7 +66,7 @@ class AuditSettings:
     differs_limit: float | None = None
     """See `watch_settings`."""
     change: float = 1e6
-    """Mean requests to a false alarm of the change detector, at least."""
+    """See `WatchSettings.change`."""
     keep_days: float = 90.0
 
     def __post_init__(self) -> None:
@@ -122,18 +122,18 @@ class Auditor:
     Parameters
     ----------
     act : callable
-        Called once when an alarm is raised, or at the start where one is still on; with what
-        `AuditSettings.on_alarm` says.
+        Called with `AuditSettings.on_alarm` and the exit code of the gravest alarm that is on:
+        when one of the three is raised, and at the start where one is still on.
     """
 
     policy: Policy
     settings: AuditSettings
     metrics: Metrics
-    act: Callable[[AlarmAction], None]
+    act: Callable[[AlarmAction, int], None]
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     """Ids are fresh for each request, so that another key at each start does no harm."""
     _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
-    _acted: bool = False
+    _acted: set[AlarmKind] = field(default_factory=set, repr=False)
     _seen: int = 0
 
     def __post_init__(self) -> None:
@@ -191,10 +191,10 @@ class Auditor:
             task.cancel()
 
     def is_reset(self) -> bool:
-        """Whether no alarm is on, a reset that somebody has just written included."""
+        """Whether no alarm is on; reads what `monitor --reset` has written meanwhile."""
         self.log.take_in_resets()
         self._look()
-        return self.log.course.alarm is None
+        return not self.log.course.alarms
 
     async def drain(self, seconds: float) -> None:
         """Wait for audits that run, and give up those that take longer."""
@@ -240,29 +240,33 @@ class Auditor:
             metrics.audit_change.labels(digest, name).set(process.detector)
         upper = course.upper_limit()
         metrics.audit_upper.labels(digest).set(1.0 if upper is None else upper)
-        metrics.audit_alarm.labels(digest).set(course.alarm is not None)
+        for kind in ALARMS:
+            metrics.audit_alarm.labels(digest, kind).set(kind in course.alarms)
 
     def _look(self) -> None:
-        """Act on an alarm, once; what a reset ended may be raised again."""
-        alarm = self.log.course.alarm
-        if alarm is None:
-            self._acted = False
-        elif not self._acted:
-            self._acted = True
+        """Act on each alarm once; what a reset ended may be raised again."""
+        alarms = self.log.course.alarms
+        self._acted.intersection_update(alarms)
+        new = [alarm for kind, alarm in alarms.items() if kind not in self._acted]
+        if not new:
+            return
+        self._acted.update(alarms)
+        self._show()
+        for alarm in new:
             _log.error(
-                "ALARM: %s of policy %s reached its limit of %s at request %d",
+                "ALARM (%s) of policy %s, replica %s, at request %d: %s",
                 alarm.kind,
                 self.policy.digest[:8],
-                alarm.watch,
+                self.settings.replica,
                 alarm.request,
+                MEANINGS[alarm.kind],
             )
-            self._show()
             if self.settings.webhook is not None:
                 self._post(self.settings.webhook, alarm)
-            self.act(self.settings.on_alarm)
+        self.act(self.settings.on_alarm, exit_code(alarms))
 
     def _post(self, address: str, alarm: Alarm) -> None:
-        """Tell the webhook; within an event loop beside the requests, else before them."""
+        """Tell the webhook; in a thread where there is an event loop."""
         body = json.dumps(
             {"event": "alarm", "digest": self.policy.digest, **asdict(alarm)}, allow_nan=False
         ).encode()

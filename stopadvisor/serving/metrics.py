@@ -115,7 +115,11 @@ class Metrics:
         self.audit_e_value = gauge("audit_e_value", "Evidence against a limit.", "digest", "watch")
         self.audit_change = gauge("audit_change", "Evidence of a change.", "digest", "watch")
         self.audit_upper = gauge("audit_upper_limit", "Of the differing share.", "digest")
-        self.audit_alarm = gauge("audit_alarm", "1 while there is an alarm.", "digest")
+        self.audit_alarm = gauge(
+            "audit_alarm",
+            "1 while this alarm is on: promise, early-warning or change.",
+            *("digest", "alarm"),
+        )
 
     def count(self, record: RequestRecord) -> None:
         """Count a request that is over."""

@@ -1,5 +1,10 @@
 """Is a certified promise still kept by the traffic?  What audits say, record by record.
 
+There are three alarms.  *Promise*: the loss that the certificate limits is above its limit.  *Early
+warning*: more replies differ from full thinking than calibration saw, which the promise may
+survive.  *Change*: a loss has lately risen above its limit, as far as a detector can tell that also
+errs now and then.
+
 One `Course` takes the records of an audit log, whether a server has just written them or
 `stopadvisor monitor` reads them again: the same records give the same figures to the last digit.
 Knows no files, no clock and no text of any request.
@@ -10,23 +15,38 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.serving.watch_settings import WATCHED, WatchSettings
 from stopadvisor.stats.exchangeability import ExchangeabilityTest
-from stopadvisor.stats.sequential import (
-    RATIOS,
-    AuditProcess,
-    betting_upper_limit,
-    mixture_upper_limit,
-)
+from stopadvisor.stats.sequential import AuditProcess, betting_upper_limit
 
-__all__ = ["DRIFT_DELTA", "Alarm", "Course", "Point"]
+__all__ = [
+    "ALARMS",
+    "DRIFT_DELTA",
+    "MEANINGS",
+    "Alarm",
+    "AlarmKind",
+    "Course",
+    "Point",
+    "exit_code",
+]
+
+AlarmKind = Literal["promise", "early-warning", "change"]
+ALARMS: tuple[AlarmKind, ...] = get_args(AlarmKind)
+"""The gravest first."""
+MEANINGS: Mapping[AlarmKind, str] = {
+    "promise": "the promise is broken",
+    "early-warning": "more replies differ from full thinking than calibration saw; "
+    "the promise may still hold",
+    "change": "a loss seems to have risen above its limit lately",
+}
+"""What each alarm says."""
 
 DRIFT_DELTA = 0.01
-"""Most probability that drift of the traffic is ever said falsely, over all features together."""
+"""Largest probability of ever reporting drift where there is none, over all features together."""
 
 _MOST_POINTS = 1_024
 """Of the course that is kept for a picture; beyond it every second one goes."""
@@ -34,12 +54,12 @@ _MOST_POINTS = 1_024
 
 @dataclass(frozen=True)
 class Alarm:
-    """What was found, and when."""
+    """What rang, and when."""
 
     watch: str
     """`differs`, or the loss of the certificate."""
-    kind: str
-    """`e-value` or `change`; see `AuditProcess`."""
+    kind: AlarmKind
+    """The promise, an early warning, or a change."""
     request: int
     """Requests counted by then."""
     time: float
@@ -51,12 +71,22 @@ class Point:
     """One place of the course."""
 
     request: int
+    """Requests counted by then."""
     time: float
+    """Seconds since 1970."""
     e_value: float
+    """Of the differing replies."""
     detector: float
+    """Of the differing replies."""
     stop_share: float
+    """Share of requests that stopped, so far."""
     upper: float | None
-    """`Course.upper_limit`; only the points that are kept to the end have it."""
+    """Upper limit of the differing share, so far; null before the first audit of a stop."""
+
+
+def exit_code(alarms: Mapping[AlarmKind, Alarm]) -> int:
+    """How `monitor` and a server end: 6 for the promise's alarm, 8 for the others, 0 for none."""
+    return 6 if "promise" in alarms else 8 if alarms else 0
 
 
 class _CountsByName(dict[Any, int]):
@@ -88,10 +118,10 @@ class Course:
         }
         self.drifted: dict[str, int] = {}
         """By feature: the request at which its change was first seen."""
-        self.alarm: Alarm | None = None
+        self.alarms: dict[AlarmKind, Alarm] = {}
+        """The first of each kind; they stay until a reset."""
         self.counts = _CountsByName()
-        self._points: list[tuple[float, float, float, _CountsByName, _CountsByName]] = []
-        self._differing = _CountsByName()  # by audit share, unresolved ones included
+        self._points: list[tuple[Point, dict[float, int]]] = []
         self._stride = 1
         self._time = 0.0
 
@@ -144,8 +174,6 @@ class Course:
             for process in self.processes.values():
                 # What never stopped is full thinking itself.
                 process.audit(key, share) if stopped else process.count()
-            if stopped:
-                self._differing[share] += 1
         if self.drift:
             self._watch_drift(record, key)
 
@@ -163,25 +191,23 @@ class Course:
                 self.drifted[name] = self.counts["requests"]
 
     def _result(self, key: str, differs: bool, tokens: int) -> bool:
-        process = self.processes["differs"]
-        share = process.share_of(key)
-        if share is None:  # its request stands in a log that is gone, or before a reset
-            return False
+        if not self.processes["differs"].is_open(key):
+            return False  # its request stands in a log that is gone, or before a reset
         counts = self.counts
         counts["resolved"] += 1
         counts["audit_tokens"] += tokens
         counts["differing"] += differs
         if differs:
-            process.resolve(key, 1)
+            self.processes["differs"].resolve(key, 1)
         else:
-            self._differing[share] -= 1
-            for one in self.processes.values():  # equal replies are right or wrong together
-                one.give_up(key)
+            for process in self.processes.values():  # equal replies are right or wrong together
+                if process.is_open(key):
+                    process.resolve(key, 0)
         return True
 
     def _gold(self, key: str, *, served: bool, full: bool) -> bool:
         process = self.processes[self.settings.loss]
-        if not self.settings.needs_gold or process.share_of(key) is None:
+        if not self.settings.needs_gold or not process.is_open(key):
             return False
         loss = int(full) - int(served)
         if self.settings.loss == "lost":
@@ -191,45 +217,72 @@ class Course:
         self.counts["gold_losses"] += loss
         return True
 
+    def settle(self, gold: Mapping[str, tuple[bool, bool]]) -> None:
+        """Take in gold that came later, all of it, and then look once.
+
+        Parameters
+        ----------
+        gold : mapping of str to tuple of bool, bool
+            By the request's id: whether the reply is right, and whether full thinking is.  Its
+            order plays no part.
+        """
+        for key in self.processes[self.settings.loss].open_keys():
+            grades = gold.get(str(key).partition("/")[2])
+            if grades is not None:
+                self._gold(str(key), served=grades[0], full=grades[1])
+        self._look(marked=True)
+
     def _reset(self) -> None:
-        """Somebody looked into the alarm: a new test begins, with a delta of its own."""
-        fresh = Course(self.settings)
-        self.processes, self._differing = fresh.processes, fresh._differing
-        self.alarm, self.counts = None, _CountsByName({"resets": self.counts["resets"] + 1})
+        """Somebody looked into an alarm: new tests begin, with a delta of their own."""
+        self.processes = Course(self.settings).processes
+        self.alarms, self.counts = {}, _CountsByName({"resets": self.counts["resets"] + 1})
 
     def _look(self, *, marked: bool) -> None:
-        counts = self.counts
-        if self.alarm is None:
-            for name, process in self.processes.items():
-                kind = process.alarm
-                if kind is not None:
-                    self.alarm = Alarm(name, kind, counts["requests"], self._time)
-                    marked = True
-                    break
-        if not marked:
+        for name, process in self.processes.items():
+            if process.is_broken:
+                kind: AlarmKind = "promise" if name == self.settings.loss else "early-warning"
+                marked |= self._ring(kind, name)
+            if process.has_changed:
+                marked |= self._ring("change", name)
+        if marked:
+            self._mark()
+
+    def _ring(self, kind: AlarmKind, watch: str) -> bool:
+        if kind in self.alarms:
+            return False
+        self.alarms[kind] = Alarm(watch, kind, self.counts["requests"], self._time)
+        return True
+
+    def _mark(self) -> None:
+        """Keep this place of the course, or every second, fourth, ... one of a long course."""
+        counts, watched = self.counts, self.processes["differs"]
+        counts["marks"] += 1
+        if counts["marks"] % self._stride or not counts["requests"]:
             return
-        counts["marks"] = marks = counts["marks"] + 1
-        if marks % self._stride:
-            return
-        watched = self.processes["differs"]
-        self._points.append(
-            (
-                self._time,
-                watched.e_value,
-                watched.detector,
-                _CountsByName(self.counts),
-                _CountsByName(self._differing),
-            )
+        place = Point(
+            counts["requests"],
+            self._time,
+            watched.e_value,
+            watched.detector,
+            counts["stopped"] / counts["requests"],
+            None,
         )
+        self._points.append((place, dict(watched.losses)))
         if len(self._points) >= _MOST_POINTS:
             self._points, self._stride = self._points[1::2], 2 * self._stride
 
-    # --- What it comes to -------------------------------------------------------------------------
+    # --- Results ----------------------------------------------------------------------------------
 
     @property
     def unresolved(self) -> int:
         """Audits of stopped requests without a result, shed ones included."""
         return self.counts["audited_stops"] - self.counts["resolved"]
+
+    @property
+    def dropped_share(self) -> float:
+        """Share of the audits of stops that were given up, among those that have ended."""
+        ended = self.counts["resolved"] + self.counts["shed"]
+        return self.counts["shed"] / ended if ended else 0.0
 
     @property
     def saved_tokens(self) -> float | None:
@@ -238,42 +291,31 @@ class Course:
             return None
         return self.counts["stopped"] * self.counts["audit_tokens"] / self.counts["resolved"]
 
-    def upper_limit(self) -> float | None:
-        """Upper limit of the share of differing replies, for a risk that does not change.
+    def upper_limit(self, watch: str = "differs") -> float | None:
+        """Upper limit of the share of replies that count as `watch`, for a risk that is constant.
 
         Returns
         -------
         float or None
-            None before the first audit of a stop.  Audits without a result count as differing.
-            Where all were audited alike it is `mixture_upper_limit` times the share that stopped.
+            None before the first audit of a stop.  Audits without a result, and differing ones
+            without gold where the loss needs it, count as losses.
         """
-        return self._upper(self.counts, self._differing)
+        if not self.counts["audited_stops"]:
+            return None
+        return self.processes[watch].upper_limit(self.settings.delta)
 
     def points(self) -> tuple[Point, ...]:
         """The course, thinned out evenly; at most about a thousand places."""
+        share, delta = self.settings.share, self.settings.delta
         return tuple(
-            Point(
-                counts["requests"],
-                time,
-                e_value,
-                detector,
-                counts["stopped"] / counts["requests"],
-                self._upper(counts, differing),
+            replace(
+                place,
+                upper=betting_upper_limit(place.request, losses, delta=delta, least_share=share)
+                if losses
+                else None,
             )
-            for time, e_value, detector, counts, differing in self._points
-            if counts["requests"]
+            for place, losses in self._points
         )
-
-    def _upper(self, counts: _CountsByName, differing: _CountsByName) -> float | None:
-        audits, requests = counts["audited_stops"], counts["requests"]
-        if not audits or not requests:
-            return None
-        delta, share = self.settings.delta, self.settings.share
-        if set(differing) <= {share}:
-            limit = mixture_upper_limit(audits, differing[share], delta=delta)
-            return limit * counts["stopped"] / requests
-        found = {one: number for one, number in differing.items() if number}
-        return betting_upper_limit(requests, found, delta=delta, least_share=share)
 
     # --- Going on after a restart -----------------------------------------------------------------
 
@@ -283,14 +325,13 @@ class Course:
             "processes": {name: one.state() for name, one in self.processes.items()},
             "drift": {name: one.state() for name, one in self.drift.items()},
             "drifted": dict(self.drifted),
-            "alarm": None if self.alarm is None else asdict(self.alarm),
+            "alarms": {kind: asdict(alarm) for kind, alarm in self.alarms.items()},
             "counts": dict(self.counts),
-            "differing": [[share, number] for share, number in self._differing.items()],
         }
 
     @classmethod
     def restore(cls, settings: WatchSettings, state: Mapping[str, Any]) -> Course:
-        """The course that a state was taken of; its points begin anew.
+        """Rebuild the course saved by `state`; its plotted points start empty.
 
         Raises
         ------
@@ -302,10 +343,15 @@ class Course:
             figures = [
                 *(x for one in course.processes.values() for x in (*one.logs, *one.sums)),
                 *(test.capital for test in course.drift.values()),
+                *(number for one in course.processes.values() for number in one.losses.values()),
                 *course.counts.values(),
+                *(x for alarm in course.alarms.values() for x in (alarm.request, alarm.time)),
             ]
-            lengths = {len(x) for one in course.processes.values() for x in (one.logs, one.sums)}
-            sound = lengths == {len(RATIOS)} and all(math.isfinite(x) for x in figures)
+            sound = all(math.isfinite(x) for x in figures) and set(course.alarms) <= set(ALARMS)
+            for one in course.processes.values():
+                sound = sound and len(one.logs) == len(one.sums) == len(one.test.stakes)
+                sound = sound and all(abs(x) <= 1 / settings.share for x in one.losses)
+                sound = sound and sum(map(abs, one.losses.values())) <= one.requests
             sound = sound and min(course.counts.values(), default=0) >= -course.counts["requests"]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise PolicyError(f"the log's header holds no state: {error!r:.80}") from error
@@ -326,9 +372,8 @@ class Course:
             name: ExchangeabilityTest.restore(one) for name, one in state["drift"].items()
         }
         course.drifted = {**state["drifted"]}
-        course.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
+        course.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
         course.counts = _CountsByName(state["counts"])
-        course._differing = _CountsByName(dict(state["differing"]))
         return course
 
     @classmethod
@@ -340,25 +385,18 @@ class Course:
     ) -> Course:
         """Several replicas up to where their logs begin, as one course.
 
-        Notes
-        -----
-        Products of independent bets multiply.  Sums of the change detector add up: each grows on
-        average by no more than one a request, and so does their sum.  What was still open is given
-        up, and drift is watched anew.
+        What was open there is given up, drift is watched from there on, and an alarm of one replica
+        is one of them all.
         """
         if len(states) == 1:
             return cls.restore(settings, states[0])
         course = cls(settings, reference)
         for one in (cls.restore(settings, state) for state in states):
             for name, process in course.processes.items():
-                other = one.processes[name]
-                process.requests += other.requests
-                process.logs = [a + b for a, b in zip(process.logs, other.logs, strict=True)]
-                process.sums = [a + b for a, b in zip(process.sums, other.sums, strict=True)]
-            for name, number in one.counts.items():
-                course.counts[name] += number
-            for share, number in one._differing.items():
-                course._differing[share] += number
-            if one.alarm and (course.alarm is None or one.alarm.time < course.alarm.time):
-                course.alarm = one.alarm
+                process.join(one.processes[name])
+            for count, number in one.counts.items():
+                course.counts[count] += number
+            for kind, alarm in one.alarms.items():
+                if kind not in course.alarms or alarm.time < course.alarms[kind].time:
+                    course.alarms[kind] = alarm
         return course

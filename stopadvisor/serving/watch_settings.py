@@ -30,36 +30,60 @@ class WatchSettings:
     alpha: float
     """What the certificate promises of this loss."""
     differs_limit: float
-    """Share of replies that may differ before it is a warning: alpha itself where the loss is
-    `differs`, else what was calibrated of this rule."""
+    """Share of replies that may differ before there is an early warning: what calibration saw of
+    this rule.  Alpha itself where the loss is `differs`."""
     delta: float
+    """Largest probability of ever raising a false alarm of the promise or a false early warning,
+    the two together."""
     share: float
     """Of requests that are audited."""
     change: float
+    """Mean requests until a false alarm of change, at least."""
 
     @property
     def needs_gold(self) -> bool:
-        """Whether differing replies are an early warning, and only gold can break the promise."""
+        """Whether only gold shows a broken promise, and differing replies are an early warning."""
         return self.loss != "differs"
 
     def tests(self) -> dict[str, AuditTest]:
-        """By what they watch: `differs`, and the loss of the certificate where it needs gold."""
-        found = {"differs": AuditTest(self.differs_limit, self.delta, self.share, self.change)}
-        if self.needs_gold:
-            gains = self.loss == "drop"
-            found[self.loss] = AuditTest(self.alpha, self.delta, self.share, self.change, gains)
-        return found
+        """By what they watch: `differs`, and the loss of the certificate where it needs gold.
 
-    def delay(self, times: int) -> float | None:
-        """Median requests until differing replies raise an alarm; None: it may never come.
-
-        Their risk being `times` the limit from the first request on.
+        Two tests share delta, and each of two change detectors takes twice as long to a false
+        alarm, so that what is said of a policy holds however many tests it has.
         """
-        test = self.tests()["differs"]
-        if times * test.alpha >= 1:
+        losses = ("differs", self.loss) if self.needs_gold else ("differs",)
+        limits = {"differs": self.differs_limit, self.loss: self.alpha}
+        return {
+            loss: AuditTest(
+                limits[loss],
+                self.delta / len(losses),
+                self.share,
+                self.change * len(losses),
+                gains=loss == "drop",
+            )
+            for loss in losses
+        }
+
+    def delay(
+        self, times: int, *, gained: float = 0.0, stops: float = 1.0, dropped: float = 0.0
+    ) -> float | None:
+        """Median requests until a broken promise raises its alarm; None: perhaps never.
+
+        Parameters
+        ----------
+        times : int
+            The promise's loss is this multiple of alpha from the first request on.
+        gained, stops, dropped : float
+            See `requests_to_alarm`.  Where the promise needs gold, every audit that has a result
+            and differs is taken to have gold.
+        """
+        risk = times * self.alpha
+        if risk >= 1:
             return None
-        found = requests_to_alarm(test, times * test.alpha, self.share)
-        return found if math.isfinite(found) else None
+        requests = requests_to_alarm(
+            self.tests()[self.loss], risk, self.share, gained=gained, stops=stops, dropped=dropped
+        )
+        return requests if math.isfinite(requests) else None
 
 
 def watch_settings(

@@ -1,10 +1,9 @@
 """Is a promise still kept?  Tests that may be read after every request, for ever.
 
-Of the requests a known share is audited at random: full thinking is finished in the background and
-compared with what was served.  A request that was not audited counts 0, an audited one counts its
-loss divided by its share, so a request's expected count is its risk whatever the share is.  Arrays
-and numbers only: knows no requests, no files and no clock.  Runs inside a server, so that numpy is
-all it needs.
+A known share of requests is audited at random: full thinking is finished in the background and
+compared with the reply.  A request that was not audited counts 0, an audited one its loss divided
+by its share, so a request's expected count is its risk whatever the share is.  Arrays and numbers
+only: knows no requests, no files and no clock.  Runs inside a server, so numpy is all it needs.
 """
 
 from __future__ import annotations
@@ -19,31 +18,25 @@ import numpy as np
 
 from stopadvisor.errors import CalibrationError
 
-__all__ = [
-    "RATIOS",
-    "AuditProcess",
-    "AuditTest",
-    "betting_upper_limit",
-    "mixture_upper_limit",
-    "requests_to_alarm",
-]
+__all__ = ["AuditProcess", "AuditTest", "betting_upper_limit", "requests_to_alarm"]
 
-RATIOS: tuple[float, ...] = (1.25, 1.5, 2.0, 3.0, 5.0)
-"""Risks that the bets are made for, as multiples of alpha where everything is audited."""
+_RATIOS = (1.25, 1.5, 2.0, 3.0, 5.0)
+"""Multiples of alpha at which each bet grows fastest, where a loss is 0 or 1."""
 
-_ONES = (1.0,) * len(RATIOS)
+_PARTS = (0.1, 0.2, 0.35, 0.55, 0.8)
+"""Where a loss can be -1: bets as parts of the largest that no audit can bankrupt.  The small ones
+still grow where gains and open audits leave little of a broken promise to be seen."""
+
+_ONES = (1.0,) * len(_RATIOS)
 
 _MOST_STAKE = 0.9
-"""Of the stake that one audit could bankrupt."""
+"""Largest bet, as a part of the one that a request without a loss would bankrupt."""
 
-_SHARES: tuple[float, ...] = (0.95, 0.75, *(2.0**-k for k in range(1, 15)))
-"""Stakes of the upper limit's mixture, as shares of the largest; small ones for long streams."""
+_SHARES = np.array([0.95, 0.75, *(2.0**-k for k in range(1, 15))])
+"""Bets of the upper limit, as parts of the largest; small ones for long streams."""
 
 _MOST_SUM = 1e300
-"""Beyond any alarm; what is above is cut off."""
-
-_PRIOR = (0.5, 10.0)
-"""Beta prior of the share of differing audits: most policies are calibrated to a few percent."""
+"""Sums are cut off here, far above any alarm."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +50,15 @@ class AuditTest:
     """
 
     alpha: float
-    """The risk that was promised, in (0, 1)."""
+    """The risk that is allowed, in (0, 1)."""
     delta: float = 0.05
-    """Most probability of ever raising a false alarm, in (0, 1)."""
+    """Largest probability that `AuditProcess.is_broken` is ever true although no request's risk
+    exceeds alpha, in (0, 1)."""
     least_share: float = 0.02
     """No request is audited with a smaller probability, in (0, 1]."""
     change: float = 1e5
-    """Mean number of requests to a false alarm of the change detector, at least; above 1."""
+    """Where no risk exceeds alpha, `AuditProcess.has_changed` first turns true after this many
+    requests on average, or later; above 1."""
     gains: bool = False
     """Whether a loss can be -1, as that of `drop` can."""
 
@@ -81,14 +76,16 @@ class AuditTest:
 
     @property
     def stakes(self) -> tuple[float, ...]:
-        """One bet for each of `RATIOS`: ``(ratio - 1) / (1 / least_share - alpha)``.
+        """The bets; none lets a factor ``1 + stake * (loss / share - alpha)`` reach 0.
 
-        Never so much that a factor could reach 0.
+        Where a loss is 0 or 1, ``(ratio - 1) / (1 / least_share - alpha)`` grows fastest at a risk
+        of ratio times alpha.  Where it can be -1, a bet must stay below
+        ``1 / (1 / least_share + alpha)``.
         """
-        worst = 1 / self.least_share + self.alpha if self.gains else self.alpha
-        most = _MOST_STAKE / worst
+        if self.gains:
+            return tuple(part / (1 / self.least_share + self.alpha) for part in _PARTS)
         room = 1 / self.least_share - self.alpha
-        return tuple(min((ratio - 1) / room, most) for ratio in RATIOS)
+        return tuple(min((ratio - 1) / room, _MOST_STAKE / self.alpha) for ratio in _RATIOS)
 
 
 _Open = tuple[float, list[float], list[float]]
@@ -106,74 +103,86 @@ class AuditProcess:
     so the probability that `e_value` *ever* reaches ``1 / delta`` is at most delta (Ville).
 
     `detector` is the Shiryaev-Roberts sum ``M_t = (M_{t-1} + 1) * e_t``, averaged over the same
-    stakes: an alarm at ``M >= c`` comes after c requests on average or later where nothing has
-    changed, and sooner than that of the e-value where the risk rises after a long quiet time.
+    stakes.  Where nothing has changed it takes c requests on average, or more, to reach c; where
+    the risk rises after a long quiet time it gets there sooner than the e-value.
 
-    An audit without a result counts 0 until it has one, which can only lower both: products that
-    hold later results at the places of their requests are what is promised for, and these are never
-    above them.
+    An audit without a result counts the least it can turn out to be (0, or -1 where gains count) in
+    both, at the place of its request.  So both are never above what they would be with all results
+    known, whatever decides which results come, and in which order.  In `upper_limit` it counts 1.
 
     References
     ----------
     J. Ville, Etude critique de la notion de collectif, 1939; J. Shin, A. Ramdas, A. Rinaldo,
     E-detectors: a nonparametric framework for sequential change detection, 2023.
+
+    Examples
+    --------
+    >>> process = AuditProcess(AuditTest(alpha=0.05, least_share=0.1))
+    >>> for k in range(60):
+    ...     process.count(9)
+    ...     process.audit(k, share=0.1)
+    ...     process.resolve(k, loss=k % 3 == 0)
+    >>> process.is_broken
+    True
     """
 
     test: AuditTest
     requests: int = 0
-    logs: list[float] = field(default_factory=lambda: [0.0] * len(RATIOS))
+    logs: list[float] = field(default_factory=lambda: [0.0] * len(_RATIOS))
     """Logarithm of each stake's product."""
-    sums: list[float] = field(default_factory=lambda: [0.0] * len(RATIOS))
+    sums: list[float] = field(default_factory=lambda: [0.0] * len(_RATIOS))
     """Shiryaev-Roberts sum of each stake."""
+    losses: dict[float, int] = field(default_factory=dict)
+    """How many requests have each loss divided by share, 0 left out; an open audit's loss is 1."""
     _open: dict[Hashable, _Open] = field(default_factory=dict, repr=False)
     _quiet: tuple[float, ...] = field(init=False, repr=False)
     _factors: tuple[float, ...] = field(init=False, repr=False)
     _limit: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._quiet = tuple(math.log1p(-stake * self.test.alpha) for stake in self.test.stakes)
+        self._quiet = self._logs_of(0.0)
         self._factors = tuple(math.exp(quiet) for quiet in self._quiet)
         self._limit = -math.log(self.test.delta)
 
     @property
     def e_value(self) -> float:
-        """Evidence that the promise is broken; an alarm at ``1 / delta``."""
+        """Evidence that the limit is broken."""
         most = max(self.logs)
         mean = sum(math.exp(one - most) for one in self.logs) / len(self.logs)
         return math.exp(min(most + math.log(mean), 700.0))
 
     @property
     def detector(self) -> float:
-        """Evidence that it has begun to be broken; an alarm at `AuditTest.change`."""
+        """Evidence that the risk has risen above the limit."""
         return sum(self.sums) / len(self.sums)
 
     @property
-    def alarm(self) -> str | None:
-        """``e-value``, ``change``, or None; e-value where both are reached."""
+    def is_broken(self) -> bool:
+        """Whether the e-value stands at ``1 / delta`` or above."""
         # A mean is no larger than the largest: most of the time that settles it.
-        if max(self.logs) >= self._limit and self.e_value >= 1 / self.test.delta:
-            return "e-value"
-        return "change" if sum(self.sums) / len(self.sums) >= self.test.change else None
+        return max(self.logs) >= self._limit and self.e_value >= 1 / self.test.delta
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the detector stands at `AuditTest.change` or above."""
+        return sum(self.sums) / len(self.sums) >= self.test.change
 
     def open_keys(self) -> tuple[Hashable, ...]:
         """Audits without a result, in the order of their requests."""
         return tuple(self._open)
 
-    def share_of(self, key: Hashable) -> float | None:
-        """With which probability an open audit was picked; None where none is open."""
-        found = self._open.get(key)
-        return None if found is None else found[0]
+    def is_open(self, key: Hashable) -> bool:
+        """Whether an audit's result is still awaited."""
+        return key in self._open
 
     def give_up(self, key: Hashable) -> None:
-        """Wait no longer for an audit's result: it counts 0 for ever."""
+        """Wait no longer for an audit's result; it counts as open for ever."""
         self._open.pop(key, None)
 
     def count(self, requests: int = 1) -> None:
         """Count requests that were not audited, or whose loss is known to be 0."""
         if requests == 1:
-            # New lists: open audits hold the old ones.
-            self.logs = list(map(operator.add, self.logs, self._quiet))
-            self.sums = list(map(operator.mul, map(operator.add, self.sums, _ONES), self._factors))
+            self._multiply(self._quiet, self._factors)
         elif requests > 1:
             self.logs, self.sums = self.logs.copy(), self.sums.copy()
             for k, quiet in enumerate(self._quiet):
@@ -181,7 +190,7 @@ class AuditProcess:
                 self.logs[k] += whole
                 added = math.exp(quiet) * math.expm1(whole) / math.expm1(quiet)
                 self.sums[k] = self.sums[k] * math.exp(whole) + added
-        self.requests += max(requests, 0)
+            self.requests += requests
 
     def audit(self, key: Hashable, share: float) -> None:
         """Count a request that is audited; its result comes by `resolve`, or never.
@@ -204,7 +213,12 @@ class AuditProcess:
             )
         if key in self._open:
             raise CalibrationError(f"an audit {key!r} is open already")
-        self.count()
+        if self.test.gains:
+            logs = self._logs_of(-1 / share)
+            self._multiply(logs, tuple(map(math.exp, logs)))
+        else:
+            self._multiply(self._quiet, self._factors)
+        self.losses[1 / share] = self.losses.get(1 / share, 0) + 1
         self._open[key] = (share, self.logs, self.sums)
 
     def resolve(self, key: Hashable, loss: int) -> None:
@@ -222,28 +236,39 @@ class AuditProcess:
         CalibrationError
             No such audit is open, or the loss is none of these.
         """
-        found = self._open.get(key)
-        if found is None:
+        if key not in self._open:
             raise CalibrationError(f"no audit {key!r} is open")
-        if loss not in ((-1, 0, 1) if self.test.gains else (0, 1)):
+        least = -1 if self.test.gains else 0
+        if not least <= loss <= 1:
             raise CalibrationError(f"a loss of {loss!r} is not what this test counts")
+        share, logs_then, sums_then = self._open[key]
+        if loss < 1:
+            self.losses[1 / share] -= 1
+        if loss < 0:
+            self.losses[loss / share] = self.losses.get(loss / share, 0) + 1
         later: list[_Open] = []
-        if loss and next(reversed(self._open)) != key:
+        if loss > least and next(reversed(self._open)) != key:
             keys = list(self._open)
             later = [self._open[k] for k in keys[keys.index(key) + 1 :]]
         del self._open[key]
-        if not loss:
+        if loss == least:
             return
         self.logs, self.sums = self.logs.copy(), self.sums.copy()
-        share, logs_then, sums_then = found
         later.append((share, self.logs, self.sums))
-        for k, stake in enumerate(self.test.stakes):
-            rise = math.log1p(stake * (loss / share - self.test.alpha)) - self._quiet[k]
+        counted = self._logs_of(least / share)
+        for k, log_factor in enumerate(self._logs_of(loss / share)):
+            rise = log_factor - counted[k]
             log, partial = logs_then[k], sums_then[k] * math.expm1(rise)
             # Every sum that began at or before this request holds its factor.
             for _, logs, sums in later:
                 sums[k] = min(sums[k] + partial * math.exp(logs[k] - log), _MOST_SUM)
                 logs[k] += rise
+
+    def upper_limit(self, delta: float) -> float:
+        """`betting_upper_limit` of the risk so far."""
+        return betting_upper_limit(
+            self.requests, self.losses, delta=delta, least_share=self.test.least_share
+        )
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on, as JSON values."""
@@ -251,20 +276,45 @@ class AuditProcess:
             "requests": self.requests,
             "logs": list(self.logs),
             "sums": list(self.sums),
+            "losses": [list(item) for item in self.losses.items()],
             "open": [[key, *one] for key, one in self._open.items()],
         }
 
     @classmethod
     def restore(cls, test: AuditTest, state: Mapping[str, Any]) -> AuditProcess:
-        """The process that a state was taken of, under the same test."""
-        process = cls(test, state["requests"], [*state["logs"]], [*state["sums"]])
+        """Rebuild the process that a state was taken of, under the same test."""
+        process = cls(
+            test, state["requests"], [*state["logs"]], [*state["sums"]], dict(state["losses"])
+        )
         for key, share, logs, sums in state["open"]:
             process._open[key] = (share, [*logs], [*sums])
         return process
 
+    def join(self, other: AuditProcess) -> None:
+        """Add another replica's stream; the audits that it has open are given up.
+
+        Products of independent bets multiply.  Sums of the detector add up: each grows by no more
+        than one a request on average, and so does their sum.
+        """
+        self.requests += other.requests
+        self.logs = list(map(operator.add, self.logs, other.logs))
+        self.sums = list(map(operator.add, self.sums, other.sums))
+        for value, number in other.losses.items():
+            self.losses[value] = self.losses.get(value, 0) + number
+
+    def _logs_of(self, loss: float) -> tuple[float, ...]:
+        """Log factor of each stake, for a loss already divided by its share."""
+        return tuple(math.log1p(stake * (loss - self.test.alpha)) for stake in self.test.stakes)
+
+    def _multiply(self, logs: tuple[float, ...], factors: tuple[float, ...]) -> None:
+        # New lists: open audits hold the old ones.
+        self.logs = list(map(operator.add, self.logs, logs))
+        self.sums = list(map(operator.mul, map(operator.add, self.sums, _ONES), factors))
+        self.requests += 1
+
 
 def betting_upper_limit(
-    requests: int, differing: Mapping[float, int], *, delta: float, least_share: float
+    requests: int, losses: Mapping[float, int], *, delta: float, least_share: float
 ) -> float:
     """Upper limit of a risk that does not change, read at any time.
 
@@ -272,114 +322,96 @@ def betting_upper_limit(
     ----------
     requests : int
         All of them, audited or not.
-    differing : mapping of float to int
-        By the share they were picked with: audits with a loss, and those without a result, which
-        count as losses here.
+    losses : mapping of float to int
+        How many requests have each loss divided by share; all others have 0.
     delta : float
     least_share : float
 
     Returns
     -------
     float
-        The largest risk that is not rejected; with probability ``1 - delta`` it is above the risk
-        at all times at once.
+        The largest risk in (0, 1] that is not rejected; with probability ``1 - delta`` it is above
+        the risk at all times at once.
 
     Notes
     -----
     ``mean over stakes of prod(1 - stake * (loss / share - risk))`` with stakes from 0 to
-    ``1 / (1 / least_share - risk)``.
+    ``1 / (1 / least_share - risk)``.  The share of requests that stop plays no part, so it needs no
+    limit of its own.
     """
-    lost = sum(differing.values())
-    if requests < lost:
-        raise CalibrationError(f"{lost} of {requests} requests differ")
+    counted = sum(losses.values())
+    if requests < counted:
+        raise CalibrationError(f"{counted} of {requests} requests have a loss")
     enough = math.log(len(_SHARES)) - math.log(delta)
 
     def excess(risk: float) -> float:
-        worst = 1 / least_share - risk
-        logs = []
-        for part in _SHARES:
-            log = (requests - lost) * math.log1p(part * risk / worst)
-            for share, number in differing.items():
-                log += number * math.log1p(-part * (1 / share - risk) / worst)
-            logs.append(log)
-        return max(logs) + math.log(sum(math.exp(one - max(logs)) for one in logs)) - enough
+        stakes = _SHARES / (1 / least_share - risk)
+        logs = (requests - counted) * np.log1p(stakes * risk)
+        for loss, number in losses.items():
+            logs += number * np.log1p(-stakes * (loss - risk))
+        return float(np.logaddexp.reduce(logs)) - enough
 
-    return _root(excess, 0.0)
+    return _root(excess)
 
 
-def mixture_upper_limit(audits: int, differing: int, *, delta: float) -> float:
-    """Upper limit of the share of audited stops that differ, where all are audited alike.
-
-    Parameters
-    ----------
-    audits : int
-        Requests that stopped and were audited.
-    differing : int
-        Of them, those with a loss or without a result.
-    delta : float
-
-    Returns
-    -------
-    float
-        Of *stops*; times the share of requests that stop it limits the risk of a request.  Sharper
-        than `betting_upper_limit`, because chance in which requests are audited drops out.
-
-    References
-    ----------
-    H. Robbins, Statistical methods related to the law of the iterated logarithm, 1970 (method of
-    mixtures), with a beta mixture.
-    """
-    if not 0 <= differing <= audits:
-        raise CalibrationError(f"{differing} of {audits} audits differ")
-    a, b = _PRIOR
-    mixed = _log_beta(a + differing, b + audits - differing) - _log_beta(a, b)
-
-    def excess(share: float) -> float:
-        likelihood = differing * math.log(share) + (audits - differing) * math.log1p(-share)
-        return mixed - likelihood + math.log(delta)
-
-    return _root(excess, differing / audits if audits else 0.0)
-
-
-def requests_to_alarm(test: AuditTest, risk: float, share: float) -> float:
-    """Median number of requests until the e-value raises its alarm, over simulated streams.
+def requests_to_alarm(
+    test: AuditTest,
+    risk: float,
+    share: float,
+    *,
+    gained: float = 0.0,
+    stops: float = 1.0,
+    dropped: float = 0.0,
+) -> float:
+    """Median number of requests until `AuditProcess.is_broken`, over simulated streams.
 
     Parameters
     ----------
     test : AuditTest
-        Without gains.
     risk : float
-        From the first request on; a risk at or below alpha may never be found.
+        Of each request, from the first on; one at or below alpha may never be noticed.
     share : float
         Of requests that are audited.
+    gained : float, optional
+        Share of requests with a loss of -1, where gains count.
+    stops : float, optional
+        Share of requests that stop.
+    dropped : float, optional
+        Share of audits of stops that never have a result.
 
     Returns
     -------
     float
-        Infinity where half of the streams have no alarm after 400 losses were seen.
+        Infinity where half of the streams have no alarm after 2,400 counted losses and gains.
     """
-    rng, draws = np.random.default_rng(0), 2_001
-    seen = np.arange(1, 401)
-    times = rng.geometric(share * risk, size=(draws, seen.size)).cumsum(axis=1)
-    logs = [
-        (times - seen) * math.log1p(-stake * test.alpha)
-        + seen * math.log1p(stake * (1 / share - test.alpha))
-        for stake in test.stakes
-    ]
-    evidence = np.logaddexp.reduce(np.stack(logs), axis=0) - math.log(len(logs))
-    found = evidence >= -math.log(test.delta)
-    first = np.where(found.any(axis=1), found.argmax(axis=1), -1)
-    when = np.where(first >= 0, times[np.arange(draws), first], np.inf)
-    return float(np.median(when))
+    up = share * (1 - dropped) * (risk + gained)
+    down = share * ((1 - dropped) * gained + dropped * stops) if test.gains else 0.0
+    if up == 0:
+        return math.inf
+    draws, median = 301, math.inf
+    for events in (300, 2_400):  # most delays are short
+        rng = np.random.default_rng(0)
+        times = rng.geometric(min(up + down, 1.0), size=(draws, events)).cumsum(axis=1)
+        ups = (rng.random((draws, events)) < up / (up + down)).cumsum(axis=1)
+        downs = np.arange(1, events + 1) - ups
+        evidence = np.full((draws, events), -math.inf)
+        for stake in test.stakes:
+            logs = (times - ups - downs) * math.log1p(-stake * test.alpha)
+            logs += ups * math.log1p(stake * (1 / share - test.alpha))
+            if down:
+                logs += downs * math.log1p(stake * (-1 / share - test.alpha))
+            np.logaddexp(evidence, logs, out=evidence)
+        noticed = evidence >= math.log(len(test.stakes)) - math.log(test.delta)
+        first = times[np.arange(draws), noticed.argmax(axis=1)]
+        median = float(np.median(np.where(noticed.any(axis=1), first, np.inf)))
+        if math.isfinite(median):
+            break
+    return median
 
 
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def _root(excess: Callable[[float], float], low: float) -> float:
-    """Where a function that grows above `low` crosses 0, from above; 1 where it does not before."""
-    low, high = max(low, 1e-12), math.nextafter(1, 0)
+def _root(excess: Callable[[float], float]) -> float:
+    """Where a growing function crosses 0 in (0, 1), from above; 1 where it does not."""
+    low, high = 1e-12, math.nextafter(1, 0)
     if excess(high) <= 0:
         return 1.0
     while high - low > 1e-12 + 1e-10 * low:

@@ -54,7 +54,7 @@ def main() -> None:
         for number, loss in enumerate(lost):
             watched.audit(number, 0.02)
             watched.resolve(number, int(loss))
-            _ = watched.alarm
+            _ = watched.is_broken, watched.has_changed
 
     with tempfile.TemporaryDirectory() as folder:
 

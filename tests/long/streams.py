@@ -1,26 +1,218 @@
 """Streams of audited requests with a known risk: does the monitor keep what it promises?
 
-All go through `AuditProcess`, which a serving process and `stopadvisor monitor` use.
+False alarms are counted over `Course`, which a serving process and `stopadvisor monitor` use, and
+delays over its `AuditProcess`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
-from stopadvisor.stats.sequential import AuditProcess, AuditTest
+from stopadvisor.serving.monitoring import Course
+from stopadvisor.serving.watch_settings import WatchSettings
+from stopadvisor.stats.sequential import AuditProcess, AuditTest, betting_upper_limit
 
-__all__ = ["Found", "Watched", "alarm_times", "naive_alarm", "watched", "watched_cases"]
+__all__ = [
+    "BROKEN_STREAMS",
+    "CALM",
+    "Calm",
+    "Rung",
+    "Watched",
+    "alarm_times",
+    "calm_course",
+    "false_alarms",
+    "limits_missed",
+    "naive_alarm",
+    "watched",
+    "watched_cases",
+]
 
 _ALPHA, _DELTA, _CHANGE = 0.05, 0.05, 1e5
 
 
+# --- False alarms: whole courses, at risk exactly alpha -------------------------------------------
+
+_EQUAL, _DIFFERS, _LOST, _GAINED = range(4)
+"""Outcomes of a stop; `_DIFFERS`: and is as right, or as wrong, as full thinking."""
+
+
 @dataclass(frozen=True)
-class Found:
+class Calm:
+    """Traffic whose every loss is exactly at its limit, so that no promise is broken."""
+
+    loss: str
+    lost: float
+    """Share of requests, as the next two."""
+    gained: float = 0.0
+    differs: float = 0.0
+    shed: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """Share of audits that are given up, by outcome."""
+    replicas: int = 1
+    """Servers with a log each, which are read as one stream."""
+    stops: float = 0.6
+    share: float = 0.5
+    requests: int = 1_500
+    """Of all replicas together."""
+
+    @property
+    def settings(self) -> WatchSettings:
+        """What is watched: each limit is the share that this traffic has."""
+        risk = {"differs": self.differs, "lost": self.lost, "drop": self.lost - self.gained}
+        limit = self.lost + self.gained + self.differs
+        alpha = limit if self.loss == "differs" else risk[self.loss]
+        return WatchSettings("0" * 64, self.loss, alpha, limit, _DELTA, self.share, 300.0)
+
+
+CALM = {
+    "differs": Calm("differs", 0.0, differs=0.05, shed=(0.7, 0.0, 0.0, 0.0), requests=4_500),
+    "lost": Calm("lost", 0.05, differs=0.03, shed=(0.7, 0.7, 0.0, 0.0)),
+    "drop": Calm("drop", 0.08, 0.03, differs=0.02, shed=(0.7, 0.7, 0.0, 0.9)),
+    "drop, nothing shed": Calm("drop", 0.08, 0.03, differs=0.02),
+    "drop, three replicas": Calm("drop", 0.08, 0.03, differs=0.02, replicas=3),
+}
+"""By name.  Losses are never shed, and so the worst is made of the rest."""
+
+BROKEN_STREAMS = (
+    "drop, unresolved audits left out",
+    "drop, open audits count 0",
+    "differs, change taken for the promise",
+)
+"""Broken ways to watch the same traffic; the third is the alarm that no delta holds for."""
+
+
+def false_alarms(name: str, streams: int, seed: int = 0) -> int:
+    """Count the streams that raise a false alarm.
+
+    Parameters
+    ----------
+    name : str
+        One of `CALM`, or of `BROKEN_STREAMS`.
+    """
+    case = CALM[name if name in CALM else name.partition(",")[0]]
+    rings = 0
+    for rng in np.random.default_rng(seed).spawn(streams):
+        course, if_open_counts_0 = calm_course(case, rng, leaves_out="left out" in name)
+        if "count 0" in name:
+            rings += if_open_counts_0 >= 1 / course.processes["drop"].test.delta
+        elif "change" in name:
+            rings += "change" in course.alarms
+        else:
+            rings += bool(course.alarms.keys() - {"change"})
+    return rings
+
+
+def calm_course(
+    case: Calm, rng: np.random.Generator, *, leaves_out: bool = False
+) -> tuple[Course, float]:
+    """One stream to its end, gold last; and its largest e-value if open audits counted 0.
+
+    With `leaves_out` audits that are given up are not counted as requests.
+    """
+    settings = case.settings
+    course, open_counts_0 = Course(settings), AuditProcess(AuditTest(0.5))
+    if settings.needs_gold:
+        open_counts_0 = AuditProcess(settings.tests()[settings.loss])
+    replicas = rng.integers(case.replicas, size=case.requests)
+    stopped = rng.random(case.requests) < case.stops
+    shares = np.array([case.differs, case.lost, case.gained]) / case.stops
+    outcomes = rng.choice(4, size=case.requests, p=[1 - shares.sum(), *shares])
+    audited = rng.random(case.requests) < case.share
+    shed = rng.random(case.requests) < np.take(case.shed, outcomes)
+    late = rng.geometric(0.05, size=case.requests)
+    at_once = rng.random(case.requests) < 0.3
+    due: dict[int, list[dict[str, Any]]] = {}
+    gold: dict[str, tuple[bool, bool]] = {}
+    for k in range(case.requests):
+        name, outcome = f"{k}", int(outcomes[k])
+        source = f"{replicas[k]}" if case.replicas > 1 else ""
+        picked = bool(audited[k] and stopped[k])
+        if not (leaves_out and picked and shed[k]):
+            audit = {"share": case.share} if audited[k] else {}
+            stop = 43 if stopped[k] else None
+            course.apply({"kind": "request", "id": name, "stop": stop, **audit}, source)
+        open_counts_0.count()
+        if picked:
+            record: dict[str, Any] = {"id": name, "source": source}
+            here = due.setdefault(k + int(late[k]), [])
+            if shed[k]:
+                here.append({**record, "kind": "shed"})
+            else:
+                here.append({**record, "kind": "result", "differs": outcome != _EQUAL})
+                grades = (outcome == _GAINED, outcome == _LOST)
+                if at_once[k]:
+                    here.append({**record, "kind": "gold", "served": grades[0], "full": grades[1]})
+                else:
+                    gold[name] = grades
+            if outcome == _LOST and settings.loss == "drop":
+                # A file with the losses first, looked at after each line: the last loss is highest.
+                open_counts_0.logs = [
+                    log + math.log1p(stake / case.share / (1 - stake * settings.alpha))
+                    for log, stake in zip(
+                        open_counts_0.logs, open_counts_0.test.stakes, strict=True
+                    )
+                ]
+        for record in due.pop(k, ()):
+            course.apply(record, record["source"])
+    course.settle(gold)
+    return course, open_counts_0.e_value
+
+
+# --- The upper limit, at all times ----------------------------------------------------------------
+
+
+def limits_missed(stops: float, streams: int, *, looks: int = 60, seed: int = 0) -> tuple[int, int]:
+    """Count the streams in which the upper limit is ever below the risk.
+
+    Returns
+    -------
+    ours : int
+    times_observed_share : int
+        The broken variant: an anytime limit of the differing share of stops, times the share of
+        requests that has stopped so far.
+    """
+    share, differs, requests = 0.2, 0.5, int(40 / stops * 20)
+    at = np.unique(np.geomspace(20, requests, looks).astype(int))
+    missed = [0, 0]
+    for rng in np.random.default_rng(seed).spawn(streams):
+        stopped = rng.random(requests) < stops
+        audited = stopped & (rng.random(requests) < share)
+        differing = audited & (rng.random(requests) < differs)
+        counts = np.stack([np.cumsum(x)[at - 1] for x in (stopped, audited, differing)], axis=1)
+        below = [False, False]
+        for n, (n_stopped, n_audited, n_differing) in zip(
+            at.tolist(), counts.tolist(), strict=True
+        ):
+            if n_audited == 0:  # nothing is said yet
+                continue
+            ours = betting_upper_limit(n, {1 / share: n_differing}, delta=_DELTA, least_share=share)
+            theirs = _mixture_limit(n_audited, n_differing) * n_stopped / n
+            below[0] |= ours < stops * differs
+            below[1] |= theirs < stops * differs
+        missed = [a + b for a, b in zip(missed, below, strict=True)]
+    return missed[0], missed[1]
+
+
+def _mixture_limit(n: int, k: int) -> float:
+    """Robbins' mixture limit of a share, by a Beta(1/2, 10) mixture."""
+    shares = np.linspace(0, 1, 2_001)[1:-1]
+    mixed = special.betaln(0.5 + k, 10 + n - k) - special.betaln(0.5, 10)
+    likelihood = k * np.log(shares) + (n - k) * np.log1p(-shares)
+    kept = shares[mixed - likelihood + math.log(_DELTA) < 0]
+    return float(kept[-1]) if kept.size else k / n
+
+
+# --- Delays ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rung:
     """Requests until an alarm, counted from 1; None where there was none."""
 
     e_value: int | None
@@ -34,7 +226,7 @@ def alarm_times(
     requests: int,
     share: float,
     seed: int,
-) -> list[Found]:
+) -> list[Rung]:
     """First alarms of independent streams, one for each risk: a number, or one a request."""
     return [
         _one(test, np.broadcast_to(np.asarray(risk), requests), share, rng)
@@ -44,7 +236,7 @@ def alarm_times(
 
 def _one(
     test: AuditTest, risk: NDArray[np.float64], share: float, rng: np.random.Generator
-) -> Found:
+) -> Rung:
     audited = np.flatnonzero(rng.random(risk.size) < share)
     lost = rng.random(audited.size) < risk[audited]
     process = AuditProcess(test)
@@ -57,13 +249,13 @@ def _one(
         done = place + 1
         if not loss:  # evidence rises with losses; the detector's quiet rise stays far below
             continue
-        if process.e_value >= 1 / test.delta:
+        if process.is_broken:
             first.setdefault("e-value", done)
-        if process.detector >= test.change:
+        if process.has_changed:
             first.setdefault("change", done)
         if len(first) == 2:
             break
-    return Found(first.get("e-value"), first.get("change"))
+    return Rung(first.get("e-value"), first.get("change"))
 
 
 def naive_alarm(test: AuditTest, *, streams: int, requests: int, share: float, seed: int) -> int:
@@ -87,17 +279,28 @@ class Watched:
 
     case: str
     alarms: int
-    """False alarms of the e-value, where the risk is alpha; else streams without any alarm."""
+    """False alarms, or limits below the risk, where nothing is broken; else streams without any
+    alarm."""
     streams: int
     median: float | None
     """Requests from the breach to the alarm; None where nothing is broken."""
     asked: float | None
     """At most this median."""
+    is_broken: bool = False
+    """Whether this is a broken variant, which has to be caught."""
+
+
+_LIMIT, _OLD_LIMIT = "limit, stop share ", "limit times observed share, stop share "
 
 
 def watched_cases() -> dict[str, tuple[float, int, float | None]]:
     """By name: audit share, requests of a stream, and the median that is asked for."""
+    limits = (f"{name}{stops}" for name in (_LIMIT, _OLD_LIMIT) for stops in (0.02, 0.1, 0.3, 0.6))
     return {
+        **dict.fromkeys(
+            (f"false alarm, {name}" for name in (*CALM, *BROKEN_STREAMS)), (0, 0, None)
+        ),
+        **dict.fromkeys(limits, (0, 0, None)),
         "risk exactly alpha": (0.05, 50_000, None),
         "naive test, risk exactly alpha": (0.05, 50_000, None),
         "2 alpha from the start, q 1 %": (0.01, 120_000, 1.2 * 14_300),
@@ -112,10 +315,19 @@ def watched_cases() -> dict[str, tuple[float, int, float | None]]:
 def watched(case: str, streams: int) -> Watched:
     """Simulate one case."""
     share, requests, asked = watched_cases()[case]
-    test = AuditTest(_ALPHA, _DELTA, share, _CHANGE)
+    test = AuditTest(_ALPHA, _DELTA, share or 1, _CHANGE)
+    if case.startswith("false alarm, "):
+        name = case.removeprefix("false alarm, ")
+        return Watched(
+            case, false_alarms(name, streams), streams, None, None, name in BROKEN_STREAMS
+        )
+    if case.startswith((_LIMIT, _OLD_LIMIT)):
+        is_old = case.startswith(_OLD_LIMIT)
+        missed = limits_missed(float(case.split()[-1]), streams)
+        return Watched(case, missed[is_old], streams, None, None, is_old)
     if case.startswith("naive"):
-        found = naive_alarm(test, streams=streams, requests=requests, share=share, seed=9)
-        return Watched(case, found, streams, None, None)
+        alarms = naive_alarm(test, streams=streams, requests=requests, share=share, seed=9)
+        return Watched(case, alarms, streams, None, None, is_broken=True)
     start = 20_000 if "after" in case else 0
     after = float(case[0]) * _ALPHA if case[0].isdigit() else _ALPHA
     risk = np.where(np.arange(requests) < start, 0.02, after)

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stopadvisor.cli.serve import command
 from stopadvisor.serving.metrics import Metrics, RequestRecord
+from stopadvisor.serving.monitoring import ALARMS
 
 FOLDER = Path(__file__).resolve().parents[2] / "samples" / "deploy"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -27,6 +28,9 @@ def exported() -> set[str]:
     metrics.upstream_up.labels("0").set(1)
     metrics.upstream_in_flight.labels("0").set(1)
     metrics.policy.labels("m", "d").set(1)
+    metrics.audits.labels("shed").inc()
+    for alarm in ALARMS:
+        metrics.audit_alarm.labels("d", alarm).set(0)
     families = text_string_to_metric_families(metrics.text()[0].decode())
     return {sample.name for family in families for sample in family.samples}
 
@@ -59,6 +63,11 @@ def test_prometheus_scrapes_what_the_gateway_serves() -> None:
     found = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     assert {job["metrics_path"] for job in found["scrape_configs"]} == {"/metrics"}
     assert all((FOLDER / file).is_file() for file in found["rule_files"])
+
+
+def test_each_alarm_calls_somebody() -> None:
+    asked = " ".join(expressions())
+    assert set(re.findall(r'audit_alarm{alarm="([a-z-]+)"}', asked)) == set(ALARMS)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)

@@ -29,17 +29,26 @@ from tests.policy_content import example_content
 Finish = Callable[[], Awaitable[FullThinking]]
 
 
-def policy() -> Policy:
+def policy(**fields: Any) -> Policy:
     content = example_content()
-    certificate = {**content["certificate"], "loss": "differs"}
+    certificate = {**content["certificate"], "loss": "differs", **fields}
     return Policy(build_policy({**content, "certificate": certificate}))
 
 
-def auditor(folder: Path, acted: list[AlarmAction] | None = None, **fields: Any) -> Auditor:
+Acted = list[tuple[AlarmAction, int]]
+
+
+def auditor(
+    folder: Path, acted: Acted | None = None, watched: Policy | None = None, **fields: Any
+) -> Auditor:
     settings = AuditSettings(**{"share": 1.0, "folder": folder, "at_once": 1_000, **fields})
     registry = CollectorRegistry()
-    taken: list[AlarmAction] = [] if acted is None else acted
-    return Auditor(policy(), settings, Metrics(registry), taken.append)
+    taken: Acted = [] if acted is None else acted
+
+    def act(action: AlarmAction, code: int) -> None:
+        taken.append((action, code))
+
+    return Auditor(watched or policy(), settings, Metrics(registry), act)
 
 
 def served(key: str, answer: str | None = "42", stop: int | None = 43) -> AuditedReply:
@@ -128,18 +137,38 @@ def test_audits_that_take_too_long_are_given_up_at_the_end(tmp_path: Path) -> No
 
 
 def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Path) -> None:
-    acted: list[AlarmAction] = []
+    acted: Acted = []
     found = auditor(tmp_path, acted, on_alarm="shadow")
     run(found, *((served(str(k), "7"), finished()) for k in range(80)))
-    assert acted == ["shadow"]
+    # Of the promise at once, and of the change as soon as its detector rings, too.
+    assert acted == [("shadow", 6), ("shadow", 6)]
     text = found.metrics.text()[0].decode()
     digest = found.policy.digest[:8]
-    assert f'stopadvisor_audit_alarm{{digest="{digest}"}} 1.0' in text
+    for alarm, value in (("promise", 1.0), ("early-warning", 0.0), ("change", 1.0)):
+        assert f'audit_alarm{{alarm="{alarm}",digest="{digest}"}} {value}' in text
     shown = f'audit_e_value{{digest="{digest}",watch="differs"}} '
     assert float(text.split(shown)[1].split()[0]) > 20
-    again: list[AlarmAction] = []
+    again: Acted = []
     auditor(tmp_path, again, on_alarm="exit")
-    assert again == ["exit"]
+    assert again == [("exit", 6)]
+
+
+def test_an_early_warning_is_not_said_to_be_a_broken_promise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    acted: Acted = []
+    watched = policy(loss="lost", differs_upper=0.1)
+    found = auditor(tmp_path, acted, watched, on_alarm="exit", change=1e300, replica="b")
+    run(found, *((served(str(k), "7"), finished()) for k in range(80)))
+    assert acted == [("exit", 8)]
+    (message,) = caplog.messages
+    assert message.startswith("ALARM (early-warning) of policy ")
+    assert "replica b, at request" in message
+    assert message.endswith("than calibration saw; the promise may still hold")
+    text = found.metrics.text()[0].decode()
+    digest = found.policy.digest[:8]
+    assert f'audit_alarm{{alarm="promise",digest="{digest}"}} 0.0' in text
+    assert f'audit_alarm{{alarm="early-warning",digest="{digest}"}} 1.0' in text
 
 
 def test_no_text_is_written(tmp_path: Path) -> None:
@@ -177,12 +206,10 @@ def test_a_webhook_is_told_and_one_that_is_gone_does_no_harm(
     run(found, *((served(str(k), "7"), finished()) for k in range(80)))
     server.shutdown()
     server.server_close()
-    (body,) = bodies
-    assert (body["event"], body["watch"], body["digest"]) == (
-        "alarm",
-        "differs",
-        found.policy.digest,
-    )
+    assert [body["kind"] for body in bodies] == ["promise", "change"]
+    for body in bodies:
+        assert (body["event"], body["watch"]) == ("alarm", "differs")
+        assert body["digest"] == found.policy.digest
     auditor(tmp_path, webhook=address)  # the alarm is still on, and nobody answers
     assert "the webhook was not reached" in caplog.text
     with pytest.raises(PolicyError, match="--webhook: expected an http or https address"):

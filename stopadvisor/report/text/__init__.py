@@ -1,6 +1,6 @@
 """What a command prints for people."""
 
 __all__ = [
-    "assess", "calibrate", "inspect", "monitor", "policies", "run", "study", "transfer",
+    "assess", "calibrate", "inspect", "policies", "run", "study", "transfer",
     "written"
 ]  # fmt: skip

@@ -22,10 +22,7 @@ from stopadvisor.serving.audits import (
 from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.metrics import Metrics
 
-__all__ = ["ALARMED", "GatewayAudits"]
-
-ALARMED = 6
-"""Exit code: an alarm ended the gateway."""
+__all__ = ["GatewayAudits"]
 
 
 @dataclass
@@ -39,18 +36,19 @@ class GatewayAudits:
     leave: Callable[[], None] = lambda: None
     """Ends the gateway; set by whoever runs it."""
     exit_code: int = 0
+    """Of the alarm that ended the gateway; 0 while none has."""
     _auditors: dict[str, Auditor] = field(default_factory=dict)
     _shadowed: set[str] = field(default_factory=set)
 
     def prepare(self, policies: Iterable[Policy]) -> None:
-        """Open the logs of policies, those that are open already apart."""
+        """Open the audit log of every policy that has none open."""
         for policy in policies:
             digest = policy.digest
             if self.settings is None or policy.kind != "stop" or digest in self._auditors:
                 continue
 
-            def act(action: AlarmAction, digest: str = digest) -> None:
-                self._act(action, digest)
+            def act(action: AlarmAction, code: int, digest: str = digest) -> None:
+                self._act(action, code, digest)
 
             self._auditors[digest] = Auditor(policy, self.settings, self.metrics, act)
 
@@ -104,9 +102,9 @@ class GatewayAudits:
         for auditor in self._auditors.values():
             await auditor.drain(seconds)
 
-    def _act(self, action: AlarmAction, digest: str) -> None:
+    def _act(self, action: AlarmAction, code: int, digest: str) -> None:
         if action == "shadow":
             self._shadowed.add(digest)
         elif action == "exit":
-            self.exit_code = ALARMED
+            self.exit_code = code
             self.leave()

@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineAudits"]
 
-_ALARMED = 6
-"""Exit code: an alarm ended the server."""
 
-
-def _leave() -> None:
-    """End the process, requests on their way and all: vLLM has no other way out from inside."""
-    os._exit(_ALARMED)
+def _leave(code: int) -> None:
+    """End the process at once, open requests included: vLLM has no other way out from inside."""
+    os._exit(code)
 
 
 @dataclass
@@ -44,7 +41,8 @@ class EngineAudits:
     policy: Policy
     settings: AuditSettings
     metrics: Metrics
-    leave: Callable[[], None] = _leave
+    leave: Callable[[int], None] = _leave
+    """Ends the server with an exit code."""
     _in_shadow: bool = False
     auditor: Auditor = field(init=False)
 
@@ -84,8 +82,8 @@ class EngineAudits:
             finish,
         )
 
-    def _act(self, action: AlarmAction) -> None:
+    def _act(self, action: AlarmAction, code: int) -> None:
         if action == "shadow":
             self._in_shadow = True
         elif action == "exit":
-            self.leave()
+            self.leave(code)

@@ -1,0 +1,168 @@
+"""The sheet of `monitor`: whether the promise is kept, and how soon a breach would show."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
+from stopadvisor.report.words import plural, share
+from stopadvisor.serving.monitored import MonitoredPromise
+from stopadvisor.serving.monitoring import MEANINGS, Alarm, AlarmKind
+
+__all__ = ["monitor_sheet"]
+
+_TONES: dict[str, Tone] = {"alarm": "bad", "no-alarm": "good", "no-audits": "doubtful"}
+
+_DRIFT = {
+    "stop": "where requests stop",
+    "prompt_tokens": "the length of prompts",
+    "first_logprob": "the first answer's confidence",
+}
+
+
+def monitor_sheet(result: MonitoredPromise) -> Sheet:
+    """Return the verdict and what it rests on."""
+    sections = []
+    if result.alarms:
+        sections.append(
+            Section(
+                texts=(
+                    "An alarm stays on until somebody resets it by name (monitor --reset NAME), "
+                    "which begins new tests. Until then serve with --shadow, or the policy that "
+                    "was in use before (stopadvisor promote).",
+                )
+            )
+        )
+    if result.remarks:
+        sections.append(Section("Remarks", texts=result.remarks))
+    return Sheet(
+        _headline(result), _TONES[result.verdict], _facts(result), sections=tuple(sections)
+    )
+
+
+def _headline(result: MonitoredPromise) -> str:
+    if result.verdict == "no-audits":
+        return "Nothing was audited: nothing can be said."
+    if result.alarm is None:
+        return "No alarm: nothing speaks against the promise so far."
+    return _rang(result.alarm)
+
+
+def _facts(result: MonitoredPromise) -> tuple[Fact, ...]:
+    rows = [("also", _rang(alarm)) for alarm in result.alarms[1:]]
+    rows.append(("promise", result.claim))
+    for watch in result.watched:
+        name = "promise" if watch.is_promise else "early warning"
+        rows.append(
+            (
+                "evidence",
+                f"{name}, at most {share(watch.limit)} of replies {_counted(watch.watch)}: "
+                f"{watch.e_value:.3g} of {1 / watch.delta:.4g}; change "
+                f"{watch.detector:.3g} of {watch.change:.3g}",
+            )
+        )
+    rows.append(("false alarms", _false_alarms(result)))
+    rows.append(
+        (
+            "requests",
+            f"{result.requests}, {result.stopped} stopped; "
+            f"{result.audits} audited ({share(result.share)} are picked)",
+        )
+    )
+    differing = f"{result.differing} of {result.resolved} stopped and audited replies"
+    if result.unresolved:
+        differing += f"; {result.unresolved} have no result, {result.shed} were given up"
+    rows.append(("differing", differing))
+    if result.gold:
+        rows.append(("gold", f"{plural(result.gold, 'audit')}, loss {result.gold_losses}"))
+    limits = [
+        f"at most {share(watch.upper)} {_counted(watch.watch)}"
+        for watch in result.watched
+        if watch.upper is not None and (watch.watch == "differs" or result.gold)
+    ]
+    if limits:
+        rows.append(
+            (
+                "limit",
+                f"of all replies {'; '.join(limits)} (at {100 * (1 - result.delta):g} % "
+                "confidence, whenever you look, if the risk is constant; open audits count)",
+            )
+        )
+    rows += [("delay", _delay(result)), ("cost", _cost(result)), ("drift", _drift(result))]
+    return tuple(rows)
+
+
+_NAMES: dict[AlarmKind, str] = {
+    "promise": "ALARM",
+    "early-warning": "EARLY WARNING",
+    "change": "CHANGE",
+}
+
+
+def _rang(alarm: Alarm) -> str:
+    when = datetime.fromtimestamp(alarm.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    said = f"{_NAMES[alarm.kind]}: {MEANINGS[alarm.kind]}"
+    return f"{said} (at request {alarm.request}, {when})."
+
+
+def _counted(watch: str) -> str:
+    return {"differs": "differ", "lost": "are lost", "drop": "are lost, net of gains"}[watch]
+
+
+def _false_alarms(result: MonitoredPromise) -> str:
+    alone = len(result.watched) == 1
+    names = "promise" if alone else "promise or early warning"
+    text = (
+        f"{names}: ever in at most {share(result.delta)} of streams that keep within the "
+        f"limit; change: after {result.change:,.0f} requests on average, or more. Each server "
+        "watches its own log with these limits"
+    )
+    if result.replicas > 1:
+        text += f"; the {result.replicas} logs read here count as one stream"
+    return text
+
+
+def _delay(result: MonitoredPromise) -> str:
+    def told(*, undropped: bool) -> str:
+        parts = []
+        for one in result.delay:
+            requests = one.undropped if undropped else one.requests
+            after = "perhaps never" if requests is None else f"after about {_rounded(requests)}"
+            parts.append(f"{ {2: 'twice', 3: 'three times'}[one.times] } the limit {after}")
+        return ", ".join(parts)
+
+    needs_gold = any(not watch.is_promise for watch in result.watched)
+    text = f"a broken promise shows at {told(undropped=False)}"
+    if needs_gold:
+        text += ", with gold of every audited reply that differs"
+    if result.dropped_share:
+        text += (
+            f"; {share(result.dropped_share)} of audits were given up: without that "
+            f"{told(undropped=True)}"
+        )
+    return text
+
+
+def _rounded(requests: float) -> str:
+    return f"{float(f'{requests:.2g}'):,.0f} requests"
+
+
+def _cost(result: MonitoredPromise) -> str:
+    decoded, audits = result.decoded_tokens, result.audit_tokens
+    if not decoded:
+        return "no tokens were counted"
+    text = f"audits decoded {audits} tokens, {share(audits / decoded)} on top of {decoded} served"
+    saved = result.saved_tokens
+    if saved is not None:
+        text += f"; stopping saved about {saved:.0f}, {share(saved / (decoded + saved))}"
+    return text
+
+
+def _drift(result: MonitoredPromise) -> str:
+    changed = [f"{_DRIFT[n]} (request {at})" for n, at in result.drifted.items()]
+    if changed:
+        return f"the traffic changed: {', '.join(changed)}; that alone says nothing of the risk"
+    if not result.drift:
+        return "not watched: the policy holds nothing to compare with"
+    names = ", ".join(_DRIFT[name] for name in result.drift)
+    return f"no change seen in {names}"
