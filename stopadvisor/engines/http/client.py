@@ -22,7 +22,6 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from stopadvisor.engines.http.body import Body, BodyLimits, StreamTimeouts, UnacceptableBody
 from stopadvisor.engines.http.completion import (
     Completion,
-    EventReader,
     StreamReader,
     Take,
     Unfinished,
@@ -225,28 +224,9 @@ class Client:
         # Without the running counts a stream that is closed early says nothing of its prompt.
         usage = {"include_usage": True, "continuous_usage_stats": True}
         body = self._body(prompt, stream=True, stream_options=usage, **fields)
-        return await self.read_stream(
-            "/completions", body, lambda: StreamReader(take), replica=replica, opening=opening
-        )
-
-    async def read_stream(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        make_reader: Callable[[], EventReader],
-        *,
-        replica: int | None = None,
-        opening: bool = False,
-    ) -> Completion:
-        """Send a request whose answer is streamed, and have a reader put it together.
-
-        `make_reader` gives each attempt its reader.  Where the stream breaks off before the reader
-        has handed anything on, there is another attempt; afterwards its result is ``broken``.
-        Errors are those of `complete`.
-        """
 
         async def receive(answer: Body, began: float) -> Completion:
-            reader = make_reader()
+            reader = StreamReader(take)
             try:
                 async with (
                     aclosing(answer.lines()) as lines,
@@ -257,12 +237,12 @@ class Client:
                             break
                 return reader.result(time.monotonic() - began)
             except (httpx2.HTTPError, TimeoutError, *_MALFORMED):
-                if not reader.begun:
+                if not reader.ids:
                     raise
                 self.traffic.failed += 1
                 return reader.result(time.monotonic() - began, broken=True)
 
-        found = await self._ask_until("POST", path, body, receive, replica, opening)
+        found = await self._ask_until("POST", "/completions", body, receive, replica, opening)
         return self._count(found)
 
     async def ask(

@@ -6,7 +6,6 @@ What does not look like an answer is an error.  Knows the JSON that servers send
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,6 @@ from stopadvisor.json_text import parse_json
 
 __all__ = [
     "Completion",
-    "EventReader",
     "StreamReader",
     "Take",
     "Unfinished",
@@ -207,37 +205,39 @@ async def read_events(
 
 
 @dataclass
-class EventReader(ABC):
-    """Puts the events of one streamed answer together."""
+class StreamReader:
+    """Puts a streamed completion together, and hands its tokens on."""
 
-    text: str = field(default="", kw_only=True)
-    finish: str | None = field(default=None, kw_only=True)
-    usage: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-
-    @property
-    @abstractmethod
-    def begun(self) -> bool:
-        """Whether part of it was handed on, so that it cannot be read from its begin again."""
-
-    @property
-    def token_ids(self) -> tuple[int, ...] | None:
-        """Its tokens so far; None where they came without ids."""
-        return None
-
-    @abstractmethod
-    def add(self, choice: Mapping[str, Any]) -> bool:
-        """Take one piece; whether more are wanted."""
+    take: Take
+    ids: list[int] = field(default_factory=list)
+    named: bool = True
+    """All text so far came with its token ids."""
+    text: str = ""
+    finish: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted.  Errors are those of `read_completion`."""
+        """Take one event and hand its tokens on; return whether more are wanted.
+
+        Errors are those of `read_completion`.
+        """
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']!s:.200}")
         self.usage = event.get("usage") or self.usage
         choices: Sequence[Mapping[str, Any]] = event["choices"]
         if not choices:
             return True  # an event that counts tokens, for example
-        self.finish = read_finish(choices[0].get("finish_reason")) or self.finish
-        if self.add(choices[0]):
+        choice = choices[0]
+        self.finish = read_finish(choice.get("finish_reason")) or self.finish
+        ids = choice.get("token_ids")
+        if ids is None:
+            ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
+        text = read_text(choice.get("text"))
+        self.text += text
+        self.named = self.named and (ids is not None or not text)
+        new = _read_ids(ids or ())
+        self.ids += new
+        if not new or self.take(new):
             return True
         self.finish = self.finish or "closed"
         return False
@@ -247,47 +247,14 @@ class EventReader(ABC):
         if self.finish is None and not broken:
             raise ValueError("the stream ends without a finish_reason")
         prompt, decoded, cached = read_usage(self.usage)
-        ids = self.token_ids
         return Completion(
-            token_ids=ids,
+            token_ids=tuple(self.ids) if self.named else None,
             text=self.text,
             logprobs=None,
             top_logprobs=None,
             finish_reason=self.finish or "broken",
             prompt_tokens=prompt,
-            decoded_tokens=decoded if ids is None else len(ids),
+            decoded_tokens=len(self.ids) if self.named else decoded,
             cached_tokens=cached,
             seconds=seconds,
         )
-
-
-@dataclass
-class StreamReader(EventReader):
-    """Puts a streamed completion together, and hands its tokens on."""
-
-    take: Take
-    ids: list[int] = field(default_factory=list)
-    named: bool = True
-    """All text so far came with its token ids."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether tokens were handed on."""
-        return bool(self.ids)
-
-    @property
-    def token_ids(self) -> tuple[int, ...] | None:
-        """Its tokens so far."""
-        return tuple(self.ids) if self.named else None
-
-    def add(self, choice: Mapping[str, Any]) -> bool:
-        """Take one piece and hand its tokens on."""
-        ids = choice.get("token_ids")
-        if ids is None:
-            ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
-        text = read_text(choice.get("text"))
-        self.text += text
-        self.named = self.named and (ids is not None or not text)
-        new = _read_ids(ids or ())
-        self.ids += new
-        return not new or self.take(new)
