@@ -1,10 +1,10 @@
 """Is an answer right: ask a function of the user's, ``MODULE:FUNCTION``.
 
 The function is called as ``function(question, gold, answer)`` in a process that can be killed, and
-says True (right), False (wrong) or None (it cannot tell).  An exception, a crash and a lack of time
-mean that it cannot tell, too; such an answer counts as wrong and is counted.  It decides what is
-right and nothing else: whether two answers are equal, which rules read, is for their normal forms.
-This module imports nothing of the user's, and knows no probes.
+returns True (right), False (wrong) or None (it cannot tell).  An exception, a crash and a timeout
+also mean that it cannot tell; such answers are graded wrong, and their number is reported.  It only
+decides what is right: rules read whether two answers are equal from their normal forms.  This
+module imports none of the user's code and knows no probes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
 from stopadvisor.answers.grading import Grader
@@ -28,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 BY_GOLD = "gold"
-"""Name of the comparison with gold, where one has to say that no function is meant."""
+"""What `--grader` takes for the comparison with gold."""
 FUNCTION_SECONDS = 30.0
 """CPU time that a function may take over one answer; of wall time, ten times as much."""
 _MOST_WORKERS = 64
@@ -94,19 +93,19 @@ class FunctionGrader:
         module, _, function = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), function]):
             raise GraderError(f"--grader: expected MODULE:FUNCTION or {BY_GOLD!r}, got {name!r}")
-        self._asked = f"--grader {name}"
+        self._option = f"--grader {name}"
         first = Workers(1, timeout_s, (name,))
         try:
             found = parse_json(first.each[0].start())
         except NotReady as error:
             raise GraderError(
-                f"{self._asked}: expected a function of (question, gold, answer) in an installed "
+                f"{self._option}: expected a function of (question, gold, answer) in an installed "
                 f"module or one in the current directory, got {error}"
             ) from error
         self.name = f"{name} ({found['version']})" if found["version"] else name
         if len(self.name) > _LONGEST_NAME or not (self.name.isascii() and self.name.isprintable()):
             raise GraderError(
-                f"{self._asked}: expected a name and version of at most {_LONGEST_NAME} printable "
+                f"{self._option}: expected a name and version of at most {_LONGEST_NAME} printable "
                 f"ASCII characters, got {self.name[:_LONGEST_NAME]!a}"
             )
         self.identity = {
@@ -124,12 +123,7 @@ class FunctionGrader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._workers.close()
 
     def grade_many(
@@ -152,36 +146,36 @@ class FunctionGrader:
             The function says that it cannot grade now, as a judge whose server is down.
         """
         answers = [extract_forced(task, answer or "") for task, _, answer in items]
-        asked = [
+        cases = [
             (question, gold, answer)
             for question, (_, gold, _), answer in zip(questions, items, answers, strict=True)
         ]
-        self._ask([each for each in dict.fromkeys(asked) if each[2] and each not in self._verdicts])
-        return [self._verdicts[each] if each[2] else False for each in asked]
+        self._ask([case for case in dict.fromkeys(cases) if case[2] and case not in self._verdicts])
+        return [self._verdicts[case] if case[2] else False for case in cases]
 
-    def _ask(self, new: Sequence[tuple[str, str, str]]) -> None:
-        """Put a verdict on each; an interruption keeps those that are there."""
+    def _ask(self, cases: Sequence[tuple[str, str, str]]) -> None:
+        """Store a verdict for each case; an interruption keeps those that it has."""
         names = ("question", "gold", "answer")
-        requests = [dict(zip(names, each, strict=True)) for each in new]
+        requests = [dict(zip(names, case, strict=True)) for case in cases]
         try:
-            for each, reply in zip(new, self._workers.ask_each(requests), strict=True):
-                self._verdicts[each] = self._verdict(reply)
+            for case, reply in zip(cases, self._workers.ask_each(requests), strict=True):
+                self._verdicts[case] = self._verdict(reply)
         except NotReady as error:
-            raise GraderError(f"{self._asked}: {error}") from error
+            raise GraderError(f"{self._option}: {error}") from error
 
     def _verdict(self, reply: bytes) -> bool | None:
         kind, said = reply[:1], reply[1:].decode(errors="replace")
         if kind in (b"0", b"1"):
             return kind == b"1"
         if kind == b"!":
-            raise GraderError(f"{self._asked}: expected True, False or None, got {said}")
+            raise GraderError(f"{self._option}: expected True, False or None, got {said}")
         if kind == b"x":
-            raise EngineError(f"{self._asked}: {said}")
+            raise EngineError(f"{self._option}: {said}")
         self._untold[said or "it ran out of time, or took its process down"] += 1
         return None
 
     def remarks(self) -> list[str]:
-        """How many different answers the function could not tell, and what happened most often."""
+        """Return how many different answers the function could not judge, and the usual reason."""
         if not self._untold:
             return []
         (reason, count), *_ = self._untold.most_common(1)

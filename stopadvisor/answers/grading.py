@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER, extract_forced, normalize
@@ -65,12 +64,7 @@ class Grader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -101,23 +95,15 @@ class Grader:
         StopAdvisorError
             The process for mathematical answers cannot be started.
         """
-        verdicts: list[bool | tuple[str, str]] = []
-        pending: dict[tuple[str, str], None] = {}
-        for task, gold, answer in items:
-            verdict = _by_normal_form(task, gold, answer)
-            if verdict is not None:
-                verdicts.append(verdict)
-                continue
-            assert answer is not None  # has been graded by its lack of a normal form
-            pair = (gold, answer)
-            verdicts.append(pair)
-            if pair not in self._verdicts:
-                pending[pair] = None
-        self._compare(list(pending))
-        return [v if isinstance(v, bool) else self._verdicts[v] for v in verdicts]
+        verdicts = [_by_normal_form(*item) for item in items]
+        pairs = [(gold, answer or "") for _, gold, answer in items]
+        graded = list(zip(pairs, verdicts, strict=True))
+        unsure = dict.fromkeys(pair for pair, verdict in graded if verdict is None)
+        self._compare([pair for pair in unsure if pair not in self._verdicts])
+        return [self._verdicts[pair] if verdict is None else verdict for pair, verdict in graded]
 
     def remarks(self) -> list[str]:
-        """What the reader should know of the grades; nothing about a comparison with gold."""
+        """Return no remark: of a comparison with gold there is nothing to say."""
         return []
 
     def _compare(self, pairs: list[tuple[str, str]]) -> None:
@@ -140,7 +126,7 @@ _INTEGER = re.compile(r"-?\d+", re.ASCII)
 
 
 def _by_normal_form(task: str, gold: str, answer: str | None) -> bool | None:
-    """Verdict where normal forms decide; None where the mathematics must be looked at."""
+    """Return the verdict of the normal forms; None where only mathematics can tell."""
     right = normalize(task, gold)
     given = normalize(task, answer or "")
     if not given or not right:
@@ -161,7 +147,7 @@ _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 
 
 def _formulas(text: str) -> list[str]:
-    """Ways to hand an answer to math-verify, which reads bare LaTeX only between dollars."""
+    """Write an answer for math-verify, which reads bare LaTeX only between dollars."""
     text = extract_forced("math", text)
     bare = text.replace("\\$", "").strip().rstrip(".").strip()
     for opening, closing in _DELIMITERS:

@@ -51,7 +51,7 @@ TASKS = ("math", "numeric", "choice", "exact")
 NORMALIZER = "1"
 """Version of the rules in this module; raised with every change of a normal form."""
 GRADER = "math-verify-0.9/1"
-"""Version of ``grading.py``; the math worker refuses another minor version of math-verify."""
+"""Version of ``grading.py``; the grading process refuses another minor version of math-verify."""
 
 
 # --- Where the answer stands ----------------------------------------------------------------------

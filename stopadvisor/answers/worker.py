@@ -1,7 +1,7 @@
-"""Processes that compare answers, each of which can be killed when one answer takes too long.
+"""Processes that grade answers, each of which can be killed when one answer takes too long.
 
-They run ``math_worker.py``, which reads a JSON request a line and writes a short reply to each.
-This module knows neither what is asked nor what a reply means.
+They run ``grader_process.py``, which reads a JSON request a line and writes a short reply to each.
+This module does not know what a request asks or what a reply means.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WALL_PER_CPU_SECOND = 10.0
 
 
 class NotReady(Exception):
-    """A process ended before it could answer; the text says why, in its own words."""
+    """A process ended before it could answer; the text is what it gave as the reason."""
 
 
 class Workers:
@@ -130,7 +130,7 @@ class Worker:
         # By its path and without the script's folder in front (-P): it starts the same way from
         # tests, scripts, notebooks and the entry point, and our module names shadow no library.
         # Its own session keeps Ctrl-C for the parent.
-        script = str(Path(__file__).with_name("math_worker.py"))
+        script = str(Path(__file__).with_name("grader_process.py"))
         self._process = subprocess.Popen(
             [sys.executable, "-P", script, *self._arguments],
             stdin=subprocess.PIPE,

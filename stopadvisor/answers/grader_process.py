@@ -40,7 +40,7 @@ _Grade = Callable[[Mapping[str, Any]], bytes]
 
 def main() -> None:
     """Serve requests until standard input ends."""
-    # Whatever a library prints, or reads, must not pass for an answer or take a request.
+    # What a library prints or reads must not be taken for an answer, nor take a request away.
     answers, requests = os.dup(1), os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     os.dup2(1, 0)
