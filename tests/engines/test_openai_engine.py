@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from stopadvisor.collection.collect import make_prompts
@@ -328,6 +330,25 @@ def test_so_many_requests_are_on_their_way_at_once_and_no_more() -> None:
             engine.close()
     assert engine.concurrency == 32
     assert 8 < server.most_at_once <= 32
+
+
+def test_a_consumer_that_waits_holds_the_work_up() -> None:
+    asked: list[int] = []
+
+    async def ask(item: int, _: anyio.CapacityLimiter) -> int:
+        asked.append(item)
+        return item
+
+    async def pass_by() -> None:
+        for _ in range(1000):
+            await anyio.lowlevel.checkpoint()
+
+    with fake_server() as server, engine_at(server) as engine:
+        results = engine._each(range(200), ask, 4)
+        next(results)
+        engine.call(pass_by)
+        assert len(asked) == 8  # four that are asked, and as many results that nobody took
+        assert sorted(number for number, _ in results) == sorted(set(range(200)) - {0})
 
 
 def test_progress_tells_requests_and_the_cached_share() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from stopadvisor.errors import WorkloadError
-from stopadvisor.workload.imports import inspect_log, logged
+from stopadvisor.workload.imports import inspect_log
 from stopadvisor.workload.imports.gather import Gathered, gather
 from stopadvisor.workload.imports.logged import LogOptions
 from stopadvisor.workload.imports.registry import FORMATS
@@ -134,12 +135,35 @@ def test_an_archive_unpacks_to_no_more_than_is_allowed(
 ) -> None:
     bomb = tmp_path / "bomb.eval"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("samples/1.json", b" " * 300_000)
-    monkeypatch.setattr(inspect_log, "MOST_BYTES", 100_000)
-    monkeypatch.setattr(logged, "MOST_BYTES", 100_000)
-    assert "samples/1.json: expected at most" in refused("inspect", bomb)
+        archive.writestr("samples/1.json", b" " * (2**26 + 1))
+    assert "samples/1.json: expected at most 64 MB of JSON, got more" in refused("inspect", bomb)
     monkeypatch.setattr(inspect_log, "MOST_UNPACKED", 1)
     assert "GB of samples, got more" in refused("inspect", LOGS / "inspect" / "sums.eval")
+
+
+def test_objects_are_counted_before_they_are_made(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.eval"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/1.json", b'{"a": [' + b"{}," * 5_000_000 + b"{}]}")
+    tracemalloc.start()
+    assert "expected at most 8,388,608 values in a document" in refused("inspect", bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**27  # the objects alone would take 360 MB
+
+
+def test_samples_of_large_replies_are_refused_before_they_fill_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = tmp_path / "bomb.eval"
+    reply = json.dumps({"role": "assistant", "content": "x" * 60_000})
+    sample = f'{{"input": "1+1", "target": "2", "messages": [{reply}]}}'
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(20):
+            archive.writestr(f"samples/{number}.json", sample)
+    monkeypatch.setattr(inspect_log, "MOST_BYTES", 2**20)
+    message = refused("inspect", bomb)
+    assert "samples/17.json: expected at most 1 MB of questions and replies" in message
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the standard library reads Zstandard")

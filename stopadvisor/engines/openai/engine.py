@@ -213,11 +213,14 @@ class OpenAiEngine(ChatEngine):
         ask: Callable[[_Item, anyio.CapacityLimiter], Awaitable[_Result]],
         size: int | None,
     ) -> Iterator[tuple[int, _Result]]:
-        """Ask for each item in the engine's loop and yield what comes, with the item's number.
+        """Ask for each item in the engine's loop and yield the results, with the items' numbers.
 
-        Of several errors the first of ours is raised, after what was done before it.
+        Of several errors the first of ours is raised, after the results finished before it.  No
+        item is asked while `size` results wait to be taken: a consumer that is slow, or killed,
+        holds no more than that.
         """
         size = size or self.concurrency
+        room = anyio.Semaphore(2 * size)  # items that are being asked, and results not yet taken
         done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
         waiting = iter(enumerate(items))
 
@@ -226,6 +229,7 @@ class OpenAiEngine(ChatEngine):
 
             async def worker() -> None:
                 for number, item in waiting:
+                    await room.acquire()
                     done.put((number, await ask(item, slots)))
 
             async with anyio.create_task_group() as group:
@@ -239,6 +243,7 @@ class OpenAiEngine(ChatEngine):
         try:
             while (result := done.get()) is not None:
                 yield result
+                self.portal.start_task_soon(room.release)
             _result(running)
         finally:
             if not running.done():

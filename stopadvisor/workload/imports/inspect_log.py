@@ -36,8 +36,10 @@ from stopadvisor.workload.traces import split_thinking
 
 __all__ = ["read_inspect"]
 
+MOST_OF_A_SAMPLE = 2**26
+"""Most bytes that one sample of an archive unpacks to; they are read one by one."""
 MOST_UNPACKED = 2**34
-"""Most bytes that the samples of one archive unpack to."""
+"""Most bytes that all samples of an archive unpack to, most of which is not kept."""
 _ATTACHMENT = "attachment://"
 """Stands in for a long text, which the sample's ``attachments`` hold once."""
 
@@ -46,10 +48,24 @@ def read_inspect(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read inspect_ai's logs."""
     entries: list[Logged] = []
     left_out: list[str] = []
+    kept = 0
     for path in paths:
         for where, sample in _samples(path):
-            entries.append(_logged(where, sample, log_options, left_out))
+            entry = _logged(where, sample, log_options, left_out)
+            kept += _text_length(entry)
+            if kept > MOST_BYTES:
+                raise WorkloadError(
+                    f"{where}: expected at most {MOST_BYTES >> 20} MB of questions and replies, "
+                    "got more; import the logs in parts"
+                )
+            entries.append(entry)
     return LogContent(tuple(entries), tuple(left_out))
+
+
+def _text_length(entry: Logged) -> int:
+    """Characters that an entry keeps in memory."""
+    texts = (entry.thinking, entry.reply, entry.gold, *(m["content"] for m in entry.messages))
+    return sum(len(text) for text in texts if text is not None)
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -83,8 +99,11 @@ def _unpacked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 where = f"{path}: {' '.join(member.filename.split())}"
                 with archive.open(member) as packed:
                     # No more than is allowed, whatever size the archive says it has.
-                    data = packed.read(MOST_BYTES + 1)
+                    data = packed.read(MOST_OF_A_SAMPLE + 1)
                 unpacked += len(data)
+                if len(data) > MOST_OF_A_SAMPLE:
+                    allowed = f"{MOST_OF_A_SAMPLE >> 20} MB"
+                    raise WorkloadError(f"{where}: expected at most {allowed} of JSON, got more")
                 if unpacked > MOST_UNPACKED:
                     allowed = f"{MOST_UNPACKED >> 30} GB"
                     raise WorkloadError(f"{where}: expected at most {allowed} of samples, got more")

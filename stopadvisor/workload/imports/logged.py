@@ -19,6 +19,7 @@ from stopadvisor.workload.lines import refuse
 __all__ = [
     "LETTERS",
     "MOST_BYTES",
+    "MOST_VALUES",
     "LogContent",
     "LogOptions",
     "Logged",
@@ -36,7 +37,9 @@ __all__ = [
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of options."""
 MOST_BYTES = 2**28
-"""Largest JSON document that is read at once; what a longer one holds is no log of questions."""
+"""Largest JSON document that is read at once, and most text that one log may fill memory with."""
+MOST_VALUES = 2**23
+"""Most values in one document: twenty million empty objects fit in 60 MB and take 2 GB to hold."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,9 @@ def load_json(data: bytes, where: str) -> dict[str, Any]:
     """Parse a JSON object."""
     if len(data) > MOST_BYTES:
         raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
+    # Brackets and commas inside texts count too, so that this is an upper bound.
+    if sum(map(data.count, (b"{", b"[", b","))) > MOST_VALUES:
+        raise WorkloadError(f"{where}: expected at most {MOST_VALUES:,} values in a document")
     try:
         found = parse_json(data)
     except ValueError as error:
