@@ -47,6 +47,7 @@ def rule_of(
         "mean": [],
         "scale": [],
         "coef": [],
+        "trees": None,
     }
     if isinstance(model, LinearModel):
         content |= {"mean": list(model.mean), "scale": list(model.scale), "coef": list(model.coef)}

@@ -26,6 +26,7 @@ from stopadvisor.assessment.probabilities import certification_probability, firs
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
 from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule
@@ -55,7 +56,8 @@ def light(table: OpenQuestions) -> Choice:
 
 
 def test_a_choice_is_given_no_calibration_question() -> None:
-    # Of calibration it learns how many there are, so that no outcome can reach what is tested.
+    # Of calibration it learns how many questions there are, and of all others where they were
+    # probed, in a table without outcomes: none can reach what is tested.
     parameters = inspect.signature(choose, eval_str=True).parameters
     assert {name: p.annotation for name, p in parameters.items()} == {
         "fit_table": FitQuestions,
@@ -63,6 +65,7 @@ def test_a_choice_is_given_no_calibration_question() -> None:
         "settings": Settings,
         "n_groups": int | None,
         "categories": Mapping[str | None, int] | None,
+        "others": ProbeTable | None,
     }
 
 

@@ -41,6 +41,7 @@ def policy_at(engine: OpenAiEngine, budgets: list[int]) -> Policy:
             "closer": identity["think_close"],
             "cue": {"text": CUES["terse"], "ids": None},
             "cap": 48,
+            "answer_cap": None,
             "stop_ids": identity["stop_ids"],
         },
         "sampling": {"greedy": True, "temperature": None, "seed": 5},

@@ -38,7 +38,7 @@ def stepper_time(
     n: int, family: str, *, raw: bool = True, n_trees: int = 40, where: str | None = None
 ) -> float:
     """One step of a policy that never stops, so that each of `n` questions has all checkpoints."""
-    never = {"confidence": 0.0, "deer": 0.0, "entropy": 1.0}
+    never = {"confidence": 0.0, "deer": 0.0, "entropy": 1.0, "fixed-budget": 512.0}
     content = family_content(family, never.get(family, 600.0))
     if where is not None:
         content = anywhere_content(where, family, decision_threshold=600.0, threshold=1.0)

@@ -24,6 +24,7 @@ def bound(engine: Engine, content: dict[str, Any], /, **changes: Any) -> Policy:
         "closer": identity["think_close"],
         "cue": {"text": "\n\nFinal answer:", "ids": None},
         "cap": 16,
+        "answer_cap": None,
         "stop_ids": identity["stop_ids"],
     }
     if (content["probe"] or {}).get("open_cue"):

@@ -112,6 +112,7 @@ def _stops_at(engine: HfEngine, budget: int, *, temperature: float | None) -> Po
             "closer": identity["think_close"],
             "cue": {"text": "\n\nFinal answer:", "ids": None},
             "cap": 16,
+            "answer_cap": None,
             "stop_ids": identity["stop_ids"],
         },
         "sampling": {"greedy": False, "temperature": temperature, "seed": 5},

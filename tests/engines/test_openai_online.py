@@ -52,6 +52,7 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
             "closer": identity["think_close"],
             "cue": {"text": CUES["terse"], "ids": None},
             "cap": 16,
+            "answer_cap": None,
             "stop_ids": identity["stop_ids"],
         },
         "sampling": {"greedy": True, "temperature": None, "seed": 5},
