@@ -1,0 +1,58 @@
+"""Extras share an environment: one set of versions satisfies all of them, and so each pair."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from functools import cache
+
+import pytest
+
+from tests.__main__ import ROOT
+from tests.missing import skip_without
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = sorted(PROJECT["optional-dependencies"].keys() - {"dev"})
+PYTHONS = [
+    words.rpartition(" ")[2]
+    for words in PROJECT["classifiers"]
+    if words.startswith("Programming Language :: Python :: 3.")
+]
+
+
+@pytest.fixture(scope="module")
+def _index() -> None:
+    """A package index that answers."""
+    done = _compile("click", PYTHONS[0])
+    if done.returncode:
+        assert "click" in done.stderr, done.stderr  # it is the index, and nothing else, that fails
+        skip_without("a package index")
+
+
+@cache
+def _compile(requirements: str, python: str) -> subprocess.CompletedProcess[str]:
+    """Resolve lines of requirements for a Python, without installing anything."""
+    settings = {"UV_DEFAULT_INDEX": url} if (url := os.environ.get("PIP_INDEX_URL")) else {}
+    words = ("--no-config", "--quiet", "--no-header", "--no-annotate", "--python-platform", "linux")
+    return subprocess.run(
+        [sys.executable, "-m", "uv", "pip", "compile", *words, "--python-version", python, "-"],
+        input=requirements,
+        env=settings | os.environ,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.usefixtures("_index")
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_pair_of_extras_can_be_installed(python: str) -> None:
+    assert {"hf", "vllm"} < set(EXTRAS)
+    lines = [line for extra in EXTRAS for line in PROJECT["optional-dependencies"][extra]]
+    done = _compile("\n".join([*PROJECT["dependencies"], *lines]), python)
+    assert done.returncode == 0, done.stderr
+    names = [line.partition("==")[0] for line in done.stdout.splitlines()]
+    assert {"torch", "transformers", "vllm", "scikit-learn"} <= set(names)
