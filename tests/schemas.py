@@ -22,7 +22,6 @@ from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.program import ErrorDocument
-from stopadvisor.report.documents.run import RunDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.results import schema_of
 
@@ -35,7 +34,6 @@ DOCUMENTS: dict[str, type] = {
     "calibrate": CalibrateDocument,
     "inspect": InspectDocument,
     "diff": DiffDocument,
-    "run": RunDocument,
     "profile-serving": ProfileServingDocument,
     "study": StudyDocument,
     "study-all": StudyAllDocument,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -27,10 +27,9 @@ from stopadvisor.cli.options import (
     OUTPUT,
     PATH,
     SIGNATURE,
-    OutputOptions,
     declare,
-    emit,
     grader_option,
+    show,
     take,
 )
 from stopadvisor.cli.page import Command
@@ -39,24 +38,12 @@ from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.report.documents.run import run_document
-from stopadvisor.report.text.run import show_summary
+from stopadvisor.report.sheets.run import run_sheet
+from stopadvisor.serving.answer_summary import summarise
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from stopadvisor.serving.engine import AnsweringEngine
 
-__all__ = ["RunOptions", "command", "run"]
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What to answer, with which model, and how to print it."""
-
-    settings: AnswerSettings
-    model: ModelOptions = field(default_factory=lambda: ModelOptions(model=None))
-    """Its name: None for the one that the policy gives."""
-    output: OutputOptions = field(default_factory=OutputOptions)
-    is_newest: bool = False
-    """The policy was not named, so that it has to be said which it is."""
+__all__ = ["command"]
 
 
 @click.command(
@@ -119,7 +106,7 @@ class RunOptions:
 @SIGNATURE
 @grader_option(click.option)
 @declare(*SERVER, *OUTPUT)
-def command(files: tuple[Path, ...], **params: Any) -> int:
+def command(files: tuple[Path, ...], *, json: bool, quiet: bool, **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
     Without POLICY: the policy in use of the run calibrated last under runs/.  Prompt, sampling,
@@ -129,24 +116,18 @@ def command(files: tuple[Path, ...], **params: Any) -> int:
         raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")
     *named, workload = files
     check_engine_options(params)
-    model, output = take(ModelOptions, params), take(OutputOptions, params)
+    model = take(ModelOptions, params)
     if not model.at_server and params["serving"] is not None:
         raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
     policy = named[0] if named else newest_policy()
     settings = AnswerSettings(policy, workload, **params)
-    options = RunOptions(settings, model, output, is_newest=not named)
-    return run(options, sys.stdout, sys.stderr)
-
-
-def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
-    """Answer and sum up."""
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        if options.is_newest:
-            progress.remark(f"following {options.settings.policy}, the policy written last")
-        model = replace(options.model, remark=progress.remark)
-        found = answer_workload(options.settings, partial(_open, model), progress)
-    show = partial(show_summary, model=options.model.model)
-    emit(run_document(found), options.output, out, show)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        if not named:
+            progress.remark(f"following {policy}, the policy written last")
+        opened = partial(_open, replace(model, remark=progress.remark))
+        summary = summarise(answer_workload(settings, opened, progress))
+    sheet = run_sheet(summary, model=model.model)
+    show(replace(summary, headline=sheet.headline), sheet, json=json)
     return 0
 
 

@@ -29,6 +29,7 @@ RESULTS = {
     "promote": ("stopadvisor.policy.folder:Promotion", ""),
     "probe": ("stopadvisor.collection.probing:ProbeSummary", ""),
     "report": ("stopadvisor.report.written:WrittenPage", ""),
+    "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "simulate": ("stopadvisor.runs.simulated:Simulated", ""),
     "verify": ("stopadvisor.certification.check_policy:CheckedPolicy", ""),

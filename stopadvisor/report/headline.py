@@ -26,6 +26,7 @@ from stopadvisor.report.words import (
     whole_percent,
 )
 from stopadvisor.rules.costs import SECONDS
+from stopadvisor.serving.answer_summary import AnswerSummary, TimedComparison
 
 __all__ = [
     "Effect",
@@ -396,32 +397,32 @@ def verified_headline(checked: CheckedPolicy) -> str:
     return f"{verdict}: {lost} {sentence(effect)}"
 
 
-def run_effect(full: Document) -> Effect:
+def run_effect(full: TimedComparison) -> Effect:
     """Of stopping against full thinking, both answered in one run."""
     return Effect(
-        full["token_saving_pct"],
+        full.token_saving_pct or 0.0,
         "here",
-        full["risk"] if full["labelled"] else full["differing_share"],
-        full["accuracy"],
-        full["full_accuracy"],
-        full["labelled"],
+        full.risk if full.labelled else full.differing_share,
+        full.accuracy,
+        full.full_accuracy,
+        full.labelled,
         "questions of this run",
         unit=DECODED,
-        loss="lost" if full["labelled"] else "differs",
+        loss="lost" if full.labelled else "differs",
     )
 
 
-def run_headline(document: Document) -> str:
+def run_headline(summary: AnswerSummary) -> str:
     """First line of `run`: against full thinking where that was answered too."""
-    full, count = document["full"], document["questions"]
+    full, count = summary.full, summary.questions
     asked = f"{count} question" if count == 1 else f"{count} questions"
-    if document["kind"] == "full-budget":
+    if summary.kind == "full-budget":
         return f"Answered {asked} with full thinking: this policy never stops early."
-    if full is None or full["token_saving_pct"] is None:
-        return f"Answered {asked}, {share(document['stopped_share'])} of them stopped early."
-    time = full["time_saving_pct"]
+    if full is None or full.token_saving_pct is None:
+        return f"Answered {asked}, {share(summary.stopped_share)} of them stopped early."
+    time = full.time_saving_pct
     timed = ""
     if time is not None:
         verb = "Time: " + (f"{percent(time)} less" if time >= 0 else f"{percent(-time)} more")
-        timed = f" {verb} for {full['timed_questions']} questions."
+        timed = f" {verb} for {full.timed_questions} questions."
     return sentence(run_effect(full)) + timed

@@ -1,6 +1,7 @@
 """Answering with a policy: a workload at once, or the requests of a chat server."""
 
 __all__ = [
-    "answering", "audit_log", "audits", "engine", "gateway", "monitored", "monitoring",
+    "answer_summary", "answering", "audit_log", "audits", "engine", "gateway", "monitored",
+    "monitoring",
     "policy_files", "profiling", "server_profile", "totals", "vllm", "watch_settings"
 ]  # fmt: skip

@@ -34,8 +34,9 @@ class Agreement:
     questions: int
     """Questions that were answered and are in the run."""
     differing_stops: int
+    """Questions that stop elsewhere."""
     differing_answers: int
-    """Normal forms of the replies that differ."""
+    """Questions with another answer, in normal form."""
     examples: tuple[str, ...]
     """Ids of the first questions that stop elsewhere."""
 

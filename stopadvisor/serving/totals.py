@@ -22,16 +22,15 @@ class Depth:
     """Replies that were stopped at similar depth, and those of them that go on reasoning."""
 
     least: int
-    """Thinking tokens at the stop."""
+    """Thinking tokens at the stop, at least."""
     most: int | None
-    """None for the last group, which has no end."""
+    """At most; null for the last group, which has no end."""
     stopped: int
+    """Replies that were stopped there."""
     escaped: int
-
-    @property
-    def share(self) -> float:
-        """Share of these that go on reasoning."""
-        return self.escaped / self.stopped
+    """Those of them that go on reasoning."""
+    share: float
+    """Their share."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,7 @@ class Escapes:
     """Replies in which reasoning goes on after the forced close."""
 
     replies: int
+    """Stopped replies in which reasoning goes on after the forced close."""
     tokens: int
     """Their reasoning, which is counted with their visible answers, or with their probes."""
     by_depth: tuple[Depth, ...]
@@ -91,7 +91,7 @@ def _escapes(stopped: Sequence[AnswerRecord]) -> Escapes:
         ]
         if group:
             escaped = sum(line.escaped_tokens > 0 for line in group)
-            groups.append(Depth(least, most, len(group), escaped))
+            groups.append(Depth(least, most, len(group), escaped, escaped / len(group)))
     return Escapes(
         replies=sum(group.escaped for group in groups),
         tokens=sum(line.escaped_tokens for line in stopped),
@@ -111,59 +111,42 @@ class FullComparison:
     """Stopping against full thinking, over the same questions."""
 
     questions: int
+    """Answered both with stopping and without."""
     decoded_tokens: int
+    """Tokens with stopping, those of the probes included."""
     full_decoded_tokens: int
+    """Tokens without."""
     think_tokens: int
+    """Thinking tokens with stopping."""
     full_think_tokens: int
+    """Thinking tokens without."""
     differing: int
     """Stopped questions whose reply is not, in normal form, what full thinking answers; it counts
     where either is empty, or full thinking was cut off."""
+    differing_share: float | None
+    """Their share of the questions."""
+    differing_ci95: tuple[float, float] | None
+    """Its exact interval."""
     labelled: int
-    """Questions with gold; the figures below are about these."""
+    """Questions with gold; what follows, but for the savings, is of these."""
     correct: int
+    """Right with stopping."""
     full_correct: int
+    """Right without."""
     lost: int
-    """Full thinking is right, the reply is wrong."""
-
-    @property
-    def token_saving_pct(self) -> float:
-        """Decoded tokens saved, those of the probes paid."""
-        return _saving(self.decoded_tokens, self.full_decoded_tokens)
-
-    @property
-    def think_saving_pct(self) -> float:
-        """Thinking tokens saved."""
-        return _saving(self.think_tokens, self.full_think_tokens)
-
-    @property
-    def differing_share(self) -> float | None:
-        """Share of the questions that differ; None without any question."""
-        return self.differing / self.questions if self.questions else None
-
-    @property
-    def differing_ci95(self) -> tuple[float, float] | None:
-        """Its exact interval."""
-        return exact_interval(self.differing, self.questions) if self.questions else None
-
-    @property
-    def accuracy(self) -> float | None:
-        """With stopping; None without gold, as what follows."""
-        return self.correct / self.labelled if self.labelled else None
-
-    @property
-    def full_accuracy(self) -> float | None:
-        """Without stopping."""
-        return self.full_correct / self.labelled if self.labelled else None
-
-    @property
-    def risk(self) -> float | None:
-        """Share lost."""
-        return self.lost / self.labelled if self.labelled else None
-
-    @property
-    def risk_ci95(self) -> tuple[float, float] | None:
-        """Exact interval of the share lost."""
-        return exact_interval(self.lost, self.labelled) if self.labelled else None
+    """Right without, wrong with stopping."""
+    token_saving_pct: float | None
+    """Decoded tokens saved, those of the probes paid; null without any question."""
+    think_saving_pct: float | None
+    """Thinking tokens saved."""
+    accuracy: float | None
+    """Accuracy with stopping; null without gold, as what follows."""
+    full_accuracy: float | None
+    """Accuracy without."""
+    risk: float | None
+    """Share lost."""
+    risk_ci95: tuple[float, float] | None
+    """Its exact interval."""
 
 
 def compare(lines: Sequence[AnswerRecord]) -> FullComparison:
@@ -174,17 +157,34 @@ def compare(lines: Sequence[AnswerRecord]) -> FullComparison:
         for line, full in pairs
         if line.correct is not None and full.correct is not None
     ]
+    n, labelled = len(pairs), len(graded)
+    decoded = sum(line.decoded_tokens for line, _ in pairs)
+    full_decoded = sum(full.decoded_tokens for _, full in pairs)
+    think = sum(line.think_tokens for line, _ in pairs)
+    full_think = sum(full.think_tokens for _, full in pairs)
+    differing = sum(_differs(line, full) for line, full in pairs)
+    correct = sum(right for right, _ in graded)
+    full_correct = sum(full for _, full in graded)
+    lost = sum(full and not right for right, full in graded)
     return FullComparison(
-        questions=len(pairs),
-        decoded_tokens=sum(line.decoded_tokens for line, _ in pairs),
-        full_decoded_tokens=sum(full.decoded_tokens for _, full in pairs),
-        think_tokens=sum(line.think_tokens for line, _ in pairs),
-        full_think_tokens=sum(full.think_tokens for _, full in pairs),
-        differing=sum(_differs(line, full) for line, full in pairs),
-        labelled=len(graded),
-        correct=sum(right for right, _ in graded),
-        full_correct=sum(full for _, full in graded),
-        lost=sum(full and not right for right, full in graded),
+        questions=n,
+        decoded_tokens=decoded,
+        full_decoded_tokens=full_decoded,
+        think_tokens=think,
+        full_think_tokens=full_think,
+        differing=differing,
+        differing_share=differing / n if n else None,
+        differing_ci95=exact_interval(differing, n) if n else None,
+        labelled=labelled,
+        correct=correct,
+        full_correct=full_correct,
+        lost=lost,
+        token_saving_pct=_saving(decoded, full_decoded) if n else None,
+        think_saving_pct=_saving(think, full_think) if n else None,
+        accuracy=correct / labelled if labelled else None,
+        full_accuracy=full_correct / labelled if labelled else None,
+        risk=lost / labelled if labelled else None,
+        risk_ci95=exact_interval(lost, labelled) if labelled else None,
     )
 
 

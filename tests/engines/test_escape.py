@@ -20,7 +20,10 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.plan import Check, OnStop, ProbePlan
-from stopadvisor.report.text.run import show_summary
+from stopadvisor.report.screen import draw
+from stopadvisor.report.sheets.run import run_sheet
+from stopadvisor.results import from_document
+from stopadvisor.serving.answer_summary import AnswerSummary
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
 from tests.engines.online_policies import rule
@@ -197,7 +200,7 @@ def test_run_says_how_many_replies_escape_at_which_depth(
     again = json.loads(capsys.readouterr().out)
     assert (again["new"], again["escapes"]["replies"]) == (0, 0)
     screen = StringIO()
-    show_summary(document, screen)
+    draw(run_sheet(from_document(AnswerSummary, document, "run --json")), screen)
     shown = " ".join(screen.getvalue().split())
     assert f"the model reasoned on after 6 stops, for {6 * REASONING} tokens" in shown
     assert "counted above: 6 of 6 stops at 0 to 63 tokens" in shown

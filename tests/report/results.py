@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.certification.verification import CategoryRisk
@@ -14,8 +15,15 @@ from stopadvisor.policy.folder import Promotion
 from stopadvisor.probes.plan import Check
 from stopadvisor.rules.drift import Drift
 from stopadvisor.runs.policy_checks import PolicyCheck
+from stopadvisor.serving.answer_summary import (
+    AgainstProbes,
+    AnswerSummary,
+    MeanTokens,
+    TimedComparison,
+)
+from stopadvisor.serving.totals import Depth, Escapes, FullComparison
 
-__all__ = ["PREFLIGHT", "PROMOTION", "VERIFIED"]
+__all__ = ["ANSWERED", "PREFLIGHT", "PROMOTION", "VERIFIED"]
 
 PREFLIGHT = PreflightReport(
     "warn",
@@ -80,3 +88,48 @@ VERIFIED = CheckedPolicy(
     drift=(Drift("position", 0.3, 0.001, 0.004), Drift("confidence", 0.05, 0.6, 0.6)),
     remarks=(),
 )
+_SPENT: dict[str, Any] = {
+    "decoded_tokens": 51930, "full_decoded_tokens": 78921, "think_tokens": 42660,
+    "full_think_tokens": 71218, "token_saving_pct": 34.2, "think_saving_pct": 40.1,
+}  # fmt: skip
+ANSWERED = AnswerSummary(
+    policy="runs/sums/policy.joblib",
+    digest="1a2b3c4d" * 8,
+    kind="stop",
+    family="learned",
+    workload="my sums.jsonl",
+    model="samples/tiny-reasoner",
+    out="runs/sums-6c815c28.jsonl",
+    setting="6c815c28",
+    on_stop="answer",
+    serving=None,
+    server_saving_pct=2.5,
+    certified=True,
+    alpha=0.15,
+    loss="lost",
+    questions=900,
+    new=900,
+    seconds=16.1,
+    stopped=434,
+    stopped_share=0.482,
+    mean_tokens=MeanTokens(47.4, 7.1, 3.2),
+    escapes=Escapes(
+        18, 2012, (Depth(0, 63, 60, 16, 16 / 60), Depth(4096, None, 531, 2, 2 / 531))
+    ),
+    labelled=900,
+    accuracy=0.84,
+    full=TimedComparison(
+        questions=900, differing=120, differing_share=0.133, differing_ci95=(0.11, 0.16),
+        labelled=900, correct=756, full_correct=829, lost=93, accuracy=0.84, full_accuracy=0.921,
+        risk=0.103, risk_ci95=(0.084, 0.125), timed_questions=900, seconds=16.1, full_seconds=18.1,
+        time_saving_pct=11.0,
+        unmet=FullComparison(
+            questions=194, differing=25, differing_share=0.129, differing_ci95=(0.09, 0.18),
+            labelled=194, correct=163, full_correct=179, lost=20, accuracy=0.84,
+            full_accuracy=0.921, risk=0.103, risk_ci95=(0.064, 0.155), **_SPENT,
+        ),
+        **_SPENT,
+    ),
+    against=AgainstProbes("runs/sums", 900, 2, 0.0022, 1, ("sums-17",)),
+    remarks=(),
+)  # fmt: skip

@@ -20,7 +20,7 @@ from stopadvisor.report.headline import (
 )
 from stopadvisor.report.text.calibrate import expectation, meaning
 from stopadvisor.report.words import why
-from tests.report.results import VERIFIED
+from tests.report.results import ANSWERED, VERIFIED
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
 COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
@@ -28,7 +28,7 @@ OTHER = (
     "; on vLLM's prefix cache it would cost 6% more than full thinking, at a server without a "
     "cache 80% more."
 )
-TIMED = replace(COSTLY, unit="seconds at your SLO", decoded={"kv-fork": 40.1, "prefix-cache": 39.0})
+TIMED = replace(COSTLY, unit="seconds", decoded={"kv-fork": 40.1, "prefix-cache": 39.0})
 GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
 
 
@@ -114,7 +114,7 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
         pytest.param(
             TIMED,
             None,
-            "Saves 40% of the decoded tokens, 16% of the capacity at your SLO for 7.8 points of "
+            "Saves 40% of the decoded tokens, 16% of the capacity for 7.8 points of "
             "accuracy; on vLLM's prefix cache it would cost 6% more than full thinking.",
             id="timed",
         ),
@@ -283,17 +283,16 @@ def test_a_verdict_says_what_its_promise_counts(more: dict[str, Any], said: str)
 
 
 def test_a_run_says_tokens_and_time_against_full_thinking_or_what_it_answered() -> None:
-    full = {
-        "token_saving_pct": 34.2, "risk": 0.103, "accuracy": 0.84, "full_accuracy": 0.921,
-        "labelled": 900, "time_saving_pct": -3.0, "timed_questions": 900,
-    }  # fmt: skip
-    document = {"kind": "stop", "questions": 900, "stopped_share": 0.482, "full": full}
-    assert run_headline(document) == (
+    assert ANSWERED.full is not None
+    slower = replace(ANSWERED.full, time_saving_pct=-3.0)
+    assert run_headline(replace(ANSWERED, full=slower)) == (
         "Decodes 34% fewer tokens for 8.1 points of accuracy. Time: 3.0% more for 900 questions."
     )
-    more = {**document, "full": full | {"token_saving_pct": -4.0, "time_saving_pct": None}}
-    assert run_headline(more) == "Decodes 4% more tokens, and takes 8.1 points of accuracy."
-    alone = {**document, "full": None, "questions": 1}
+    more = replace(ANSWERED.full, token_saving_pct=-4.0, time_saving_pct=None)
+    assert run_headline(replace(ANSWERED, full=more)) == (
+        "Decodes 4% more tokens, and takes 8.1 points of accuracy."
+    )
+    alone = replace(ANSWERED, full=None, questions=1)
     assert run_headline(alone) == "Answered 1 question, 48.2% of them stopped early."
-    never = {**document, "kind": "full-budget"}
+    never = replace(ANSWERED, kind="full-budget")
     assert run_headline(never).endswith("with full thinking: this policy never stops early.")

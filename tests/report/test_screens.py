@@ -12,21 +12,21 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stopadvisor import __version__
 from stopadvisor.cli.main import main
 from stopadvisor.policy.folder import calibration_of
-from stopadvisor.report.headline import run_headline
-from stopadvisor.report.screen import LocaleConsole, Screen
-from stopadvisor.report.text.run import show_summary
+from stopadvisor.report.screen import LocaleConsole, Screen, draw
+from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
 from tests.material import archive_arrays, forget_looks, make_run, write_archive
+from tests.report.results import ANSWERED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ROOT / "tests" / "testdata" / "screens"
@@ -55,36 +55,6 @@ SCREENS = {
     "study": ["study", "frontier", "runs/sums"],
     "import": ["import", "csv", "log.csv", "--map", "question=Q,gold=A", "-o", "mine.jsonl"],
 }
-FIGURES: dict[str, Any] = {
-    "labelled": 900, "full_accuracy": 0.921, "accuracy": 0.84, "risk": 0.103,
-    "risk_ci95": [0.084, 0.125],
-}  # fmt: skip
-SERVED: dict[str, Any] = {
-    "questions": 900, "new": 900, "kind": "stop", "serving": None, "stopped_share": 0.482,
-    "seconds": 16.1, "server_saving_pct": 2.5,
-    "mean_tokens": {"think": 47.4, "probe": 7.1, "visible": 3.2}, "labelled": 900,
-    "escapes": {
-        "replies": 18, "tokens": 2012,
-        "by_depth": [
-            {"least": 0, "most": 63, "stopped": 60, "escaped": 16, "share": 16 / 60},
-            {"least": 4096, "most": None, "stopped": 531, "escaped": 2, "share": 2 / 531},
-        ],
-    },
-    "accuracy": 0.84, "certified": True, "alpha": 0.15, "loss": "lost",
-    "out": "runs/sums-6c815c28.jsonl", "policy": "runs/sums/policy.joblib",
-    "workload": "my sums.jsonl", "model": "samples/tiny-reasoner",
-    "full": {
-        **FIGURES, "token_saving_pct": 34.2, "think_saving_pct": 40.1, "time_saving_pct": 11.0,
-        "seconds": 16.1, "full_seconds": 18.1, "timed_questions": 900,
-        "unmet": {**FIGURES, "labelled": 194, "risk_ci95": [0.064, 0.155]},
-    },
-    "against": {
-        "run": "runs/sums", "questions": 900, "differing_stops": 2,
-        "differing_stops_share": 0.0022, "differing_answers": 1, "examples": ["sums-17"],
-    },
-}  # fmt: skip
-"""A document of `run`, whose engine is too real for a scripted one."""
-SERVED["headline"] = run_headline(SERVED)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +90,7 @@ def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     """A screen as text, without what differs from one time to the next."""
     capsys.readouterr()
     if name == "run":
-        show_summary(SERVED, sys.stdout)
+        draw(run_sheet(ANSWERED), sys.stdout)
     else:
         assert main(SCREENS[name]) in (0, 3)
     text = capsys.readouterr().out
@@ -214,7 +184,7 @@ class Terminal(StringIO):
 
 
 def summary(out: StringIO | TextIOWrapper) -> None:
-    show_summary(SERVED, out)
+    draw(run_sheet(ANSWERED), out)
     screen = Screen(out)
     screen.table("Models", ("name", "share"), [("Qwen/Qwen3-8B", "50%")])
 
@@ -259,7 +229,7 @@ def test_a_long_command_is_broken_on_a_terminal_alone_and_where_shells_join_it(
 
 
 def test_run_sends_nobody_to_a_server_where_the_policy_costs() -> None:
-    show_summary(SERVED | {"server_saving_pct": -5.7}, out := StringIO())
+    draw(run_sheet(replace(ANSWERED, server_saving_pct=-5.7)), out := StringIO())
     assert "stopadvisor serve" not in out.getvalue()
     assert "costs 5.7% more than full thinking" in " ".join(out.getvalue().split())
 

@@ -15,7 +15,8 @@ from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.errors import EngineError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.progress import NullProgress
-from stopadvisor.report.documents.run import run_document
+from stopadvisor.results import to_document
+from stopadvisor.serving.answer_summary import summarise
 from stopadvisor.serving.answering import AnsweredWorkload, AnswerSettings, answer_workload
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_online import engine_at, policy_of
@@ -164,7 +165,7 @@ def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Benc
 
 def test_the_document_says_what_was_found(bench: Bench) -> None:
     found = bench.answer(replace(bench.settings, compare_full=True))
-    document = run_document(found)
+    document = to_document(summarise(found))
     assert (document["questions"], document["new"], document["stopped"]) == (N, N, N)
     assert (document["setting"], document["serving"]) == (found.setting, "resume")
     assert document["full"] is not None

@@ -1,6 +1,3 @@
 """What a command prints for people."""
 
-__all__ = [
-    "assess", "calibrate", "inspect", "policies", "run", "study", "transfer",
-    "written"
-]  # fmt: skip
+__all__ = ["assess", "calibrate", "inspect", "policies", "study", "transfer", "written"]

@@ -1,0 +1,172 @@
+"""The sheet of `run`: what was answered, and what stopping changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stopadvisor.policy.promises import promised
+from stopadvisor.report.headline import change_words, run_effect, run_headline
+from stopadvisor.report.sheet import Fact, Section, Sheet
+from stopadvisor.report.words import (
+    BRACKETS,
+    COMMON_STACK,
+    explained,
+    interval,
+    percent,
+    plural,
+    share,
+    shell_quote,
+)
+from stopadvisor.serving.answer_summary import AgainstProbes, AnswerSummary, TimedComparison
+from stopadvisor.serving.totals import Escapes, FullComparison
+
+__all__ = ["run_sheet"]
+
+_SERVING = {
+    None: f"this machine, by {explained('kv-fork')}",
+    "resume": "a server; thinking was resumed after each probe, which reads it from the prefix "
+    "cache where the server keeps one",
+    "overlap": "a server; thinking streamed on while a probe ran, and was broken off at a stop",
+}
+"""What answered, and what a probe took there, by `serving`."""
+
+
+def run_sheet(summary: AnswerSummary, *, model: str | None = None) -> Sheet:
+    """Return what `run` did.
+
+    Parameters
+    ----------
+    model : str, optional
+        What was loaded, as it was named: a folder has no other name for who serves it.
+    """
+    command, footnote = None, ""
+    policy, workload = map(shell_quote, (summary.policy, summary.workload))
+    if summary.kind == "stop" and summary.full is None:
+        command = f"stopadvisor run {policy} {workload} --compare-full"
+    elif summary.kind == "stop" and (summary.server_saving_pct or 0) < 0:
+        footnote = (
+            "Not to be served as it is: by its own figures this policy costs "
+            f"{percent(-(summary.server_saving_pct or 0))} more than full thinking on vLLM's "
+            f"prefix cache. Assess with `--serving {COMMON_STACK}` for that stack."
+        )
+    elif summary.kind == "stop":
+        # Where a server answered the gateway stands before it, elsewhere vLLM is started.
+        server = f"-- {shell_quote(model or summary.model)}"
+        command = f"stopadvisor serve {policy} {'--upstream URL' if summary.serving else server}"
+    sections = []
+    if summary.full is not None:
+        rows = tuple(_against_full(summary, summary.full))
+        sections.append(Section("Against full thinking, in the same run", rows=rows))
+    if summary.against is not None:
+        title = f"Against the recorded probes of {summary.against.run}"
+        sections.append(Section(title, rows=tuple(_against_run(summary.against))))
+    return Sheet(
+        run_headline(summary),
+        facts=tuple(_facts(summary)),
+        command=command,
+        sections=tuple(sections),
+        footnote=footnote,
+    )
+
+
+def _facts(summary: AnswerSummary) -> Iterator[Fact]:
+    mean = summary.mean_tokens
+    if summary.questions:
+        if summary.full is not None and summary.kind == "stop":
+            count = plural(summary.questions, "question")
+            yield "answered", f"{count}, {share(summary.stopped_share)} of them stopped early"
+        yield (
+            "tokens",
+            f"{mean.think:.1f} thinking, {mean.probe:.1f} probing and "
+            f"{mean.visible:.1f} visible answer per question",
+        )
+    if summary.escapes.replies:
+        yield "escapes", _escapes(summary.escapes)
+    if summary.new:
+        yield "time", f"{summary.seconds:.1f} s for {plural(summary.new, 'new question')}"
+    else:
+        yield "new", "none: all of them had been answered before"
+    if summary.kind == "stop":
+        yield "stack", _SERVING[summary.serving]
+    if summary.labelled:
+        yield "accuracy", f"{share(summary.accuracy)} of {summary.labelled} with gold"
+    if not summary.certified and summary.kind == "stop":
+        yield "promise", "none: the certificate does not cover these answers"
+    yield "answers", summary.out
+
+
+def _escapes(escapes: Escapes) -> str:
+    depths = ", ".join(
+        f"{d.escaped} of {d.stopped}{'' if place else ' stops'} "
+        + (f"from {d.least}" if d.most is None else f"at {d.least} to {d.most}")
+        + (" tokens on" if d.most is None else " tokens")
+        for place, d in enumerate(escapes.by_depth)
+    )
+    return (
+        f"the model reasoned on after {plural(escapes.replies, 'stop')}, for "
+        f"{plural(escapes.tokens, 'token')} that are counted above: {depths}"
+    )
+
+
+def _against_full(summary: AnswerSummary, full: TimedComparison) -> Iterator[Fact]:
+    yield (
+        "tokens",
+        f"{_saved(full.token_saving_pct, 'fewer')} decoded, probes included; "
+        f"{_saved(full.think_saving_pct, 'fewer')} of thinking",
+    )
+    if summary.certified:
+        yield (
+            "measure",
+            "decoded tokens; the saving that `calibrate` states counts prompts and what probes "
+            "read too, at the costs of its stack",
+        )
+    if full.time_saving_pct is not None:
+        yield (
+            "time",
+            f"{_saved(full.time_saving_pct, 'less')}: {full.seconds:.1f} s instead of "
+            f"{full.full_seconds:.1f} s for {plural(full.timed_questions, 'question')}",
+        )
+    promise = ""
+    if summary.certified and summary.alpha is not None:
+        promise = f"; the promise is at most {promised(summary.alpha)}"
+    if summary.loss == "differs" or not full.labelled:
+        yield (
+            "differs",
+            f"{share(full.differing_share)} {interval(full.differing_ci95, 100)} of "
+            f"{full.questions} questions got another reply than full thinking's"
+            + promise
+            * (summary.loss == "differs"),
+        )
+    if full.labelled:
+        change = change_words(run_effect(full))
+        text = f"{share(full.full_accuracy)} -> {share(full.accuracy)}, {change}"
+        yield "accuracy", text
+        promise *= summary.loss != "differs"
+        yield "lost", f"{_lost(full)}: right with full thinking, wrong when stopped{promise}"
+    unmet = full.unmet
+    if unmet.labelled and unmet.labelled != full.labelled:
+        yield "of new", f"{_lost(unmet)} that had no part in choosing or certifying the policy"
+    yield BRACKETS
+
+
+def _saved(saving: float | None, word: str) -> str:
+    if saving is None:
+        return "-"
+    return f"{percent(saving)} {word}" if saving >= 0 else f"{percent(-saving)} more"
+
+
+def _lost(figures: FullComparison) -> str:
+    return (
+        f"{share(figures.risk)} {interval(figures.risk_ci95, 100)} of {figures.labelled} questions"
+    )
+
+
+def _against_run(against: AgainstProbes) -> Iterator[Fact]:
+    yield (
+        "stops",
+        f"{against.differing_stops} of {against.questions} differ "
+        f"({share(against.differing_stops_share)})",
+    )
+    yield "answers", f"{against.differing_answers} differ"
+    if against.examples:
+        yield "such as", ", ".join(against.examples)
