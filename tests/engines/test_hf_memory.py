@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.engines.hf import chunks, early_exit
+from stopadvisor.engines.hf import branch, early_exit
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.rolling import RollingBatch
 from stopadvisor.engines.hf.runner import Runner
@@ -383,7 +383,7 @@ def test_numbers_that_are_none_end_in_one_line(
 def test_a_probe_with_numbers_that_are_none_is_an_error(
     entropy: str, random_engine: HfEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    within, forward = inside(monkeypatch, chunks, "probe_branches"), Runner.forward
+    within, forward = inside(monkeypatch, branch, "probe_branches"), Runner.forward
 
     def spoil(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
         logits = forward(self, ids, *args, **options)

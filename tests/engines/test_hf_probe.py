@@ -17,8 +17,7 @@ from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf import load_engine
-from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
+from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_branches, probe_in_chunks
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.rolling import Limits, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
@@ -43,7 +42,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[Branch]]:
         asked.append(list(branches))
         return probe_branches(runner, kept, branches, *args, **kwargs)
 
-    monkeypatch.setattr("stopadvisor.engines.hf.chunks.probe_branches", spy)
+    monkeypatch.setattr("stopadvisor.engines.hf.branch.probe_branches", spy)
     return asked
 
 

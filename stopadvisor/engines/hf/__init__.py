@@ -14,11 +14,11 @@ from stopadvisor.engines.hf.load import load_engine
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.assemble import wrap
-    from stopadvisor.engines.hf.online import generate
+    from stopadvisor.engines.hf.generation import generate
 
 __all__ = ["generate", "load_engine", "wrap"]
 
-_MODULES = {"generate": "online", "wrap": "assemble"}
+_MODULES = {"generate": "generation", "wrap": "assemble"}
 """Module of each name that needs torch."""
 
 

@@ -2,8 +2,10 @@
 
 Each branch sees its own trace up to its budget, then its own closer, cue and answer, and nothing
 of its neighbours; the prefix is neither copied nor read again.  Every step appends one column per
-branch slot behind the prefix, and the mask says whose column it is.  Slots whose answer is over
-stay until half of them are, then the rest move together.
+branch slot after the prefix, and the mask says whose column it is.  Slots whose answer is over
+stay until half of them are, then the rest move together.  Branches of one trace share its prefix,
+but each has columns, mask and logits of its own: hundreds of them are decoded in chunks, so that
+they take the memory of a few.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import EngineError
 
-__all__ = ["Branch", "probe_branches"]
+__all__ = ["MOST_AT_ONCE", "Branch", "probe_branches", "probe_in_chunks"]
+
+MOST_AT_ONCE = 32
+"""Branches of a trace that are decoded together; more than any usual grid has."""
 
 _STATISTICS_ELEMENTS = 2**26
 """Most logits that are turned into statistics at once: 256 MB in float32."""
@@ -87,6 +92,52 @@ def probe_branches(
         tokens = grid.compact(tokens, ~over)
         logits = grid.extend(tokens)
     return [records.forced(i, top_k is not None) for i in range(len(branches))]
+
+
+def probe_in_chunks(
+    runner: Runner,
+    kept: Kept,
+    branches: Sequence[Branch],
+    suffix_ids: Sequence[int],
+    stops: AnswerStops,
+    *,
+    cap: int,
+    entropy: str = "full",
+    at_once: int = MOST_AT_ONCE,
+) -> list[ForcedAnswer]:
+    """Do as `probe_branches`, with `at_once` branches of each row at most; uses the cache up."""
+    left: dict[int, list[int]] = {}  # by row, its branches that are not decoded yet
+    for number, branch in enumerate(branches):
+        left.setdefault(branch.row, []).append(number)
+    answers: dict[int, ForcedAnswer] = {}
+    present = list(range(len(kept.pads)))  # rows of the cache, under their first numbers
+    while left:
+        rows = sorted(left)
+        last = all(len(numbers) <= at_once for numbers in left.values())
+        if not last and len(rows) < len(present):
+            kept, present = _rows_of(kept, [present.index(row) for row in rows]), rows
+        asked = [number for row in rows for number in left[row][:at_once]]
+        found = probe_branches(
+            runner,
+            kept,
+            [Branch(present.index(branches[n].row), branches[n].tokens) for n in asked],
+            suffix_ids,
+            stops,
+            cap=cap,
+            entropy=entropy,
+            consume=last,
+            tight=not last,
+        )
+        answers.update(zip(asked, found, strict=True))
+        left = {row: numbers[at_once:] for row, numbers in left.items() if numbers[at_once:]}
+    return [answers[number] for number in range(len(branches))]
+
+
+def _rows_of(kept: Kept, rows: Sequence[int]) -> Kept:
+    """Drop all other rows; the cache is changed in place, layer by layer."""
+    index = torch.tensor(rows, device=kept.pads.device)
+    kept.cache.keep(index)
+    return Kept(kept.cache, kept.pads[index], kept.start)
 
 
 class _Grid:

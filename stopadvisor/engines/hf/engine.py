@@ -15,8 +15,7 @@ import torch
 
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import ChatEngine
-from stopadvisor.engines.hf.branch import Branch
-from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
+from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import serve
 from stopadvisor.engines.hf.model import LocalModel, within_memory
 from stopadvisor.engines.hf.rolling import Finished, Limits, RollingBatch, read_traces
