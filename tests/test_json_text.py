@@ -12,10 +12,10 @@ import pytest
 
 from stopadvisor.cli.options import parse_object
 from stopadvisor.collection import probing
-from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import StopAdvisorError
 from stopadvisor.json_text import parse_json
 from stopadvisor.rules.serving_profile import read_serving_profile
+from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import read_assessment, read_calibration
 from stopadvisor.serving.answer_file import AnswerFile
 from stopadvisor.serving.audits import AuditSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.engines.openai.regime import RegimeMeasure
+from stopadvisor.runs.server_regime import RegimeMeasure
 
 __all__ = ["measured_settings", "remark_on_serving"]
 

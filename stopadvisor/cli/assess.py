@@ -32,13 +32,13 @@ from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_graded_by, regrade_run
 from stopadvisor.collection.probing import probe
 from stopadvisor.collection.settings import ProbeSettings
-from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.progress import Progress
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 

@@ -33,7 +33,6 @@ from stopadvisor.cli.options import (
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
-from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key
@@ -46,6 +45,7 @@ from stopadvisor.report.rewrite import refresh_report
 from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.report.text.transfer import show_transfer
 from stopadvisor.report.words import advised_point, percent, share
+from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 

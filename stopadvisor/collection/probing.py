@@ -35,7 +35,6 @@ from stopadvisor.collection.settings import (
     too_few,
 )
 from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
-from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
 from stopadvisor.json_text import parse_json
 from stopadvisor.probes.plan import Check, Engine, ProbePlan
@@ -43,6 +42,7 @@ from stopadvisor.progress import Progress, report_remarks
 from stopadvisor.results import to_document
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
+from stopadvisor.runs.server_regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 

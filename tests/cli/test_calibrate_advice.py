@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.words import whole_percent
 from stopadvisor.runs.look_log import read_log
+from stopadvisor.runs.server_regime import Repeated, classify, write_regime
 from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of, make_run
 
 pytestmark = pytest.mark.slow

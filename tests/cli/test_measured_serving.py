@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai.regime import RegimeMeasure, Repeated, classify, write_regime
+from stopadvisor.runs.server_regime import RegimeMeasure, Repeated, classify, write_regime
 from stopadvisor.runs.sources import Source
 from tests.material import CERTIFY, Call, caller, make_run
 

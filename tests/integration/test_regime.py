@@ -11,7 +11,8 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
-from stopadvisor.engines.openai.regime import RegimeMeasure, measure_regime, read_regime
+from stopadvisor.engines.openai.regime import measure_regime
+from stopadvisor.runs.server_regime import RegimeMeasure, read_regime
 from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]

@@ -18,12 +18,12 @@ from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.schema import RESULTS
-from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.server_regime import Repeated, classify, write_regime
 from tests.goldens import Goldens
 from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive

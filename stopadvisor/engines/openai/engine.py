@@ -26,7 +26,7 @@ from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.openai.checks import server_checks
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.regime import RegimeMeasure, measure_server
+from stopadvisor.engines.openai.regime import measure_server
 from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.engines.raw_trace import raw_trace
 from stopadvisor.policy.frozen import Policy
@@ -34,6 +34,7 @@ from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, po
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import trace_positions
+from stopadvisor.runs.server_regime import RegimeMeasure
 
 __all__ = ["OpenAiEngine"]
 

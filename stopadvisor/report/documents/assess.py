@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult
 from stopadvisor.policy.promises import asked
@@ -24,6 +23,7 @@ from stopadvisor.report.headline import assessed_headline
 from stopadvisor.rules.costs import Serving, ServingCost
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import grid_positions
+from stopadvisor.runs.server_regime import RegimeMeasure
 
 __all__ = [
     "AssessDocument",
