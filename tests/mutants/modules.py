@@ -17,7 +17,6 @@ TESTS: dict[str, str] = {
         "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature"
     ),
     "policy/golden": "policy/test_golden policy/test_frozen",
-    "policy/opcodes": "policy/test_load_limits policy/test_hostile",
     "policy/replay_cost": "policy/test_load_limits",
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",
