@@ -23,7 +23,7 @@ from tests.policy_content import (
 PLAN = {
     "cue": example_content()["probe"]["cue"]["text"],
     "cap": 48,
-    "max_think": 512,
+    "max_think": 4096,
     "prompt_template": example_content()["prompt_template"],
     "sampling": {"greedy": False, "temperature": 0.6},
     "answer_cap": 512,
