@@ -80,7 +80,7 @@ _EXAMPLE: dict[str, Any] = {
     "prompt_template": PROMPT_TEMPLATES["numeric"],
     "chat_template_kwargs": {"enable_thinking": True},
     "sampling": {"greedy": False, "temperature": 0.6, "seed": 0},
-    "max_think": 512,
+    "max_think": 4096,
     "model": {
         "name": IDENTITY["model"],
         "revision": IDENTITY["model_revision"],

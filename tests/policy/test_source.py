@@ -66,7 +66,7 @@ def test_each_version_that_probed_the_run_is_its_own() -> None:
         ({"source": "top-k:20"}, "entropy source 'full', got 'top-k:20'"),
         ({"cue": "\n\nThe answer is"}, "answer cue"),
         ({"cap": 32}, "answer cap 48, got 32"),
-        ({"max_think": 1024}, "thinking cap (max_think) 512, got 1024"),
+        ({"max_think": 1024}, "thinking cap (max_think) 4096, got 1024"),
         ({"prompt_template": "{question}"}, "prompt template"),
         ({"sampling": {"greedy": True, "temperature": None}}, "sampling (greedy) False, got True"),
         ({"sampling": {"greedy": False, "temperature": 1.9}}, "(temperature) 0.6, got 1.9"),
