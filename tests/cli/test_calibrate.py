@@ -129,7 +129,7 @@ def test_json_has_exactly_its_fields(call: Call) -> None:
     policy = load_policy(found["policy"])
     assert list(policy.budgets) == found["schedule"]
     assert policy.family == found["family"]
-    assert policy.content["certificate"] == found["certificate"]
+    assert policy.summary()["certificate"] == found["certificate"]
 
 
 def test_what_is_printed_is_what_is_written_beside_the_policy(call: Call) -> None:

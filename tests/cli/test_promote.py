@@ -163,6 +163,7 @@ def test_diff_names_model_prompts_and_caps(call: Call) -> None:
     content["model"]["revision"] = "another"
     content["probe"]["cue"]["text"] = "Hence:"
     content["max_think"] += 1
+    content["certificate"]["max_think"] += 1
     content["sampling"]["seed"] = 5
     save_policy(build_policy(content), "other.joblib")
     found = answer(call, "inspect", policy_of("15"), "other.joblib")

@@ -80,10 +80,12 @@ def test_all_that_comes_of_it_is_marked(
     code, out, _ = call("calibrate", *CERTIFY, found["run"], "--alpha", "0.15")
     assert code == 0
     (path,) = tmp_path.rglob("policy.joblib")
-    content = load_policy(path).content
+    policy = load_policy(path)
+    content = policy.content
     assert content["model"] is None
     assert content["engine"]["name"] == "simulated"
-    assert content["certificate"]["claim"].endswith("it holds for the simulator alone.")
+    claim = policy.summary()["certificate"]["claim"]
+    assert claim.endswith("it holds for the simulator alone.")
     assert "made from simulated probes" in call("inspect", path)[1]
 
     (tmp_path / "some.jsonl").write_text('{"question": "1+1?", "gold": "2"}\n', encoding="utf-8")

@@ -16,6 +16,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.values import to_plain
 from stopadvisor.printable import printable
 from stopadvisor.report.junit import write_junit
 from stopadvisor.report.words import share
@@ -254,7 +255,9 @@ def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call
 
 
 def rebound(**changes: Any) -> Path:
-    content = load_policy(POLICY).content
+    content = to_plain(load_policy(POLICY).content)
+    if "max_think" in changes:  # the certificate says it a second time
+        content["certificate"]["max_think"] = changes["max_think"]
     save_policy(build_policy({**content, **changes}), "other.joblib")
     return Path("other.joblib")
 
@@ -263,7 +266,7 @@ def rebound(**changes: Any) -> Path:
     ("change", "message"),
     [
         ({"entropy_source": "top-k:20"}, "entropy source"),
-        ({"max_think": 99}, "thinking cap"),
+        ({"max_think": 300}, "thinking cap"),
         ({"prompt_template": "Well: {question}"}, "prompt template"),
         ({"task": "choice"}, "answers task 'choice'"),
     ],

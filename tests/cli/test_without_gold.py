@@ -199,7 +199,8 @@ def test_without_gold_a_promise_on_lost_answers_is_confirmed_or_left_open(
     # The same rule with another promise: what fresh questions say of it is what counts here.
     n = content["certificate"]["n"]
     none_lost = {"losses": 0, "upper": 1 - content["certificate"]["chain_delta"] ** (1 / n)}
-    certificate = {**content["certificate"], **none_lost, "alpha": float(alpha)}
+    promise = {"alpha": float(alpha), "alpha_over_full_accuracy": 2 * float(alpha)}
+    certificate = {**content["certificate"], **none_lost, **promise}
     save_policy(
         build_policy({**content, "certificate": certificate, "expected": None}),
         Path("other.json"),

@@ -135,7 +135,9 @@ def test_what_is_not_covered_is_the_servers_own_answer(
         for name in ("choices", "model"):  # what was cached differs the second time
             assert answer.json[name] == direct.json[name]
         stream = gateway.ask({**body, "stream": True})
-        assert stream.text("content") == direct.json["choices"][0]["message"]["content"]
+        message = direct.json["choices"][0]["message"]
+        for name in ("reasoning", "content"):
+            assert stream.text(name) == (message[name] or "")
 
 
 def running_at(vllm: VllmServer, gateway: RunningGateway) -> float:

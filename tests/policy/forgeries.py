@@ -49,7 +49,7 @@ def _certified(losses: int, n: int, *, chain_delta: float = 0.05, **more: Any) -
     }
     certificate |= {"looks": 1, "looks_elsewhere": 0, "planned_looks": None, "conditional": False}
     certificate |= {"chain_delta": chain_delta, "upper": upper_limit(losses, n, chain_delta)}
-    certificate |= {"alpha_over_full_accuracy": 0.2, "truncated_share": 0.0, "max_think": 512}
+    certificate |= {"alpha_over_full_accuracy": 0.2, "truncated_share": 0.0, "max_think": 4096}
     return certificate | {"differs_upper": upper_limit(losses + 4, n, 0.05)} | more
 
 
