@@ -2,7 +2,9 @@
 
 A result is a frozen dataclass of plain values with a sentence under each field.  Its JSON has the
 field names as keys.  A field whose default is None is optional: it is left out while it is None.
-Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.
+Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.  A class whose
+documents follow another schema than the first names it: ``SCHEMA: ClassVar[int] = 2``, or None for
+documents without a number.
 
 Knows no result.  Only reading a document back and deriving a schema load pydantic, so that printing
 a result, `--help` and the loader of policies do not pay for it.
@@ -36,7 +38,7 @@ Result = TypeVar("Result")
 
 def to_document(result: DataclassInstance) -> dict[str, Any]:
     """Return a result as the JSON object that commands print and runs keep."""
-    return {"schema": SCHEMA, **_plain_fields(result)}
+    return {**_number(type(result)), **_plain_fields(result)}
 
 
 def to_json(result: DataclassInstance, *, indent: int | None = 1) -> str:
@@ -63,6 +65,12 @@ def from_document(kind: type[Result], document: object, where: object) -> Result
         raise ProbeError(
             f"{where}: not a {kind.__name__}: {place}: {first['msg']}, got {first['input']!r:.80}"
         ) from error
+
+
+def _number(kind: type) -> dict[str, int]:
+    """The key that says which schema a document follows."""
+    number = getattr(kind, "SCHEMA", SCHEMA)
+    return {} if number is None else {"schema": number}
 
 
 def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
@@ -109,9 +117,11 @@ def schema_of(kind: type[DataclassInstance]) -> dict[str, Any]:
     # A result that holds others of its own kind is a reference to one of its definitions.
     if "$ref" in schema:
         schema |= schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
-    number = {"const": SCHEMA, "description": "Raised when a program that reads this must change."}
-    schema["properties"] = {"schema": number, **schema["properties"]}
-    schema["required"] = ["schema", *schema.get("required", [])]
+    for number in _number(kind).values():
+        text = "Raised when a program that reads this must change."
+        shown = {"const": number, "description": text}
+        schema["properties"] = {"schema": shown, **schema["properties"]}
+        schema["required"] = ["schema", *schema["required"]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

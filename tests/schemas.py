@@ -20,8 +20,6 @@ from stopadvisor.report.documents.calibrate import CalibrateDocument
 from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.inspect import InspectDocument
-from stopadvisor.report.documents.profile_serving import ProfileServingDocument
-from stopadvisor.report.documents.program import ErrorDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.results import schema_of
 
@@ -34,11 +32,9 @@ DOCUMENTS: dict[str, type] = {
     "calibrate": CalibrateDocument,
     "inspect": InspectDocument,
     "diff": DiffDocument,
-    "profile-serving": ProfileServingDocument,
     "study": StudyDocument,
     "study-all": StudyAllDocument,
     "study-list": StudyListDocument,
-    "error": ErrorDocument,
 }
 """Every document by the name of its schema."""
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import codecs
 import errno
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO, TextIOWrapper
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -26,7 +25,7 @@ from stopadvisor.errors import StopAdvisorError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "LIBRARIES", "CommandEntry", "cli", "main"]
+__all__ = ["COMMANDS", "LIBRARIES", "CommandEntry", "CommandError", "FailedCommand", "cli", "main"]
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
@@ -39,6 +38,28 @@ class CommandEntry:
     module: str
     """Module that holds the click command under the name `command`."""
     help: str
+
+
+@dataclass(frozen=True)
+class CommandError:
+    """Why a command failed."""
+
+    type: str
+    """Its class."""
+    message: str
+    """One line that says what is wrong, and what is required."""
+    exit_code: int
+    """With which the command ended."""
+
+
+@dataclass(frozen=True)
+class FailedCommand:
+    """What any command with `--json` prints where it ends in an error."""
+
+    SCHEMA: ClassVar[None] = None
+
+    error: CommandError
+    """What went wrong."""
 
 
 _HELP = {
@@ -267,15 +288,15 @@ def _as_json_escapes(error: UnicodeError) -> tuple[str, int]:
 
 
 def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
-    from stopadvisor.printable import json_safe, printable
+    from stopadvisor.printable import printable
 
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
-            from stopadvisor.report.documents.program import error_document
+            from stopadvisor.results import to_json
 
-            error = error_document(kind, message, exit_code)
-            text, stream = json_safe(json.dumps(error, ensure_ascii=False)), sys.stdout
+            failed = FailedCommand(CommandError(kind, message, exit_code))
+            text, stream = to_json(failed, indent=None), sys.stdout
         print(text, file=stream, flush=True)
         sys.stdout.flush()
     except OSError:  # nobody reads it, or nothing takes it

@@ -7,10 +7,9 @@ or of a server.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -27,49 +26,22 @@ from stopadvisor.cli.options import (
     COUNT,
     OUTPUT,
     PATH,
-    OutputOptions,
     Parsed,
     declare,
-    emit,
     is_given,
     option,
+    show,
     take,
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.report.documents.profile_serving import serving_profile_document
-from stopadvisor.report.text.written import show_profile
+from stopadvisor.report.sheets.profile_serving import profile_serving_sheet
+from stopadvisor.results import to_document
 from stopadvisor.runs.storage import check_writable, write_json_atomically
 from stopadvisor.serving.profiling import ProfileSettings, profile
 from stopadvisor.serving.server_profile import measure_server
 
-__all__ = ["ProfileOptions", "command", "run"]
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Which server to measure, if any."""
-
-    engine: str = "hf"
-    base_url: str | None = None
-    api_key_env: str | None = None
-    request_timeout: float = 600.0
-
-    @property
-    def at_server(self) -> bool:
-        """Whether a server is measured, and not a model that is loaded here."""
-        return self.engine != "hf"
-
-
-@dataclass(frozen=True)
-class ProfileOptions:
-    """What to measure on which model, and where to put it."""
-
-    settings: ProfileSettings = field(default_factory=ProfileSettings)
-    model: ModelOptions = field(default_factory=ModelOptions)
-    server: ServerOptions = field(default_factory=ServerOptions)
-    out: Path = Path("profile.json")
-    output: OutputOptions = field(default_factory=OutputOptions)
+__all__ = ["command"]
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -86,13 +58,14 @@ _AT_SERVER = (
     _server(
         "--engine",
         type=click.Choice(["hf", "openai", "vllm"]),
-        default=ServerOptions.engine,
+        default="hf",
         help="Load the model here, or measure an OpenAI-compatible server, such as vLLM.",
     ),
     _server("--base-url", metavar="URL", help="The server, such as http://host:8000/v1."),
     API_KEY,
     REQUEST_TIMEOUT,
 )
+_SERVER_ONLY = ("base_url", "api_key_env", "request_timeout")
 _LOCAL_ONLY = (
     *("device", "dtype", "allow_pickle_weights", "think_open", "think_close"),
     *("chat_template_kwargs", "checkpoints", "cap", "max_think"),
@@ -128,7 +101,7 @@ _LOCAL_ONLY = (
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=ProfileOptions.out,
+    default=Path("profile.json"),
     help="The profile's file (JSON).",
 )
 @click.option(
@@ -141,59 +114,53 @@ _LOCAL_ONLY = (
     help="Cut thinking here, or earlier where the context leaves less.",
 )
 @declare(CHAT_TEMPLATE, *OUTPUT)
-def command(**params: Any) -> int:
+def command(
+    engine: str,
+    base_url: str | None,
+    api_key_env: str | None,
+    request_timeout: float,
+    out: Path,
+    *,
+    json: bool,
+    quiet: bool,
+    **params: Any,
+) -> int:
     """Measure what requests and tokens cost in seconds, here or at a server.
 
     With a model that is loaded here also seconds and memory of whole questions: nothing is stopped,
     each thinks to its own end and is probed on the way.
     """
-    server = take(ServerOptions, params)
-    _check(server)
-    if params["questions"] is None and not server.at_server:
+    _check(engine, base_url)
+    if params["questions"] is None and engine == "hf":
         params["questions"] = ProfileSettings.questions
     settings, model = take(ProfileSettings, params), take(ModelOptions, params)
-    output = take(OutputOptions, params)
-    return run(
-        ProfileOptions(settings, model, server, params["out"], output), sys.stdout, sys.stderr
-    )
-
-
-def _check(server: ServerOptions) -> None:
-    """Refuse options that say nothing to what is measured."""
-    names = [*ServerOptions.__dataclass_fields__][1:]
-    if server.at_server:
-        names = list(_LOCAL_ONLY)
-        if server.base_url is None:
-            raise click.UsageError(f"--engine {server.engine} needs --base-url")
-    foreign = next(filter(is_given, names), None)
-    if foreign is not None:
-        other = "hf" if server.at_server else "openai or vllm"
-        raise click.UsageError(
-            f"--{foreign.replace('_', '-')} belongs to --engine {other}, got --engine "
-            f"{server.engine}"
-        )
-
-
-def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
-    """Measure, write and show."""
-    check_writable(options.out.parent)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        if options.server.at_server:
-            server = options.server
-            measured = measure_server(
-                str(server.base_url),
-                str(options.model.model),
-                options.settings,
-                progress,
-                engine=server.engine,
-                api_key_env=server.api_key_env,
-                request_timeout=server.request_timeout,
-            )
+    check_writable(out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        if base_url is None:
+            measured = profile(settings, partial(open_local, model), progress)
         else:
-            measured = profile(options.settings, partial(open_local, options.model), progress)
-    document = serving_profile_document(measured)
-    write_json_atomically(options.out, document)
-    path = str(options.out)
-    emit(document, options.output, out, lambda document, out: show_profile(document, path, out))
+            measured = measure_server(
+                base_url,
+                str(model.model),
+                settings,
+                progress,
+                engine=engine,
+                api_key_env=api_key_env,
+                request_timeout=request_timeout,
+            )
+    write_json_atomically(out, to_document(measured))
+    show(measured, profile_serving_sheet(measured, out), json=json)
     return 0
+
+
+def _check(engine: str, base_url: str | None) -> None:
+    """Refuse options that say nothing to what is measured."""
+    at_server = engine != "hf"
+    if at_server and base_url is None:
+        raise click.UsageError(f"--engine {engine} needs --base-url")
+    other = "hf" if at_server else "openai or vllm"
+    for name in filter(is_given, _LOCAL_ONLY if at_server else _SERVER_ONLY):
+        raise click.UsageError(
+            f"--{name.replace('_', '-')} belongs to --engine {other}, got --engine {engine}"
+        )

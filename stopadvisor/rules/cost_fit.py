@@ -37,9 +37,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class BatchSeconds:
-    """Decoding with so many requests in flight."""
+    """What a decoded token costs while `batch` requests are in flight."""
 
     batch: int
+    """Requests in flight."""
     seconds: float
     """Of a decoded token: of a step, divided by the batch."""
 

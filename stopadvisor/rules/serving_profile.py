@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from stopadvisor.errors import CalibrationError
 from stopadvisor.json_text import parse_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import SECONDS, Weights
 
-__all__ = ["SCHEMA", "PerTokenSeconds", "ProfileRow", "ServingProfile", "read_serving_profile"]
+__all__ = ["PerTokenSeconds", "ProfileRow", "ServingProfile", "read_serving_profile"]
 
-SCHEMA = 2
-_READABLE = (1, SCHEMA)
+_READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,11 @@ class PerTokenSeconds:
     """Seconds that one token of each kind takes."""
 
     prefilled: float
+    """Read for the first time."""
     cached: float
+    """Read from the cache."""
     decoded: float
+    """Generated."""
 
 
 @dataclass(frozen=True)
@@ -37,36 +39,46 @@ class ProfileRow:
     """One measured combination of batch size and number of checkpoints."""
 
     batch: int
+    """Questions at once."""
     checkpoints: int
-    """0: full thinking without any probe."""
+    """Probes of each; 0: full thinking without any."""
     seconds_per_question: float
     """Thinking to its own end, visible answer and all probes included; wall time of a batch
     divided by its questions."""
     std: float | None
-    """Over batches; None with a single one."""
+    """Over batches; null with a single one."""
     peak_memory_gb: float
+    """Of the device."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServingProfile:
     """What `profile-serving` measured."""
 
+    SCHEMA: ClassVar[int] = 2
+
     model: str
+    """What was measured."""
     engine: str
+    """What ran it."""
     device: str
+    """Where: a device, or the server's address."""
     per_token_seconds: PerTokenSeconds
+    """Seconds of a token of each kind."""
     rows: tuple[ProfileRow, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What was measured of whole questions; hf only."""
+    settings: Mapping[str, Any]
     """How it was measured; nothing is computed from it."""
     per_request_seconds: float = 0.0
-    """Of a request, whatever it reads and decodes."""
+    """Seconds of a request, whatever it reads and decodes."""
     round_trip_seconds: float = 0.0
     """From sending a request whose prompt is cached to its first token, on an idle server."""
-    at_batch: int | None = None
-    """Requests in flight for which a decoded token is priced; None: not recorded."""
+    at_batch: int | None
+    """Requests in flight for which a decoded token is priced; null: not recorded."""
     decoded_by_batch: tuple[BatchSeconds, ...] = ()
-    misfit: float | None = None
-    """Relative error of the fit, root mean square; None: nothing was fitted."""
+    """Decoding, by requests in flight."""
+    misfit: float | None
+    """Relative error of the fit, root mean square; null: nothing was fitted."""
 
     @classmethod
     def of_fit(cls, fit: CostFit, **fields: Any) -> ServingProfile:
@@ -95,12 +107,6 @@ class ServingProfile:
             request=self.per_request_seconds,
             round_trip=self.round_trip_seconds / step,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the file holds."""
-        found = asdict(self)
-        found |= {name: list(found[name]) for name in ("rows", "decoded_by_batch")}
-        return {"schema": SCHEMA, **found}
 
     @classmethod
     def from_dict(cls, data: Any, where: str) -> ServingProfile:
@@ -143,7 +149,7 @@ class ServingProfile:
             per_token_seconds=PerTokenSeconds(**rates),
             rows=tuple(_row(row, f"{where}: rows[{i}]") for i, row in enumerate(rows)),
             settings=data.get("settings") or {},
-            **(_fitted(data, where) if data["schema"] != 1 else {}),
+            **_fitted(data, where),
         )
 
 
@@ -166,6 +172,8 @@ def read_serving_profile(path: Path) -> ServingProfile:
 
 def _fitted(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The fields that schema 1 lacks."""
+    if data["schema"] == 1:
+        return {"at_batch": None, "misfit": None}
     batches = data.get("decoded_by_batch")
     if not isinstance(batches, list):
         raise CalibrationError(

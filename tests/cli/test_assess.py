@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.report.text.assess import show_assessment
+from stopadvisor.results import to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
@@ -199,9 +200,9 @@ def timed(request: float, round_trip: float = 0.0) -> Path:
     """A serving profile: a token takes a second, and reading is free."""
     fit = CostFit(request, 0.0, 0.0, (BatchSeconds(1, 1.0),), 0.0)
     profile = ServingProfile.of_fit(
-        fit, model="m", engine="vllm", device="here", round_trip_seconds=round_trip
+        fit, model="m", engine="vllm", device="here", settings={}, round_trip_seconds=round_trip
     )
-    Path("profile.json").write_text(json.dumps(profile.to_dict()), encoding="utf-8")
+    Path("profile.json").write_text(to_json(profile), encoding="utf-8")
     return Path("profile.json")
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from stopadvisor.cli.main import cli, main
 from stopadvisor.errors import CalibrationError
+from stopadvisor.results import to_document
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.serving_profile import ServingProfile, read_serving_profile
@@ -39,14 +40,16 @@ def test_a_profile_becomes_weights_in_seconds(file: Path) -> None:
     profile = read_serving_profile(file)
     assert profile.weights == Weights(1e-5, 1e-7, 0.02, "seconds")
     assert (profile.rows[0].checkpoints, profile.rows[0].std) == (4, 1.992)
-    assert profile.to_dict().items() >= (GOOD | {"schema": 2, "settings": {}}).items()
-    assert ServingProfile.from_dict(profile.to_dict(), "it") == profile
+    assert to_document(profile).items() >= (GOOD | {"schema": 2, "settings": {}}).items()
+    assert ServingProfile.from_dict(to_document(profile), "it") == profile
 
 
 FIT = CostFit(
     2e-3, 3e-5, 1e-6, (BatchSeconds(1, 4e-3), BatchSeconds(8, 1e-3), BatchSeconds(64, 2e-4)), 0.05
 )
-NAMES: dict[str, Any] = {"model": "m", "engine": "vllm", "device": "http://host:8000/v1"}
+NAMES: dict[str, Any] = {
+    "model": "m", "engine": "vllm", "device": "http://host:8000/v1", "settings": {}
+}  # fmt: skip
 
 
 def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
@@ -54,7 +57,7 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
     # At 64 at once a step takes 12.8 ms.
     busy = Weights(3e-5, 1e-6, 2e-4, "seconds", request=2e-3, round_trip=0.016 / 0.0128)
     assert profile.weights == busy
-    assert ServingProfile.from_dict(json.loads(json.dumps(profile.to_dict())), "it") == profile
+    assert ServingProfile.from_dict(json.loads(json.dumps(to_document(profile))), "it") == profile
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_a_damaged_fit_is_refused(change: dict[str, Any], words: str, file: Path) -> None:
-    good = ServingProfile.of_fit(FIT, round_trip_seconds=0.016, **NAMES).to_dict()
+    good = to_document(ServingProfile.of_fit(FIT, round_trip_seconds=0.016, **NAMES))
     file.write_text(json.dumps(good | change), encoding="utf-8")
     with pytest.raises(CalibrationError, match=words):
         read_serving_profile(file)

@@ -20,6 +20,7 @@ from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.schema import RESULTS
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.report.documents.inspect import policy_document
+from stopadvisor.results import to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
@@ -107,9 +108,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_archive(root / "raw.npz")
     fit = CostFit(0.01, 1e-4, 1e-5, (BatchSeconds(8, 0.01),), 0.0)
     profile = ServingProfile.of_fit(
-        fit, model="m", engine="vllm", device="here", round_trip_seconds=0.1
-    ).to_dict()
-    (root / "profile.json").write_text(json.dumps(profile), encoding="utf-8")
+        fit, model="m", engine="vllm", device="here", settings={}, round_trip_seconds=0.1
+    )
+    (root / "profile.json").write_text(to_json(profile), encoding="utf-8")
     return root
 
 

@@ -1,3 +1,5 @@
 """A module a result: one function takes the typed result and returns its sheet."""
 
-__all__ = ["files", "label", "monitor", "plan", "preflight", "promote", "run", "verify"]
+__all__ = [
+    "files", "label", "monitor", "plan", "preflight", "profile_serving", "promote", "run", "verify"
+]  # fmt: skip
