@@ -22,6 +22,7 @@ SHORT = {
     "real_picture": "FOLDER/rivals.svg --splits 1",
     "real_runs": "FOLDER/runs",
     "request_overhead": "--rounds 1",
+    "roofline": "",
     "scale": "200",
     "step": "--questions 20",
     "studies": "--questions 120 --only map --only serving",

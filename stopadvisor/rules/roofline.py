@@ -1,0 +1,150 @@
+"""What tokens cost inside an engine, computed from the model and the accelerator.
+
+A step decodes one token for each request in flight.  It reads the weights once and the cache of
+each request, or it multiplies, whichever takes longer; constants add what engines were seen to need
+besides.  `tests/benchmarks/roofline.py` holds these constants against published measurements: most
+lie within a factor of 1.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stopadvisor.errors import CalibrationError
+from stopadvisor.rules.accelerators import Accelerator
+from stopadvisor.rules.model_shape import ModelShape
+
+__all__ = ["DEFAULT_IN_FLIGHT", "PriceSource", "Prices", "Roofline"]
+
+DEFAULT_IN_FLIGHT = 32
+"""Requests in flight where nobody says."""
+_BANDWIDTH, _COMPUTE = 0.75, 0.45
+"""Shares of what the data sheet says that engines reach."""
+_STEP, _STEP_OF_REQUEST, _ALL_REDUCE, _REQUEST = 1.5e-3, 20e-6, 45e-6, 1e-3
+"""Seconds: of a step, of a step for each request, of one exchange between devices (two a layer), of
+taking in a request."""
+_FOR_ENGINE = 0.9
+"""Share of the memory that engines take (vLLM's default)."""
+
+PriceSource = Literal["measured", "roofline", "bill", "paper"]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What tokens cost, and where that is known from.
+
+    Seconds where measured or computed, money per million tokens of a bill, the paper's weights.
+    """
+
+    source: PriceSource
+    gpu: str | None
+    """Accelerator, and how many of them; None where nothing was computed."""
+    in_flight: int | None
+    """Requests that decode together; None where that is not known."""
+    prefilled: float
+    cached: float
+    """Of a token read back from the cache."""
+    decoded: float
+    """Of a token decoded at a context of `context` tokens."""
+    request: float
+    """Of a request, whatever it reads and decodes."""
+    held: float = 0.0
+    """What a decoded token costs more for each further token of its context."""
+    context: float = 0.0
+    """Tokens of context for which `decoded` holds; 0 where it holds for all."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A model on accelerators of one kind, split by tensor parallelism."""
+
+    model: ModelShape
+    gpu: Accelerator
+    tensor_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tensor_parallel < 1:
+            raise CalibrationError(
+                f"tensor_parallel must be at least 1, got {self.tensor_parallel!r}"
+            )
+
+    @property
+    def _copies(self) -> float:
+        """How often a cached value is kept: heads are copied where devices outnumber them."""
+        return max(1.0, self.tensor_parallel / self.model.heads)
+
+    @property
+    def _byte(self) -> float:
+        """Seconds of reading a byte that all devices share."""
+        return 1 / (_BANDWIDTH * self.gpu.bandwidth * self.tensor_parallel)
+
+    @property
+    def _operation(self) -> float:
+        compute = self.gpu.compute_8bit if self.model.eight_bit else self.gpu.compute
+        return 1 / (_COMPUTE * compute * self.tensor_parallel)
+
+    @property
+    def cached(self) -> float:
+        """Seconds of reading one cached token."""
+        return self.model.cached * self._copies * self._byte
+
+    def most_in_flight(self, context: float) -> int:
+        """Requests of this context whose cache fits beside the weights.
+
+        Raises
+        ------
+        CalibrationError
+            Not even one.
+        """
+        memory = _FOR_ENGINE * self.gpu.memory * self.tensor_parallel
+        each = (self.model.cached * context + self.model.windowed(context)) * self._copies
+        most = int((memory - self.model.held_bytes) / each)
+        if most < 1:
+            raise CalibrationError(
+                f"weights of {self.model.held_bytes / 1e9:.0f} GB and one request of {context:.0f} "
+                f"tokens do not fit on {self.tensor_parallel} x {self.gpu.name}: take more "
+                "(--tensor-parallel) or another (--gpu)"
+            )
+        return most
+
+    def step(self, in_flight: int, context: float) -> float:
+        """Seconds of a step that decodes one token for each of so many requests."""
+        exchange = 2 * self.model.layers * _ALL_REDUCE if self.tensor_parallel > 1 else 0.0
+        work = max(self._reading(in_flight, context), self._multiplying(in_flight))
+        return _STEP + work + _STEP_OF_REQUEST * in_flight + exchange
+
+    def _reading(self, in_flight: int, context: float) -> float:
+        windowed = self.model.windowed(context) * self._copies * self._byte
+        own = in_flight * (context * self.cached + windowed)
+        return self.model.read_bytes(in_flight) * self._byte + own
+
+    def _multiplying(self, in_flight: int) -> float:
+        return 2 * self.model.active * in_flight * self._operation
+
+    def prices(self, context: float, in_flight: int = DEFAULT_IN_FLIGHT) -> Prices:
+        """Prices at a mean context, with as many requests in flight as fit, at most `in_flight`.
+
+        A prefilled token attends to half of that context on average.  Its price is an upper limit:
+        where steps wait for memory, some of its multiplications come free.
+        """
+        if in_flight < 1 or context <= 0:
+            raise CalibrationError(
+                "requests in flight and context must be at least 1, got "
+                f"{in_flight!r} and {context!r}"
+            )
+        here = min(in_flight, self.most_in_flight(context))
+        reads = self._reading(here, context) >= self._multiplying(here)
+        count = "" if self.tensor_parallel == 1 else f"{self.tensor_parallel} x "
+        operations = 2 * self.model.active + self.model.attended * context / 2
+        return Prices(
+            "roofline",
+            count + self.gpu.name,
+            here,
+            operations * self._operation,
+            self.cached,
+            self.step(here, context) / here,
+            _REQUEST,
+            self.cached if reads else 0.0,
+            context,
+        )
