@@ -321,6 +321,10 @@ def _remarks(recording: Recording, cap: int | None) -> list[str]:
         )
     if not any(record.prompt_tokens for record in recording.records):
         found.append("no prompt_tokens: costs leave the prompt out")
+    if recording.positions_are_markers:
+        found.append(
+            "each question was asked at positions of its own: they count as its markers' positions"
+        )
     if recording.entropy_source == "none":
         found.append("no log-probabilities: rules that read them are left out")
     return found

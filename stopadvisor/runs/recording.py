@@ -10,10 +10,11 @@ from __future__ import annotations
 import bisect
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,6 +60,9 @@ class Recording:
     """Labels that were not recorded, and come from gold."""
     grading: Mapping[str, str]
     """What graded the answers, as a manifest holds it."""
+    positions_are_markers: bool = False
+    """No line names `marker_positions`, and each question was asked at positions of its own: those
+    are taken for its markers."""
 
     @property
     def n_ungraded(self) -> int:
@@ -93,7 +97,9 @@ def read_recording(
     `probe_tokens` and, where known, `mean_logprob`, `mean_entropy` (nats) and `markers`.  A label
     may be left out where the line has `gold`, and all of them where it has none.  Optional: `task`,
     `category`, `group`, `sample`, `prompt_tokens`, `marker_positions`, and `key`, `question` or
-    `messages`, which name the question's content; the id names it where they are missing.  Other
+    `messages`, which name the question's content; the id names it where they are missing.  Where no
+    line has `marker_positions` and most positions differ between questions, those are where
+    something in the thinking called for an answer: they count as the markers' positions.  Other
     fields are not looked at, so the lines of a ``probes.jsonl`` can be read as well; their
     `entropy_source` is kept.
 
@@ -121,10 +127,14 @@ def read_recording(
         _Draft.of(_RecordedObject(where, row), source, suffix_tokens, cap) for where, row in rows
     ]
     _check_together(path, drafts)
+    own = _own_positions([draft.record for draft in drafts])
+    if own is not None:
+        drafts = [draft.at_markers(found) for draft, found in zip(drafts, own, strict=True)]
     records, n_graded = _label(drafts, grader)
     recorded = any(draft.has_labels for draft in drafts)
     grading = _LABELS_AS_RECORDED if recorded else dict(grader.identity)
-    return Recording(path, hashlib.sha256(data).hexdigest(), records, n_graded, grading)
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Recording(path, sha256, records, n_graded, grading, own is not None)
 
 
 def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -247,6 +257,16 @@ class _Draft:
             marker_positions=markers,
         )
         return cls(line, record, unlabelled, has_labels)
+
+    def at_markers(self, positions: tuple[int, ...]) -> _Draft:
+        """Return the same line with these positions of markers, counted where it counts none."""
+        counted = (row.get("markers") for row in self.line.fields["checkpoints"])
+        checkpoints = tuple(
+            replace(c, markers=bisect.bisect_left(positions, c.budget)) if given is None else c
+            for c, given in zip(self.record.checkpoints, counted, strict=True)
+        )
+        record = replace(self.record, marker_positions=positions, checkpoints=checkpoints)
+        return replace(self, record=record)
 
 
 def _key(row: dict[str, Any], name: str, where: str) -> str:
@@ -375,6 +395,32 @@ def _check_together(path: Path, drafts: Sequence[_Draft]) -> None:
             )
     if not any(draft.record.checkpoints for draft in drafts):
         raise WorkloadError(f"{path}: field 'checkpoints': expected forced answers, got none")
+
+
+def _own_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]] | None:
+    """Give the positions at which not every question that thinks on was asked.
+
+    Returns
+    -------
+    list of tuple, or None
+        Of each record, in order.  None where `marker_positions` are recorded, and where most
+        positions are shared: a grid, in which some answers may be missing.
+    """
+    if records[0].marker_positions is not None:
+        return None
+    lengths = sorted(record.trace_tokens for record in records)
+    asked = [
+        tuple(c.budget for c in record.checkpoints if c.budget < record.trace_tokens)
+        for record in records
+    ]
+    times = Counter(chain.from_iterable(asked))
+    thinking_on = {p: len(lengths) - bisect.bisect_right(lengths, p) for p in times}
+    n_own = sum(n for p, n in times.items() if n < thinking_on[p])
+    if 2 * n_own <= times.total():
+        return None
+    # Where a single trace thinks on, nobody shares its positions.
+    shared = {p for p, n in times.items() if n == thinking_on[p] > 1}
+    return [tuple(p for p in positions if p not in shared) for positions in asked]
 
 
 def _of_one_key(keys: dict[str, _Draft], draft: _Draft) -> list[tuple[str, _Draft]]:

@@ -71,6 +71,16 @@ def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
     assert err == ""
 
 
+def test_positions_that_differ_between_questions_are_taken_for_markers(call: Call) -> None:
+    lines = [json.loads(line) for line in Path(recorded("r.jsonl", 5)).read_text().splitlines()]
+    for k, row in enumerate(lines):
+        row["checkpoints"] = [row["checkpoints"][0] | {"budget": k + 1}]
+    Path("r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
+    code, _, err = call("import", "probes", "r.jsonl", "-o", "run")
+    assert code == 0
+    assert "each question was asked at positions of its own: they count as its markers'" in err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

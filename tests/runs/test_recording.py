@@ -81,7 +81,8 @@ def test_every_question_keeps_its_own_positions(tmp_path: Path) -> None:
     assert table.natural_tokens is not None
     assert table.natural_tokens.tolist() == [9, 9, 9]
     assert table.categories == ("sums", None, None)
-    assert table.marker_positions is None
+    assert table.marker_positions is not None
+    assert table.marker_positions.tolist() == [[10, 64], [7, 90], [-1, -1]]
 
 
 def test_uncertainty_is_kept_where_it_was_recorded(tmp_path: Path) -> None:
@@ -114,6 +115,43 @@ def test_markers_are_counted_from_their_positions(tmp_path: Path) -> None:
     assert table.markers.tolist() == [[1.0, 3.0], [2.5, 0.0]]  # before token 10 lies that of 5
     assert table.marker_positions is not None
     assert table.marker_positions.tolist() == [[5, 10, 11], [-1, -1, -1]]
+
+
+def test_positions_of_each_questions_own_are_those_of_its_markers(tmp_path: Path) -> None:
+    """With `marker_positions` the same records would come out."""
+    places = {"a": [5, 10, 64], "b": [7, 10, 90], "c": [10, 99]}
+    bare, named = (
+        [
+            line(name, checkpoints=[probe(p) for p in found], marker_positions=markers)
+            for name, found in places.items()
+            for markers in [[p for p in found if p != 10] if known else None]
+        ]
+        for known in (False, True)
+    )
+    taken, told = read(tmp_path, *bare), read(tmp_path, *named)
+    assert taken.records == told.records
+    assert (taken.positions_are_markers, told.positions_are_markers) == (True, False)
+    assert [r.marker_positions for r in taken.records] == [(5, 64), (7, 90), (99,)]
+
+
+@pytest.mark.parametrize(
+    "missing", [None, 64], ids=["each is asked while it thinks", "one answer is missing"]
+)
+def test_a_grid_is_none(tmp_path: Path, missing: int | None) -> None:
+    lengths = {"a": 100, "b": 70, "c": 60, "d": 30}
+    rows = [
+        line(
+            name,
+            trace_tokens=length,
+            checkpoints=[
+                probe(p) for p in (10, 20, 64, 90) if p < length and (name, p) != ("a", missing)
+            ],
+        )
+        for name, length in lengths.items()
+    ]
+    taken = read(tmp_path, *rows)
+    assert not taken.positions_are_markers
+    assert {record.marker_positions for record in taken.records} == {None}
 
 
 def test_what_followed_an_answer_in_open_thinking_is_kept(tmp_path: Path) -> None:
