@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import read_assessment, read_calibration
 from stopadvisor.serving.answer_file import AnswerFile
 from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.studies import cues
 from stopadvisor.workload.imports.lm_eval import read_lm_eval
 from stopadvisor.workload.imports.logged import LogOptions
 from stopadvisor.workload.lines import read_rows
@@ -45,9 +43,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "assessment.json": lambda file: read_assessment(file.parent),
     "serving.json": lambda file: read_regime(file.parent),
     "preflight.json": probing._passed,
-    "preflight.json of a study": lambda file: cues._agreement(
-        cast(Any, SimpleNamespace(folder=file.parent))
-    ),
     "answers.jsonl": _answers,
     "profile.json": read_serving_profile,
     "samples_sums.jsonl": _lm_eval,

@@ -1,7 +1,7 @@
 """Choose on fit questions only: a rule, its thresholds in testing order, the recommendation."""
 
 __all__ = [
-    "assess", "candidates", "choice", "diagnostics", "evidence", "examples", "frontier",
+    "assess", "choice", "diagnostics", "evidence", "examples", "frontier",
     "grouped", "label_need", "label_plan", "limits", "measured", "probabilities",
     "recommendation", "remarks", "requirements", "sequences", "settings", "signals"
 ]  # fmt: skip

@@ -124,6 +124,11 @@ class RulePeak:
     """Mean thinking tokens per question."""
     stops: IntArray  # (n_questions,)
 
+    @property
+    def spelled(self) -> str:
+        """Its threshold, or both numbers, as text."""
+        return ", ".join(f"{value:g}" for value in self.settings)
+
 
 def pair_peak(
     family: str,

@@ -1,7 +1,7 @@
 """The studies by name: what each is about, what it needs, and the module that is loaded for it.
 
-A study's module is imported when the study runs, so that listing them costs nothing.  Knows no
-command line.
+A module has an `OUTLINE` and either `rows`, of one run's view, or `run`, of all sources.  It is
+imported when the study runs, so that listing them costs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from importlib import import_module
 
 from stopadvisor.errors import StudyError
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.study import Study, StudyOptions, StudyResult
+from stopadvisor.studies.runner import study_each
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["STUDIES", "StudyEntry", "run_study"]
 
@@ -61,7 +62,7 @@ STUDIES: Mapping[str, StudyEntry] = {
     "calibration": StudyEntry(
         "Calibration of the scores as probabilities: ECE, Brier score, reliability."
     ),
-    "calibration-size": StudyEntry("What is certified with fewer, or more, calibration questions."),
+    "calibration-size": StudyEntry("What is certified with fewer calibration questions."),
     "transfer": StudyEntry(
         "A rule of one run on another: zero-shot, target-calibrated, target-trained.",
         2,
@@ -80,7 +81,7 @@ STUDIES: Mapping[str, StudyEntry] = {
         "Lost questions, wins and overhead failures, with their trajectories.",
         options={"cases": "N: questions shown of each case, 5 by default"},
     ),
-    "serving": StudyEntry("Savings under each serving regime, break-even and prices."),
+    "serving": StudyEntry("Savings under each serving regime, and where they end."),
     "map": StudyEntry(
         "One row a run: profile, regime, verdict and savings.",
         options={"paper": "1 (the paper's 18 settings beside one's own)"},
@@ -105,8 +106,10 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
             known = ", ".join(entry.options) or "none"
             raise StudyError(f"study {name} has no option {option!r}; its own options: {known}")
     module = import_module(f"stopadvisor.studies.{name.replace('-', '_')}")
-    study: Study = module.run
-    found = study(sources, options)
+    if hasattr(module, "rows"):
+        found = study_each(module.OUTLINE, sources, options, module.rows)
+    else:
+        found = module.run(sources, options)
     simulated = [source.folder.name for source in sources if source.simulated]
     if not simulated:
         return found

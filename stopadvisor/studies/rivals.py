@@ -20,9 +20,8 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.access import View, basis_remarks, labels, view
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import study_settings
-from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends
-from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.runner import study_settings
+from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
 from stopadvisor.studies.trial import Trial, draw_split
 
 __all__ = ["OURS", "OUTLINE", "AppliedRule", "certified", "run"]
@@ -40,32 +39,23 @@ _FIT, _CALIBRATION = 0.32, 0.48
 _SPLITS = "30"
 
 
-class _Rival(
-    RunRow,
-    table="savings",
-    title="Net saving at equal certified risk, α = {alpha:g}, {serving}, {splits} splits",
-    note="on held-out questions; intervals resample questions; uncut: without traces cut off at "
-    "the cap; stops: share of the splits in which something was certified; ahead: StopAdvisor's "
-    "saving minus this rule's, on the same questions",
-):
-    rule: str = column("Rule")
-    saving_pct: float = column("Saves", "%")
-    saving_ci: Ends = ends("95 % CI", "%")
-    uncut_saving_pct: float = column("Uncut", "%")
-    lost: float = column("Lost", "share")
-    stops: float = column("Stops", "share")
-    ahead_pp: float | None = column("Ahead", "pp")
-    ahead_ci: Ends = ends("95 % CI", "pp")
-
-
-OUTLINE = Outline("rivals", "", (_Rival,), protocols=("deploy",), defaults={"splits": _SPLITS})
+# fmt: off
+_SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}, {serving}, "
+    "{splits} splits", "on held-out questions; intervals resample questions; uncut: without traces "
+    "cut off at the cap; stops: share of the splits in which something was certified; ahead: "
+    "StopAdvisor's saving minus this rule's, on the same questions", run="Run", rule="Rule",
+    saving_pct=("Saves", "%"), saving_ci=("95 % CI", "%"), uncut_saving_pct=("Uncut", "%"),
+    lost=("Lost", "share"), stops=("Stops", "share"), ahead_pp=("Ahead", "pp"),
+    ahead_ci=("95 % CI", "pp"))
+# fmt: on
+OUTLINE = Outline("rivals", "", (_SAVINGS,), protocols=("deploy",), defaults={"splits": _SPLITS})
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Compare the rules on each source."""
     views = [view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
     n_splits = _n_splits(options)
-    settings = replace(study_settings(options, boosted=True), allow_truncated=True)
+    settings = replace(study_settings(options), allow_truncated=True)
     found: list[Row | str] = []
     for each in views:
         if each.table.graded_by == "agreement":
@@ -152,11 +142,8 @@ def _rows(each: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
             try:
                 choice = choose(fit, n_calibration, own)
                 outcomes[name].append(certified(choice, table, split.calibration))
-            except NothingToChoose as error:
-                reasons[name] = str(error)
-                outcomes[name].append(_full_thinking(table, settings))
             except CalibrationError as error:
-                if name == OURS:
+                if name == OURS and not isinstance(error, NothingToChoose):
                     raise StudyError(f"{each.label}: {error}") from error
                 reasons[name] = str(error)
                 outcomes[name].append(_full_thinking(table, settings))
@@ -180,10 +167,10 @@ def _one_a_group(table: OpenQuestions) -> OpenQuestions:
     return table.take(np.array(sorted(first.values())))
 
 
-def _row(label: str, name: str, trial: Trial) -> _Rival:
+def _row(label: str, name: str, trial: Trial) -> Row:
     saving = trial.saving(name)
     ahead = None if name == OURS else trial.saving(OURS, name)
-    return _Rival(
+    return _SAVINGS.row(
         run=label,
         rule=name,
         saving_pct=saving.mean,

@@ -1,16 +1,14 @@
-"""Study `schedules`: what fewer, or other, checkpoints keep of the gain and of the saving.
+"""Study `schedules`: what fewer, or other, checkpoints keep of the gain.
 
 Paper, Appendix "Checkpoint Schedule Sweep" and Figure "Deployment sensitivity": peak gain, its
 retention, and the most that probing can cost.  A schedule is laid over what was probed: its budgets
 are scaled to the last probed one, and each takes the nearest probed budget, which the table names.
-The paper's protocol reads the gain against fixed budgets at every probed checkpoint, the same
-baseline for all schedules; the deploy protocol compares at equal risk and counts recorded tokens.
+The gain is read against fixed budgets at every probed checkpoint, the same for all schedules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy.special import expit
@@ -20,71 +18,23 @@ from stopadvisor.constants import PAPER_SCHEDULES, PROBE_CAP
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.peaks import fixed_budgets, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.costs import serving_costs
 from stopadvisor.rules.features import feature_array
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.access import View
-from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import (
-    DeployProtocol,
-    paper_setting,
-    paper_views,
-    study_both,
-    with_gold,
-)
-from stopadvisor.studies.rows import Outline, Row, RunRow, column
-from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.runner import paper_setting
+from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
 
-__all__ = ["OUTLINE", "nearest_columns", "run"]
+__all__ = ["OUTLINE", "nearest_columns", "rows"]
 
-_PROBED = "as probed"
-
-
-class _Schedule(RunRow, table="schedules", title="Budgets asked and probed"):
-    schedule: str = column("Schedule")
-    asked: str = column("Asked")
-    probed: str = column("Nearest probed")
-
-
-class _SchedulesGain(
-    RunRow,
-    table="gain",
-    title="Peak gain of the learned rule",
-    note="against fixed budgets at all probed checkpoints; overhead is the paper's cap for each "
-    "checkpoint",
-):
-    schedule: str = column("Schedule")
-    checkpoints: int = column("Checkpoints")
-    peak_gain: float | None = column("Peak gain")
-    retention_pct: float | None = column("Retention", "%")
-    max_overhead: int = column("Max overhead", "tokens")
-
-
-class _SchedulesSaving(
-    RunRow,
-    table="saving",
-    title="Net saving on fit questions at equal risk, {serving}",
-    note="the cheapest rule of each schedule, beside that of all checkpoints; probes and recorded "
-    "tokens are per request",
-):
-    schedule: str = column("Schedule")
-    checkpoints: int = column("Checkpoints")
-    family: str | None = column("Rule")
-    fit_risk: float | None = column("Risk (fit)", "share", of="risk")
-    fit_saving_pct: float | None = column("Saves (fit)", "%", of="saving_pct")
-    retention_pct: float | None = column("Retention", "%")
-    difference_pp: float | None = column("Differs by", "pp")
-    probes: float | None = column("Probes")
-    probe_tokens: float | None = column("Probe tokens", "tokens")
-
-
-OUTLINE = Outline(
-    "schedules",
-    'Appendix "Checkpoint Schedule Sweep"',
-    (_Schedule, _SchedulesGain, _SchedulesSaving),
-)
+# fmt: off
+_ASKED = layout("schedules", "Budgets asked and probed",
+    run="Run", schedule="Schedule", asked="Asked", probed="Nearest probed")
+_GAIN = layout("gain", "Peak gain of the learned rule", "against fixed budgets at all probed "
+    "checkpoints; overhead is the paper's cap for each checkpoint",
+    run="Run", schedule="Schedule", checkpoints="Checkpoints", peak_gain="Peak gain",
+    retention_pct=("Retention", "%"), max_overhead=("Max overhead", "tokens"))
+# fmt: on
+OUTLINE = Outline("schedules", 'Appendix "Checkpoint Schedule Sweep"', (_ASKED, _GAIN))
 
 
 def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ...]:
@@ -93,105 +43,39 @@ def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ..
     Of two equally near the smaller budget is taken; a column counts once.
     """
     wanted = np.asarray(schedule) * (budgets[-1] / schedule[-1])
-    nearest = np.abs(budgets[None, :] - wanted[:, None]).argmin(axis=1)
-    return tuple(np.unique(nearest).tolist())
+    return tuple(np.unique(np.abs(budgets - wanted[:, None]).argmin(axis=1)).tolist())
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Peak gain and net saving of the paper's schedules."""
-    found = study_both(OUTLINE, sources, options, _paper_rows, _savings)
-    inexact = [remark for view in paper_views(with_gold(sources)) for remark in _inexact(view)]
-    return replace(found, remarks=(*found.remarks, *inexact))
+def rows(view: View, options: StudyOptions) -> Iterator[Row | str]:
+    """Peak gain of the paper's schedules."""
+    setting, budgets, run = paper_setting(view), view.table.budgets, view.label
+    every = tuple(range(budgets.size))
+    asked = {"as probed": tuple(budgets.tolist()), **PAPER_SCHEDULES}
+    laid = {name: nearest_columns(budgets, s) for name, s in PAPER_SCHEDULES.items()}
+    laid = {"as probed": every, **laid}
+    # Different schedules may stand on the same probed budgets.
+    gains = {columns: _peak_gain(view, setting, columns) for columns in set(laid.values())}
+    whole = gains[every]
+    for name, columns in laid.items():
+        words = [" ".join(map(str, each)) for each in (asked[name], budgets[list(columns)])]
+        yield _ASKED.row(run=run, schedule=name, asked=words[0], probed=words[1])
+        gain, n = gains[columns], len(columns)
+        kept = None if gain is None or not whole or whole < 0 else 100 * gain / whole
+        yield _GAIN.row(run=run, schedule=name, checkpoints=n, peak_gain=gain, retention_pct=kept,
+            max_overhead=PROBE_CAP * n)  # fmt: skip
+    if missed := [n for n, s in PAPER_SCHEDULES.items() if not {*budgets.tolist()} >= {*s}]:
+        nearest = "stand on the nearest probed budgets, scaled to the last one"
+        yield f"{run}: {', '.join(missed)} {nearest} ({int(budgets[-1])})"
 
 
-def _schedules(budgets: IntArray) -> Mapping[str, tuple[int, ...]]:
-    found = {_PROBED: tuple(range(budgets.size))}
-    return found | {n: nearest_columns(budgets, s) for n, s in PAPER_SCHEDULES.items()}
-
-
-def _spelled(budgets: Sequence[int] | IntArray) -> str:
-    return " ".join(str(int(b)) for b in budgets)
-
-
-def _peak_gain(table: ProbeTable, setting: PaperSetting, columns: tuple[int, ...]) -> float | None:
-    """Peak gain of the rule that is fitted on these checkpoints and probes nowhere else.
-
-    None where their answers are all right or all wrong, so that nothing can be learned there.
-    """
+def _peak_gain(view: View, setting: PaperSetting, columns: tuple[int, ...]) -> float | None:
+    """Of a rule that is fitted and probes here alone; None where all answers are equally right."""
     index = list(columns)
     correct, thinking = setting.correct[:, index], setting.costs.thinking[:, index]
-    folds = paper_folds(table.n_questions)
+    folds, features = paper_folds(len(correct)), feature_array(view.table, columns)
     try:
-        scores = expit(out_of_fold(feature_array(table, columns), correct, folds, solver="lbfgs"))
+        scores = expit(out_of_fold(features, correct, folds, solver="lbfgs"))
     except CalibrationError:
         return None
     thresholds = peak_thresholds("learned", scores)
     return peak(scores, thinking, correct, thresholds, fixed_budgets(setting)).gain
-
-
-def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
-    setting = paper_setting(view)
-    budgets = view.table.budgets
-    schedules = _schedules(budgets)
-    # Different schedules may stand on the same probed budgets.
-    gains = {c: _peak_gain(view.table, setting, c) for c in set(schedules.values())}
-    whole = gains[schedules[_PROBED]]
-    for name, columns in schedules.items():
-        used, gain = _spelled(budgets[list(columns)]), gains[columns]
-        asked = PAPER_SCHEDULES.get(name)
-        yield _Schedule(view.label, name, used if asked is None else _spelled(asked), used)
-        yield _SchedulesGain(
-            run=view.label,
-            schedule=name,
-            checkpoints=len(columns),
-            peak_gain=gain,
-            retention_pct=None if gain is None or not whole or whole < 0 else 100 * gain / whole,
-            max_overhead=PROBE_CAP * len(columns),
-        )
-
-
-def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_SchedulesSaving]:
-    table, settings = deploy.fit.table, deploy.settings
-    whole: float | None = None
-    for name, columns in _schedules(table.budgets).items():
-        at = GridSchedule(tuple(table.budgets[list(columns)].tolist()))
-        found = deploy.cheapest(deploy.sequences(at))
-        names = {"run": deploy.label, "schedule": name, "checkpoints": len(columns)}
-        if found is None:
-            yield _SchedulesSaving.of(None, **names)
-            continue
-        sequence, limit = found
-        saving = limit.saving_pct
-        if name == _PROBED:
-            whole = saving
-        stops = sequence.curve.stops(limit.index)
-        live = ~table.ended[:, list(columns)]
-        asked = live & (np.arange(len(columns)) <= stops[:, None])
-        tokens = np.where(asked, table.probe_tokens[:, list(columns)], 0.0).sum(axis=1).mean()
-        cost = serving_costs(
-            sequence.view,
-            stops,
-            settings.weights,
-            cache_block=settings.cache_block,
-            asking=sequence.scorer.asking,
-        )
-        yield _SchedulesSaving.of(
-            limit,
-            **names,
-            family=sequence.scorer.family,
-            retention_pct=100 * saving / whole if whole is not None and whole > 0 else None,
-            difference_pp=saving - whole if whole is not None else None,
-            probes=cost[0].probes,
-            probe_tokens=float(tokens),
-        )
-
-
-def _inexact(view: View) -> Iterator[str]:
-    """Say which schedules name budgets that the source was not probed at."""
-    probed = set(view.table.budgets.tolist())
-    missed = [name for name, s in PAPER_SCHEDULES.items() if not probed.issuperset(s)]
-    if missed:
-        yield (
-            f"{view.label}: {', '.join(missed)} stand on the nearest probed budgets, scaled "
-            f"to the last one ({int(view.table.budgets[-1])})"
-        )

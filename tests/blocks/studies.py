@@ -5,8 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from stopadvisor.studies.registry import STUDIES
-from stopadvisor.studies.rows import Outline, columns
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.study import Outline, StudyOptions
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS"]
@@ -31,11 +30,9 @@ def _tables() -> str:
         outline = _outline(name)
         rows = [
             (
-                f"`{kind.table}`",
+                f"`{kind.name}`",
                 outline.title(kind, StudyOptions()),
-                ", ".join(
-                    f"`{c.name}`" + (f" ({c.unit})" if c.unit else "") for c in columns(kind)
-                ),
+                ", ".join(f"`{c.name}`" + (f" ({c.unit})" if c.unit else "") for c in kind.columns),
             )
             for kind in outline.tables
         ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.study import Cell, Study, StudyOptions, StudyResult
+from stopadvisor.studies.registry import run_study
+from stopadvisor.studies.study import Cell, StudyOptions, StudyResult
 
 NAMES = ["mixed", "early"]
 QUICK = StudyOptions(resamples=400)
@@ -17,7 +19,13 @@ Archive = Callable[[str], Source]
 """The paper's archive of this name."""
 Sums = Callable[[int], Source]
 """A run of so many sums, which nobody may change or open."""
+Study = Callable[[Sequence[Source], StudyOptions], StudyResult]
 _RESULTS: dict[tuple[Study, tuple[Path, ...], str], StudyResult] = {}
+
+
+def study(name: str) -> Study:
+    """A study by its name, as the command runs it."""
+    return partial(run_study, name)
 
 
 def studied(study: Study, sources: Sequence[Source], options: StudyOptions) -> StudyResult:

@@ -12,12 +12,12 @@ from stopadvisor.arrays import FloatArray
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bootstrap import MOST_BLOCKS, resample_counts
 from stopadvisor.studies import calibration
-from stopadvisor.studies.calibration import run
 from stopadvisor.studies.study import StudyOptions
 from tests.material import archive_arrays, write_archive
-from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
+from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import load, scores_of
-from tests.studies.related_runs import probe
+
+run = study("calibration")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,38 +66,6 @@ def test_the_brier_interval_resamples_questions(archive: Archive) -> None:
     assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.001)
 
 
-def test_the_deploy_protocol_counts_live_checkpoints_of_fit_questions(sums: Sums) -> None:
-    source = sums(300)
-    fit = source.part("fit")
-    live = ~fit.ended
-    row = row_of(studied(run, [source], QUICK), "scores", protocol="deploy", score="confidence")
-    assert row["checkpoints"] == live.sum()
-    chance, right = np.exp(fit.mean_logprob[live]), fit.correct[live]
-    assert row["brier"] == pytest.approx(((chance - right) ** 2).mean())
-
-
-def test_traces_of_one_question_are_resampled_together(tmp_path: Path) -> None:
-    source = open_source(probe(tmp_path / "run", 300, samples=3, temperature=0.6))
-    fit = source.part("fit")
-    row = row_of(
-        studied(run, [source], StudyOptions(resamples=4000)),
-        "scores",
-        protocol="deploy",
-        score="confidence",
-    )
-    assert row["questions"] == len(set(fit.keys)) == fit.n_questions // 3
-    squares = np.where(fit.ended, 0.0, (np.exp(fit.mean_logprob) - fit.correct) ** 2)
-    keys = np.array(fit.keys)
-    rows = np.array([np.flatnonzero(keys == key) for key in dict.fromkeys(fit.keys)])
-    rng = np.random.default_rng(1)
-    drawn = []
-    for _ in range(2000):
-        some = rows[rng.integers(0, len(rows), len(rows))].ravel()
-        drawn.append(squares[some].sum() / (~fit.ended[some]).sum())
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.002)
-
-
 @pytest.mark.slow
 def test_many_questions_are_resampled_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +79,7 @@ def test_many_questions_are_resampled_in_blocks(
         return resample_counts(n_units, n_resamples, rng=rng)
 
     monkeypatch.setattr(calibration, "resample_counts", spy)
-    found = calibration.run([source], StudyOptions(resamples=4000))
+    found = run([source], StudyOptions(resamples=4000))
     assert max(sizes) == MOST_BLOCKS
     row = row_of(found, "scores", protocol="paper", score="confidence")
     squares = ((np.exp(arrays["conf_lp"]) - arrays["correct"]) ** 2).mean(axis=1)
@@ -120,13 +88,3 @@ def test_many_questions_are_resampled_in_blocks(
     half = 1.96 * squares.std(ddof=1) / np.sqrt(squares.size)
     assert row["brier_low"] == pytest.approx(squares.mean() - half, abs=0.1 * half)
     assert row["brier_high"] == pytest.approx(squares.mean() + half, abs=0.1 * half)
-
-
-def test_too_few_fit_questions_leave_the_papers_side(tmp_path: Path) -> None:
-    file = write_archive(tmp_path / "raw.npz", **archive_arrays(12))
-    found = run([open_source(file, root=tmp_path)], QUICK)
-    assert {row["protocol"] for row in rows_of(found, "scores")} == {"paper"}
-    assert any(
-        "no rows of the deploy protocol: choosing a rule needs" in remark
-        for remark in found.remarks
-    )

@@ -11,14 +11,13 @@ import pytest
 from stopadvisor.errors import StudyError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.failure_cases import run
-from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.workload.questions import read_workload
 from tests.material import ARCHIVES, make_run
-from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
+from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import load, scores_of, split, stops_of
-from tests.studies.related_runs import probe
+
+run = study("failure-cases")
 
 pytestmark = pytest.mark.slow
 
@@ -68,35 +67,6 @@ def test_cases_are_those_of_the_published_thresholds(name: str, archive: Archive
         assert [r["answer"] for r in steps] == data["ans"][i].tolist()
         assert [r["correct"] for r in steps] == (data["correct"][i] == 1).tolist()
         assert [r["learned_score"] for r in steps] == pytest.approx(data["p_stop"][i].tolist())
-
-
-def test_the_deploy_protocol_counts_what_the_chosen_rules_lose(sums: Sums) -> None:
-    source = sums(500)
-    found = studied(run, [source], StudyOptions(alpha=0.2, extra={"cases": "2"}))
-    deploy = deploy_protocol(source, "run", study_settings(StudyOptions(alpha=0.2)))
-    chosen = deploy.cheapest([s for s in deploy.all_sequences() if s.scorer.is_learned])
-    assert chosen is not None
-    sequence, limit = chosen
-    lost = row_of(found, "counts", protocol="deploy", case="lost-correct")
-    assert lost["questions"] == sequence.losses[limit.index]
-    shown = [
-        (r["protocol"], r["case"]) for r in rows_of(found, "cases") if r["case"] == "lost-correct"
-    ]
-    assert shown.count(("deploy", "lost-correct")) <= 2
-
-
-def test_further_traces_are_no_further_questions(tmp_path: Path) -> None:
-    source = open_source(probe(tmp_path / "run", 300, samples=3, temperature=0.6))
-    found = studied(run, [source], StudyOptions(alpha=0.2, extra={"cases": "500"}))
-    lost = row_of(found, "counts", protocol="deploy", case="lost-correct")
-    assert lost["share"] == pytest.approx(lost["questions"] / source.counts()["fit"])
-    for case in {r["case"] for r in rows_of(found, "cases")}:
-        ids = [
-            r["id"]
-            for r in rows_of(found, "cases")
-            if (r["protocol"], r["case"]) == ("deploy", case)
-        ]
-        assert len(set(ids)) == len(ids)
 
 
 def test_texts_are_the_runs_own(tmp_path: Path) -> None:

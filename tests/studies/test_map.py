@@ -7,15 +7,14 @@ import re
 
 import pytest
 
-from stopadvisor.assessment.assess import assess
-from stopadvisor.assessment.choice import Settings
 from stopadvisor.errors import StudyError
 from stopadvisor.paper.map import PAPER_ROWS
 from stopadvisor.probes.trajectories import TYPES
-from stopadvisor.studies.map import run
 from stopadvisor.studies.study import StudyOptions
 from tests.material import ARCHIVES
-from tests.studies.material import NAMES, Archive, Sums, row_of, rows_of, studied
+from tests.studies.material import NAMES, Archive, row_of, rows_of, studied, study
+
+run = study("map")
 
 pytestmark = pytest.mark.slow
 
@@ -52,22 +51,6 @@ def test_no_difference_is_shown_of_rules_that_are_not_feasible(archive: Archive)
     assert shown == [None] * 3
 
 
-def test_advice_is_that_of_assess(sums: Sums) -> None:
-    source = sums(500)
-    row = row_of(studied(run, [source], StudyOptions(alpha=0.2, resamples=400)), "advice")
-    found = assess(source, Settings(alpha=0.2))
-    assert (row["policy"], row["family"]) == (
-        found.recommendation.policy,
-        found.recommendation.family,
-    )
-    assert row["chance"] == found.choice.probability
-    assert row["evidence"] == found.choice.verdict
-    point = found.choice.learned if row["policy"] == "learned" else found.choice.scalar
-    if row["family"] is not None:
-        assert point is not None
-        assert row["fit_saving_pct"] == point.fit_total_saving_pct
-
-
 def test_the_papers_settings_stand_beside_ones_own_when_asked(archive: Archive) -> None:
     sources = [archive("mixed")]
     alone = studied(run, sources, StudyOptions())
@@ -76,7 +59,6 @@ def test_the_papers_settings_stand_beside_ones_own_when_asked(archive: Archive) 
     origins = [row["origin"] for row in rows_of(both, "summary")]
     assert origins == ["here", *["paper"] * 18]
     assert len(rows_of(both, "profiles")) == 19
-    assert any("at alpha = 0.15, these runs' is not" in remark for remark in both.remarks)
     # The cut-offs of this tool give the paper's profiles the regimes that the paper reports.
     regimes = {row["setting"]: row["regime"] for row in rows_of(both, "profiles")}
     assert regimes["GSM8K Qwen3-32B"] == "learned"

@@ -13,10 +13,12 @@ from scipy.stats import binom
 from stopadvisor.errors import StudyError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.access import view
-from stopadvisor.studies.rivals import OURS, run
+from stopadvisor.studies.rivals import OURS
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.studies.trial import Trial, draw_split
-from tests.studies.material import Sums, row_of, rows_of, studied
+from tests.studies.material import Sums, row_of, rows_of, studied, study
+
+run = study("rivals")
 
 OPTIONS = StudyOptions(alpha=0.2, extra={"splits": "2"})
 

@@ -10,13 +10,13 @@ import pytest
 
 from stopadvisor.constants import PAPER_BUDGETS, PAPER_SCHEDULES
 from stopadvisor.errors import StudyError
-from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.protocols import deploy_protocol, study_settings
-from stopadvisor.studies.schedules import nearest_columns, run
+from stopadvisor.studies.schedules import nearest_columns
 from tests.material import ARCHIVES, BUDGETS, edit_records, make_run
-from tests.studies.material import QUICK, Archive, Sums, row_of, rows_of, studied
+from tests.studies.material import QUICK, Archive, Sums, row_of, studied, study
 from tests.studies.plain import SWEEP, features, load, out_of_fold, stops_of
+
+run = study("schedules")
 
 
 @pytest.mark.parametrize(
@@ -68,31 +68,6 @@ def test_what_was_not_probed_is_said(sums: Sums) -> None:
     assert any("nearest probed budgets, scaled to the last one (96)" in r for r in found.remarks)
 
 
-def test_savings_are_those_of_the_cheapest_rule_within_the_risk(sums: Sums) -> None:
-    source = sums(500)
-    row = row_of(studied(run, [source], QUICK), "saving", schedule="4-linear")
-    deploy = deploy_protocol(source, "run", study_settings(QUICK))
-    table = deploy.fit.table
-    columns = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])
-    at = GridSchedule(tuple(table.budgets[list(columns)].tolist()))
-    chosen = deploy.cheapest(deploy.sequences(at))
-    assert chosen is not None
-    sequence, limit = chosen
-    stops = sequence.curve.stops(limit.index)
-    right = np.column_stack([table.correct_online[:, columns], table.full_correct])
-    lost = table.full_correct & ~right[np.arange(len(stops)), stops]
-    assert row["fit_risk"] == pytest.approx(lost.mean())
-    assert lost.sum() <= deploy.most_losses
-    tokens, probes = 0.0, 0
-    for i, stop in enumerate(stops.tolist()):
-        for j, column in enumerate(columns):
-            if j <= stop and not table.ended[i, column]:
-                tokens += table.probe_tokens[i, column]
-                probes += 1
-    assert row["probe_tokens"] == pytest.approx(tokens / len(stops))
-    assert row["probes"] == pytest.approx(probes / len(stops))
-
-
 def test_a_schedule_without_anything_to_learn_has_no_gain(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", 200)
     taken = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])
@@ -112,11 +87,3 @@ def test_a_run_without_questions_to_show_is_named(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", 60, fractions=(0.0, 0.8, 0.2))
     with pytest.raises(StudyError, match="run: the paper protocol needs at least 10 questions"):
         run([open_source(path)], QUICK)
-
-
-def test_no_rule_within_the_risk_has_no_figures(tmp_path: Path) -> None:
-    # Two calibration questions of five certify nothing.
-    source = open_source(make_run(tmp_path / "run", 60, fractions=(0.9, 0.1, 0.0)))
-    for row in rows_of(run([source], QUICK), "saving"):
-        assert row["family"] is None
-        assert row["fit_saving_pct"] is None

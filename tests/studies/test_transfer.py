@@ -20,12 +20,13 @@ from stopadvisor.errors import StudyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.protocols import study_settings
+from stopadvisor.studies.runner import study_settings
 from stopadvisor.studies.study import StudyOptions
-from stopadvisor.studies.transfer import run
 from tests.material import CERTIFY, forget_looks, make_run
-from tests.studies.material import QUICK, Archive, row_of, rows_of, studied
+from tests.studies.material import QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import SWEEP, gain, load, split
+
+run = study("transfer")
 
 
 @pytest.mark.parametrize(("source", "target"), [("mixed", "early"), ("early", "mixed")])
@@ -83,7 +84,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> None:
     options = StudyOptions(alpha=0.2)
     found = run([open_source(material / name) for name in ("old", "new")], options)
-    target, settings = open_source(material / "new"), study_settings(options, boosted=True)
+    target, settings = open_source(material / "new"), study_settings(options)
     content = load_policy(material / "old" / "policy.joblib").content
     calibration = target.part("calibration").unseal()
     outside = target_view(target).part("calibration").unseal()

@@ -1,0 +1,104 @@
+"""What studies of the paper share: what they may show of a source, and how each one is treated.
+
+Computes no figure of a study, and knows none by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.errors import CalibrationError, StudyError
+from stopadvisor.paper.gain_bootstrap import resample_gains
+from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.runs.access import View, basis_remarks, labels, paper_view, view
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult
+
+__all__ = [
+    "compare_at_risk",
+    "gains_resampled",
+    "paper_setting",
+    "paper_views",
+    "study_each",
+    "study_settings",
+]
+
+
+def study_each(
+    outline: Outline,
+    sources: Sequence[Source],
+    options: StudyOptions,
+    rows: Callable[[View, StudyOptions], Iterable[Row | str]],
+) -> StudyResult:
+    """Run a study that treats each source by itself."""
+    views = paper_views(sources)
+    found = [each for one in views for each in rows(one, options)]
+    return outline.result(found, options, basis_remarks(views))
+
+
+def paper_views(sources: Sequence[Source]) -> list[View]:
+    """What may be shown of each source, as the paper reads it.
+
+    Raises
+    ------
+    StudyError
+        A question that may be shown has no gold.
+    """
+    names = labels(sources)
+    for source, name in zip(sources, names, strict=True):
+        if view(source).table.graded_by != "gold":
+            raise StudyError(
+                f"{name}: the paper's analysis takes gold for every question, and not all of these "
+                "have it"
+            )
+    return [paper_view(source, name) for source, name in zip(sources, names, strict=True)]
+
+
+def paper_setting(view: View) -> PaperSetting:
+    """Scores and costs of a view under the paper's protocol."""
+    try:
+        return PaperSetting.build(view.table)
+    except CalibrationError as error:
+        raise StudyError(f"{view.label}: {error}") from error
+
+
+def compare_at_risk(
+    setting: PaperSetting, options: StudyOptions, *, rivals: Sequence[str] = SCALAR_FAMILIES
+) -> MatchedRisk:
+    """The learned rule against others at the risk asked for, on the paper's 40/60 split."""
+    (found,) = match_risk(
+        setting,
+        *paper_split(len(setting.correct)),
+        alphas=[options.alpha],
+        delta=options.delta,
+        rivals=rivals,
+        n_resamples=options.resamples,
+    )
+    return found
+
+
+def gains_resampled(
+    stops: Mapping[str, IntArray], setting: PaperSetting, options: StudyOptions
+) -> dict[str, FloatArray]:
+    """Resampled gain of rules, thresholds frozen; the same resamples for all."""
+    return resample_gains(
+        stops,
+        setting.costs.thinking,
+        setting.correct,
+        n_resamples=options.resamples,
+        rng=np.random.default_rng(options.seed),
+    )
+
+
+def study_settings(options: StudyOptions) -> Settings:
+    """What the deploy protocol is asked for in studies."""
+    return Settings(
+        alpha=options.alpha,
+        delta=options.delta,
+        serving=options.serving,  # type: ignore[arg-type]  # Settings itself checks it
+    )
