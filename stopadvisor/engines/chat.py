@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +27,8 @@ _SPECIMEN = (
     "Überraschung – 東京は人口1400万人。 Привет, мир! 🙂 <think>don't</think> A) B) ≤ ∑"
 )
 """Split differently by every tokenizer; part of its hash."""
+_CONTEXT = 8
+"""Tokens that a part of a text is decoded after, or more where these do not suffice."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,41 @@ class Chat:
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return ids as text, special tokens left out unless they are asked for."""
         return self.hide(_decode(self.tokenizer, ids, special=special))
+
+    def decode_prefixes(self, ids: Sequence[int], ends: Iterable[int]) -> dict[int, str]:
+        """Return `decode(ids[:end])` for each end, decoding each token a few times in all.
+
+        Notes
+        -----
+        A tokenizer may write a token differently at the beginning of a text, in the middle of a
+        character, or after its neighbours.  So a part is decoded with the tokens before it, and is
+        joined to the text before it where both agree on those tokens; elsewhere the whole prefix is
+        decoded.
+        """
+
+        def text_of(start: int, end: int) -> str:
+            return _decode(self.tokenizer, ids[start:end], special=False)
+
+        texts = {}
+        text, start, whole = "", 0, 0  # of ids[:whole], and where its context starts
+        for end in sorted(set(ends)):
+            context, longer = text_of(start, whole), text_of(start, end)
+            agree = longer.startswith(context)
+            prefix = text + longer[len(context) :] if agree else text_of(0, end)
+            texts[end] = self.hide(prefix)
+            if not prefix.endswith("\N{REPLACEMENT CHARACTER}"):
+                text, start, whole = prefix, self._context(ids[:end], prefix), end
+        return texts
+
+    def _context(self, ids: Sequence[int], text: str) -> int:
+        """Return where the fewest last tokens begin that decode to the end of the text."""
+        n_tokens = _CONTEXT
+        while n_tokens < len(ids):
+            context = _decode(self.tokenizer, ids[-n_tokens:], special=False)
+            if context.strip() and text.endswith(context):
+                return len(ids) - n_tokens
+            n_tokens *= 2
+        return 0
 
     def checks(self, prompts: Sequence[Prompt]) -> list[Check]:
         """Check the markers and the template, as preflight does for every engine that has them."""

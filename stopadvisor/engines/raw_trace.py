@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
-from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.markers import count_markers_of_prefixes
 from stopadvisor.probes.plan import ProbePlan, RawProbe, RawTrace
 from stopadvisor.probes.positions import TracePositions
 
@@ -37,7 +37,8 @@ def raw_trace(
     length share the one at its end.  Visible ones are given by position.
     """
     chat, closer = stops.chat, len(stops.chat.closer.ids)
-    markers = {at: count_markers(chat.decode(ids[:at])) for at in forced}
+    texts = chat.decode_prefixes(ids, [*forced, thinking])
+    markers = dict(zip(texts, count_markers_of_prefixes(texts.values()), strict=True))
 
     def probe(budget: int) -> RawProbe:
         at = min(budget, thinking)
@@ -66,7 +67,7 @@ def raw_trace(
         suffix_tokens=len(chat.suffix_ids(plan.cue)),
         trace_tokens=thinking,
         finish="length" if cut else "stop",
-        thinking=chat.decode(ids[:thinking]),
+        thinking=texts[thinking],
         natural_text=stops.visible_text(ids[thinking + closer :]) if closed else None,
         natural_tokens=len(ids) - thinking if closed else 0,
         probes=tuple(probe(position) for position in positions.probed),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.constants import MARKERS
-from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.markers import count_markers, count_markers_of_prefixes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,14 @@ def test_counts(text: str, count: int) -> None:
 @given(st.lists(st.sampled_from([*MARKERS, "so", "7", "waiting"]), max_size=8))
 def test_words_count_one_each(words: list[str]) -> None:
     assert count_markers(". ".join(words)) == sum(word in MARKERS for word in words)
+
+
+@given(
+    st.lists(st.sampled_from([*MARKERS, " ", "Wait", "er", "hold", "\n", "é", "I made"])), st.data()
+)
+def test_prefixes_are_counted_as_each_would_be_alone(parts: list[str], data: st.DataObject) -> None:
+    text = "".join(parts)
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=10))
+    # Unsorted: a text need not continue the one before it.
+    texts = [text[:cut] for cut in cuts]
+    assert count_markers_of_prefixes(texts) == [count_markers(prefix) for prefix in texts]

@@ -1,0 +1,121 @@
+"""The texts of a trace's prefixes, for every kind of tokenizer, without decoding each one whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders
+from tokenizers.models import BPE, WordPiece
+from transformers import PreTrainedTokenizerFast
+
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.chat import Chat, find_markers
+from stopadvisor.engines.raw_trace import raw_trace
+from stopadvisor.probes.positions import TracePositions
+from tests.engines.tiny import byte_tokenizer, plan
+
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+
+
+def sentencepiece() -> Any:
+    """Blanks are parts of tokens, the first one is dropped, and rare characters are bytes."""
+    words = ("▁wait", "▁Wait", "wait", "▁hold", "▁on", "er", "▁", ",", "\n", *BYTES)
+    backend = Tokenizer(BPE(vocab={t: i for i, t in enumerate(("<eos>", *words))}, merges=[]))
+    replaced = decoders.Replace("▁", " ")
+    backend.decoder = decoders.Sequence(
+        [replaced, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return _wrapped(backend)
+
+
+def wordpiece() -> Any:
+    """Blanks stand between tokens, and some of them are taken out again."""
+    words = ("<eos>", "wait", "hold", "on", "##er", "##s", "i", "made", "an", "error", ".", "n't")
+    backend = Tokenizer(WordPiece({t: i for i, t in enumerate(words)}, unk_token="<eos>"))
+    backend.decoder = decoders.WordPiece(cleanup=True)
+    return _wrapped(backend)
+
+
+def _wrapped(backend: Any) -> Any:
+    backend.add_special_tokens([AddedToken("<eos>", special=True, normalized=False)])
+    backend.add_tokens([AddedToken(t, special=False) for t in ("<think>", "</think>")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<eos>", clean_up_tokenization_spaces=False
+    )
+
+
+def _bytes_of(tokenizer: Any, text: str) -> list[int]:
+    """The text as one token for each byte, where the tokenizer has such."""
+    named = tokenizer.convert_tokens_to_ids([BYTES[byte] for byte in text.encode()])
+    return [i for i in named if i is not None] or tokenizer.encode(text, add_special_tokens=False)
+
+
+TOKENIZERS: dict[str, Callable[[], Any]] = {
+    "byte level": byte_tokenizer,
+    "sentencepiece": sentencepiece,
+    "wordpiece": wordpiece,
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(data=st.data())
+def test_prefixes_are_decoded_as_each_would_be_alone(kind: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[kind]()
+    chat = Chat(tokenizer, *find_markers(tokenizer), hide=lambda text: text.replace("on", "***"))
+    # Characters whole and in pieces, long runs of bytes, words, and tokens that leave no text.
+    texts = ("é", "東", "🙂", "東京都は日本", "hold on", "  ")
+    runs = [*(_bytes_of(tokenizer, text) for text in texts), 20 * [tokenizer.eos_token_id]]
+    tokens = st.integers(0, len(tokenizer) - 1).map(lambda i: [i])
+    parts = data.draw(st.lists(st.sampled_from(runs) | tokens, max_size=60))
+    ids = [i for part in parts for i in part]
+    ends = range(0, len(ids) + 1, data.draw(st.integers(1, 12)))
+    prefixes = chat.decode_prefixes(ids, ends)
+    assert prefixes == {end: chat.decode(ids[:end]) for end in ends}
+
+
+@dataclass
+class Counting:
+    """A tokenizer that counts the tokens it decodes."""
+
+    tokenizer: Any
+    decoded: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+    def decode(self, ids: Sequence[int], **options: Any) -> str:
+        self.decoded += len(ids)
+        return str(self.tokenizer.decode(ids, **options))
+
+
+def test_a_long_trace_is_decoded_about_once() -> None:
+    tokenizer = byte_tokenizer()
+    counting = Counting(tokenizer)
+    stops = AnswerStops(Chat(counting, *find_markers(tokenizer)), np.zeros(300, np.uint8))
+    text = "So 7 it is. Wait, no: 八です. " * 400  # many budgets are in the middle of a character
+    ids = stops.chat.encode(text)[:8_192]
+    budgets = tuple(range(64, 8_193, 64))
+    answer = ForcedAnswer((), "7", mean_logprob=0.0, mean_entropy=0.0, tail_mass=None)
+    counting.decoded = 0
+    trace = raw_trace(
+        stops,
+        plan(budgets, max_think=8_192),
+        TracePositions(budgets, None),
+        prompt_tokens=3,
+        ids=ids,
+        thinking=len(ids),
+        closed=False,
+        cut=True,
+        forced=dict.fromkeys(budgets, answer),
+        visible={},
+    )
+    assert [p.markers for p in trace.probes] == [
+        tokenizer.decode(ids[:at]).count("Wait") for at in budgets
+    ]
+    assert counting.decoded < 2 * len(ids)
