@@ -23,7 +23,7 @@ from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.model import ModelOptions, open_engine
-from stopadvisor.cli.options import PATH, VERBOSE, emit, is_given
+from stopadvisor.cli.options import PATH, VERBOSE, emit, is_given, option
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
@@ -43,6 +43,8 @@ from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 
 __all__ = ["AssessOptions", "command", "run"]
+
+_ANALYSIS = option("Analysis")
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class AssessOptions:
     exit_codes=(0, 1, 2, 5, 130),
 )
 @click.argument("target", metavar="WORKLOAD|RUN|RAW.NPZ", type=PATH)
-@click.option(
+@_ANALYSIS(
     "--protocol",
     type=click.Choice(["deploy", "paper"]),
     default="deploy",
@@ -96,12 +98,12 @@ class AssessOptions:
 )
 @setting_options()
 @GUARANTEES
-@click.option(
+@_ANALYSIS(
     "--open-calibration",
     is_flag=True,
     help="Let --protocol paper show outcomes of calibration questions, recorded as a look.",
 )
-@click.option(
+@_ANALYSIS(
     "--report/--no-report",
     default=True,
     envvar="STOPADVISOR_REPORT",

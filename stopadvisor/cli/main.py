@@ -62,34 +62,44 @@ class FailedCommand:
     """What went wrong."""
 
 
-_HELP = {
-    "samples": "Write the bundled model and workloads, to try things with.",
-    "assess": "Advise whether to stop early, with which rule, and what it saves.",
-    "calibrate": "Certify the lost-correct risk and write the frozen policy.",
-    "label": "Give gold to the few questions for which it matters.",
-    "report": "Write a run's results as one page with pictures.",
-    "probe": "Collect forced answers along each question's thinking.",
-    "preflight": "Check that the model obeys budgets, markers and answer cue.",
-    "import": "Make a workload of a benchmark or a log, or a run of recorded answers.",
-    "inspect": "Show what a frozen policy does, or what changed between two.",
-    "promote": "Make a policy the one in use; also the way back.",
-    "verify": "Check a frozen policy on fresh labelled probes.",
-    "run": "Answer questions, stopping early as a frozen policy says.",
-    "monitor": "Say from audits whether the traffic keeps the promise.",
-    "serve": "Serve chat under a policy: inside vLLM, or by a gateway.",
-    "profile-serving": "Measure what probing and tokens cost in seconds here.",
-    "plan": "Compute how many labelled questions a certificate needs.",
-    "simulate": "Draw probes of a made-up model, to plan or to try.",
-    "study": "Repeat the paper's studies, or compare simple rules.",
-    "schema": "Print the JSON Schema of what --json prints.",
+COMMAND_GROUPS = {
+    "Decide": {
+        "assess": "Advise whether to stop early, with which rule, and what it saves.",
+        "calibrate": "Certify the lost-correct risk and write the frozen policy.",
+        "plan": "Compute how many labelled questions a certificate needs.",
+        "label": "Give gold to the few questions for which it matters.",
+        "report": "Write a run's results as one page with pictures.",
+    },
+    "Serve": {
+        "inspect": "Show what a frozen policy does, or what changed between two.",
+        "run": "Answer questions, stopping early as a frozen policy says.",
+        "serve": "Serve chat under a policy: inside vLLM, or by a gateway.",
+        "verify": "Check a frozen policy on fresh labelled probes.",
+        "monitor": "Say from audits whether the traffic keeps the promise.",
+        "promote": "Make a policy the one in use; also the way back.",
+    },
+    "Data": {
+        "import": "Make a workload of a benchmark or a log, or a run of recorded answers.",
+        "samples": "Write the bundled model and workloads, to try things with.",
+    },
+    "More": {
+        "preflight": "Check that the model obeys budgets, markers and answer cue.",
+        "probe": "Collect forced answers along each question's thinking.",
+        "profile-serving": "Measure what probing and tokens cost in seconds here.",
+        "study": "Repeat the paper's studies, or compare simple rules.",
+        "simulate": "Draw probes of a made-up model, to plan or to try.",
+        "schema": "Print the JSON Schema of what --json prints.",
+    },
 }
+"""What each command does, by what it is for."""
 COMMANDS = {
     name: CommandEntry(
         f"stopadvisor.cli.{'imports' if name == 'import' else name.replace('-', '_')}", text
     )
-    for name, text in _HELP.items()
+    for texts in COMMAND_GROUPS.values()
+    for name, text in texts.items()
 }
-"""The commands, in the order in which one needs them."""
+"""All commands."""
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "": ("click", "joblib", "math-verify", "numpy", "pydantic", "rich", "scikit-learn", "scipy"),
@@ -153,8 +163,9 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        for title, texts in COMMAND_GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:15}", text) for name, text in texts.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):

@@ -146,7 +146,7 @@ OUTPUT = (
 )
 
 
-VERBOSE = click.option(
+VERBOSE = option("Analysis")(
     "--verbose", is_flag=True, help="Print also the figures that the result rests on."
 )
 

@@ -29,10 +29,38 @@ EXIT_CODES = {
 }
 
 
-SECTIONS = (*("Options", "Certificate", "Serving costs", "Model", "Probing", "Gateway"), "Audits")
+SECTIONS = (
+    *("Options", "Analysis", "Certificate", "Serving costs", "Model", "Probing", "Gateway"),
+    "Audits",
+)
 """Sections of a long list of options, in this order; an option that names none is in the first."""
 _LONG = 20
-"""Options from which on a list is shown in sections."""
+"""Of more options `--help` shows those that most people name, and `--help-all` all, in sections."""
+_MOST_NAMED = {
+    *("--model", "--engine", "--base-url", "--upstream", "--max-think", "--prompt-template"),
+    *("--alpha", "--loss", "--grader", "--serving", "--limit", "--out", "--json", "--quiet"),
+    *("--audit", "--audit-log", "--on-alarm"),
+}
+"""Of options in sections, those that `--help` shows."""
+_ALL = f"{__name__}.all"
+"""Set in a context whose help shows every option."""
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show every option and exit.",
+)
 
 
 class Command(click.Command):
@@ -57,14 +85,27 @@ class Command(click.Command):
         self.examples = tuple(examples)
         self.exit_codes = tuple(exit_codes)
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, `--help-all` among them where there are many."""
+        params = super().get_params(ctx)
+        return [*params, _HELP_ALL] if self.is_long else params
+
+    @property
+    def is_long(self) -> bool:
+        """Whether `--help-all` shows more than `--help`."""
+        return len(self.params) > _LONG
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, in sections where there are many."""
-        params = self.get_params(ctx)
+        """Write the options: all in sections, or those that most people name."""
+        in_sections = _ALL in ctx.meta
+        shows_all = in_sections or not self.is_long
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
-        for param in params:
+        for param in self.get_params(ctx):
+            section = param.section if isinstance(param, SectionOption) else SECTIONS[0]
+            if not (shows_all or section == SECTIONS[0] or _MOST_NAMED & {*param.opts}):
+                continue
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                title = param.section if isinstance(param, SectionOption) else SECTIONS[0]
-                rows[title if len(params) > _LONG else SECTIONS[0]].append(record)
+                rows[section if in_sections else SECTIONS[0]].append(record)
         for title, records in rows.items():
             if records:
                 with formatter.section(title):
@@ -79,5 +120,10 @@ class Command(click.Command):
         with formatter.section("Examples"):
             for example in self.examples:
                 formatter.write(f"{'':{formatter.current_indent}}{example}\n")  # to copy: one line
+        if self.is_long and _ALL not in ctx.meta:
+            codes = ", ".join(map(str, self.exit_codes))
+            formatter.write_paragraph()
+            formatter.write_text(f"Exit codes: {codes}; --help-all says what they mean.")
+            return
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), EXIT_CODES[code]) for code in self.exit_codes])

@@ -29,6 +29,7 @@ from stopadvisor.cli.options import (
     SIGNATURE,
     declare,
     grader_option,
+    option,
     show,
     take,
 )
@@ -84,14 +85,14 @@ __all__ = ["command"]
     show_default="the policy's",
     help="Reply of a stopped question: the forced answer, or a visible one written after it.",
 )
-@click.option(
+@option("Model")(
     "--batch-size",
     type=COUNT,
     show_default="what fits",
     help="Questions at once; places that become free are taken by the next.",
 )
 @click.option("--limit", type=COUNT, help="Only the first N questions.")
-@click.option(
+@option("Model")(
     "--answer-cap",
     type=COUNT,
     show_default=f"the certified one, or {ProbePlan.answer_cap}",

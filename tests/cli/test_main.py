@@ -142,12 +142,16 @@ def page(name: str) -> Command:
     return command
 
 
+def whole_help(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([name, "--help-all" if page(name).is_long else "--help"]) == 0
+    return capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_help_of_a_command_is_a_whole_page(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([name, "--help"]) == 0
-    text = capsys.readouterr().out
+    text = whole_help(name, capsys)
     assert text.isascii()  # readable in every terminal
     assert max(map(len, text.splitlines())) <= 80
     # What it does, apart from its line in the table; an example; what its exit codes mean.
@@ -162,14 +166,29 @@ def test_the_help_of_a_command_is_a_whole_page(
 def test_every_option_stands_once_in_the_help(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([name, "--help"]) == 0
-    text = capsys.readouterr().out
+    text = whole_help(name, capsys)
     for param in page(name).params:
         if isinstance(param, click.Option) and not param.hidden:
             assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
-    is_long = name in ("assess", "probe", "preflight", "run", "profile-serving")
-    assert ("\nModel:\n" in text) == is_long
+    assert ("\nModel:\n" in text) == (name in ("assess", "probe", "preflight", "run"))
     assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate", "label"))
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(COMMANDS) if page(name).is_long])
+def test_a_long_help_begins_with_what_people_name(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 60
+    assert "--help-all" in text
+    whole = whole_help(name, capsys)
+    options = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)
+    assert 8 <= len(options) < len(re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE))
+    if name == "assess":
+        assert {"--model", "--alpha", "--base-url", "--max-think", "--out"} < {*options}
+        assert "--min-gap" not in options
 
 
 def test_preflight_takes_what_does_nothing_there_and_does_not_offer_it(
@@ -177,8 +196,7 @@ def test_preflight_takes_what_does_nothing_there_and_does_not_offer_it(
 ) -> None:
     hidden = {p.name for p in page("preflight").params if isinstance(p, click.Option) and p.hidden}
     assert hidden == {"out", "preflight", "regrade"}
-    assert main(["preflight", "--help"]) == 0
-    assert "--regrade" not in capsys.readouterr().out
+    assert "--regrade" not in whole_help("preflight", capsys)
     for name in COMMANDS.keys() - {"preflight"}:
         assert not [p for p in page(name).params if isinstance(p, click.Option) and p.hidden]
 
