@@ -9,6 +9,7 @@ import io
 import re
 from contextlib import redirect_stdout
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,10 @@ def _fences(language: str) -> list[str]:
 
 
 @cache
-def _help(*arguments: str) -> str:
+def _help(*words: str) -> str:
     shown = io.StringIO()
     with redirect_stdout(shown):
-        assert main([*arguments, "--help"]) == 0
+        assert main(words) == 0
     return shown.getvalue()
 
 
@@ -72,7 +73,10 @@ def _without(text: str, *languages: str) -> str:
 
 @cache
 def _existing_options() -> set[str]:
-    shown = [_help(), *(_help(command) for command in COMMANDS)]
+    shown = [_help("--help")]
+    for name, entry in COMMANDS.items():
+        is_long = import_module(entry.module).command.is_long
+        shown.append(_help(name, "--help-all" if is_long else "--help"))
     return {option for text in shown for option in OPTION.findall(text)}
 
 
