@@ -74,9 +74,14 @@ class ChatCounts:
     cached: int | None = None
     """Prompt tokens found in the prefix cache; None where the engine does not say."""
 
+    @property
+    def completion(self) -> int:
+        """All that was decoded."""
+        return self.thinking + self.visible + self.probe_tokens + self.discarded
+
     def usage(self) -> dict[str, Any]:
         """Return the object ``usage``: completion tokens are everything that was decoded."""
-        completion = self.thinking + self.visible + self.probe_tokens + self.discarded
+        completion = self.completion
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt,
             "completion_tokens": completion,

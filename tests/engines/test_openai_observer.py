@@ -14,10 +14,8 @@ from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.load import open_client
 from stopadvisor.engines.openai.online import bind
-from stopadvisor.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
-from stopadvisor.policy.session import Stop
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
 from tests.engines.test_openai_online import LENGTH, THINKING, engine_at, policy_of
 from tests.engines.test_openai_overlap import same_but_overshoot
@@ -34,7 +32,7 @@ class Watcher:
     thinking: list[int] = field(default_factory=list)
     said: list[int] = field(default_factory=list)
     pieces: int = 0
-    failures: list[EngineError] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
     probes: int = 0
     stopped: list[int] = field(default_factory=list)
 
@@ -46,13 +44,10 @@ class Watcher:
     def content(self, ids: Sequence[int]) -> None:
         self.said += ids
 
-    def probed(self, seconds: float, failed: EngineError | None) -> None:
+    def probed(self, seconds: float, failed: Exception | None) -> None:
         assert seconds >= 0
         self.probes += failed is None
         self.failures += [] if failed is None else [failed]
-
-    def stops(self, stop: Stop) -> None:
-        self.stopped.append(stop.position)
 
 
 def policy_at(server: FakeServer, **changes: Any) -> Policy:
@@ -85,7 +80,9 @@ def watched(
 
     async def answered(bound: PolicyService) -> Reply:
         (request,) = make_requests(["3+4"], policy)
-        return await bound.answer(request, observer=watcher)
+        found = await bound.live(request, observer=watcher).answer()
+        watcher.stopped = [stop.position for stop in (found.stop or found.shadow,) if stop]
+        return bound.reply(request.task, found)
 
     return asyncio.run(work()), watcher
 
@@ -113,7 +110,8 @@ def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], serving: Thin
     length = LENGTH if reply.budget is None else reply.budget
     assert seen.thinking == THINKING[: min(length, policy.terms.max_think or 0)]
     assert words().decode(seen.thinking) == reply.thinking
-    assert seen.said == (ANSWER if reply.finish == "stop" else [])
+    writes = reply.finish == "stop" or policy.on_stop == "answer"
+    assert seen.said == (ANSWER if writes else [])
     assert seen.stopped == ([] if reply.budget is None else [reply.budget])
     assert seen.probes == reply.n_probes
     if reply.finish == "stop":

@@ -19,9 +19,9 @@ import pytest
 from prometheus_client import CollectorRegistry as Registry
 
 from stopadvisor.engines.http.key import Key
-from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.engines.live import LiveRequest
 from stopadvisor.errors import EngineError, ModelError, PolicyError
-from stopadvisor.serving.gateway import exchange
+from stopadvisor.serving import responder
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.metrics import Metrics
@@ -176,7 +176,7 @@ def test_a_fault_of_ours_costs_no_request(
         raise KeyError("canary")
 
     number = len(gateway.records)
-    monkeypatch.setattr(PolicyService, "answer", fail)
+    monkeypatch.setattr(LiveRequest, "answer", fail)
     answer = gateway.ask(chat_body(stream=stream))
     assert (answer.status, answer.way) == (200, "passthrough; reason=failed")
     assert gateway.record(number + 1)["error"] == "KeyError"
@@ -186,7 +186,7 @@ def test_a_fault_of_ours_costs_no_request(
 def test_comments_keep_a_stream_open(
     server: OddServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(responder, "KEEP_ALIVE_SECONDS", 0.05)
     with running(folder / "stops.json", server) as gateway:
         server.delay = 0.2
         try:

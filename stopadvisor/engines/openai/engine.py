@@ -27,8 +27,8 @@ from stopadvisor.engines.openai.checks import server_checks
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.regime import measure_server
-from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.engines.raw_trace import raw_trace
+from stopadvisor.engines.trace import RequestUsage
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
 from stopadvisor.policy.session import Rule

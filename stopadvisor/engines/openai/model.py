@@ -7,7 +7,7 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,17 @@ from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnsw
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.endpoint import Endpoint
-from stopadvisor.engines.openai.requests import GREEDY, Kind, RequestUsage, sampling_params
-from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics, token_statistics
+from stopadvisor.engines.openai.requests import GREEDY, sampling_params
 from stopadvisor.engines.recorded import recorded_ids
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
+from stopadvisor.engines.trace import (
+    Kind,
+    RequestUsage,
+    Trace,
+    TraceEnd,
+    mean_statistics,
+    token_statistics,
+)
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
@@ -183,8 +190,8 @@ class ServedModel:
         """Return the plan's cap on thinking, or less; see `sampling.thinking_room`."""
         return thinking_room(self.context, len(prompt_ids), self.chat, plan)
 
-    async def force(self, trace: Trace, at: int) -> ForcedAnswer:
-        """Force a short answer behind `at` tokens of thinking, greedily.
+    async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
+        """Force a short answer after `at` tokens of thinking, greedily; always as `precise`.
 
         Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
         likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.  Behind an open
@@ -197,6 +204,7 @@ class ServedModel:
         EngineError
             As in `extend`; or the server leaves out what it was asked for.
         """
+        del precise
         plan = trace.plan
         suffix, cap = self.chat.suffix_ids(plan.cue), plan.cap
         k = self.check_entropy(plan.entropy)
@@ -225,11 +233,12 @@ class ServedModel:
             raise EngineError(
                 "the server returns no log-probability of a token that ends an answer"
             )
+        trace.probe_tokens += len(ids)
         logprob, entropy, tail = mean_statistics(rows[: forced.counted])
         return forced.forced(logprob, entropy, None if k is None else tail)
 
     async def write(
-        self, trace: Trace, at: int, show: Callable[[Sequence[int]], Awaitable[None]] | None = None
+        self, trace: Trace, at: int, show: Callable[[Sequence[int]], None] | None = None
     ) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 
@@ -255,7 +264,7 @@ class ServedModel:
                 if over:
                     break
             if show is not None:
-                await show(ids[before:])
+                show(ids[before:])
         return ids
 
     async def _continue(

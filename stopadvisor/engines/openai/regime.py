@@ -16,7 +16,7 @@ from stopadvisor.runs.server_regime import Cached, RegimeMeasure, Repeated, clas
 if TYPE_CHECKING:
     from stopadvisor.engines.http.client import Client
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.requests import RequestUsage
+    from stopadvisor.engines.trace import RequestUsage
 
 __all__ = ["found_in_cache", "measure_regime", "measure_server"]
 

@@ -1,4 +1,4 @@
-"""The sampling fields of a request to a served model, and what is remembered of each request.
+"""The sampling fields of a request to a served model.
 
 Knows no server, no tokenizer and no answers.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["GREEDY", "Kind", "RequestUsage", "sampling_params"]
+__all__ = ["GREEDY", "sampling_params"]
 
 GREEDY: Mapping[str, Any] = {
     "temperature": 0.0,
@@ -23,20 +22,6 @@ GREEDY: Mapping[str, Any] = {
     "repetition_penalty": 1.0,
 }
 """All said, as a server would fill in the model's own."""
-
-Kind = Literal["trace", "probe", "answer"]
-
-
-@dataclass(frozen=True)
-class RequestUsage:
-    """One request that was answered, as the serving regime is measured from it."""
-
-    kind: Kind
-    budget: int
-    """Thinking tokens in its prompt."""
-    prompt_tokens: int
-    cached_tokens: int | None
-    """None where the server does not say."""
 
 
 def sampling_params(sampling: Sampling, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:

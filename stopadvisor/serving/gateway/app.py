@@ -26,7 +26,6 @@ from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header
 from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull
 from stopadvisor.serving.gateway.auditing import GatewayAudits
-from stopadvisor.serving.gateway.exchange import Exchange
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send, error_body
 from stopadvisor.serving.gateway.intake import Gone, Incoming, Intake, Message, Receive, Refusal
 from stopadvisor.serving.gateway.log import Log
@@ -34,6 +33,7 @@ from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
 from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.metrics import Metrics, RequestRecord
+from stopadvisor.serving.responder import Responder, SlowReader
 
 __all__ = ["Gateway"]
 
@@ -181,7 +181,7 @@ class Gateway:
             record.error = "client-gone"
         except Refusal as no:
             await sender.error(no.status, no.text, no.kind, *no.headers, way.header)
-        except BrokenReply as error:
+        except (BrokenReply, SlowReader) as error:
             record.error = type(error.__cause__ or error).__name__
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
             record.error = type(error).__name__
@@ -277,21 +277,21 @@ class Gateway:
                 if not _has_room(service, prompt_ids):
                     reason = "room"
                     break
-                exchange = Exchange(
-                    service=service,
-                    covered=covered,
-                    request=request,
-                    prompt_ids=prompt_ids,
-                    send=sender,
-                    header=way.header,
-                    timeouts=self.settings.timeouts,
-                    record=record,
-                    metrics=self.metrics,
-                    chat_reply=ChatReply(served.name, record.id),
+                responder = Responder(
+                    covered,
+                    service.model,
+                    ChatReply(served.name, record.id),
+                    sender,
+                    way.header,
+                    record,
+                    self.metrics,
+                    between=self.settings.timeouts.between,
                 )
+                live = service.live(request, prompt_ids=prompt_ids, replica=0, observer=responder)
                 record.upstream = upstream.number
                 try:
-                    await exchange.run()
+                    async with asyncio.timeout(self.settings.timeouts.total):
+                        answered = await responder.run(live)
                 except Refused:
                     break  # said by the server itself, when the request is sent on
                 except (StopAdvisorError, TimeoutError):
@@ -306,8 +306,9 @@ class Gateway:
                     break
                 else:
                     self.pool.worked(upstream)
-                    if exchange.reply is not None and record.route == "policy":
-                        self.audits.served(bound, request, prompt_ids, exchange.reply, record.id)
+                    if record.route == "policy":
+                        reply = service.reply(request.task, answered)
+                        self.audits.served(bound, request, prompt_ids, reply, record.id)
                     return True
         record.route, record.reason, record.budget = "passthrough", reason, None
         return False

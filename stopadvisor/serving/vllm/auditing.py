@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.serving.audits import (
     AlarmAction,
     AuditedReply,
@@ -18,9 +19,9 @@ from stopadvisor.serving.audits import (
     AuditSettings,
     FullThinking,
 )
-from stopadvisor.serving.chat_answer import ChatAnswer
 from stopadvisor.serving.coverage import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.responder import counts_of
 from stopadvisor.serving.vllm.engine import EngineModel
 
 if TYPE_CHECKING:
@@ -56,13 +57,17 @@ class EngineAudits:
         return self._in_shadow
 
     def __call__(
-        self, covered: CoveredRequest, answered: ChatAnswer, model: EngineModel, name: str
+        self, covered: CoveredRequest, answered: LiveAnswer, model: EngineModel, name: str
     ) -> None:
         """Take note of a request that was answered under the policy."""
         trace, task, stop = answered.trace, covered.request.task, answered.stop
-        text = answered.content or ""
-        take_out = extract_forced if stop is not None and stop.reply == "probe" else extract_natural
-        counts = answered.counts
+        answer: str | None
+        if answered.forced is not None:
+            answer = extract_forced(task, answered.forced.text)
+        else:
+            ids = trace.visible if stop is None else answered.written
+            answer = extract_natural(task, model.stops.visible_text(ids))
+        counts = counts_of(answered, len(model.chat.closer.ids))
 
         async def finish() -> FullThinking:
             tokens = await model.finish(trace)
@@ -73,11 +78,11 @@ class EngineAudits:
             AuditedReply(
                 id=name,
                 stop=None if stop is None else stop.position,
-                answer=take_out(task, text),
+                answer=answer,
                 task=task,
-                tokens=counts.thinking + counts.discarded + counts.probe_tokens + counts.visible,
+                tokens=counts.completion,
                 prompt_tokens=counts.prompt,
-                first_logprob=answered.first_logprob,
+                first_logprob=answered.first_logprob if self.policy.reads_logprobs else None,
             ),
             finish,
         )

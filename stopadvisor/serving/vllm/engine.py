@@ -8,17 +8,19 @@ it yields, and imports nothing of vLLM: prompts and parameters are made by what 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.openai.requests import RequestUsage
-from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics
+from stopadvisor.engines.live import LiveRequest, Observer, StreamedThinking
 from stopadvisor.engines.sampling import Sampling
+from stopadvisor.engines.trace import RequestUsage, Trace, TraceEnd, mean_statistics
 from stopadvisor.errors import EngineError
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.plan import ProbePlan, Prompt, is_open
 from stopadvisor.serving.vllm.probed import Likeliest, Position, figures, positions
 
@@ -49,7 +51,7 @@ class EngineClient(Protocol):
 
 @dataclass(frozen=True)
 class EngineModel:
-    """A model in the engine, asked as a plan says; a `chat_answer.ChatModel`."""
+    """A model in the engine, asked as a plan says; a `live.Backend`."""
 
     client: EngineClient
     make_prompt: Callable[[list[int]], Any]
@@ -123,6 +125,32 @@ class EngineModel:
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, plan.max_think, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, None, end)
 
+    def live(
+        self,
+        trace: Trace,
+        policy: Policy,
+        *,
+        task: str,
+        shadow: bool = False,
+        observer: Observer | None = None,
+    ) -> LiveRequest:
+        """Return a request that can be answered under a policy; nothing of the trace is drawn."""
+
+        def draw(grown: Callable[[], None] | None) -> StreamedThinking:
+            seldom = grown is None and self.wait is not None and not request.needs_ids
+            return StreamedThinking(
+                trace,
+                partial(self.stream, trace, seldom=seldom),
+                grown,
+                wake_at=partial(self.wake_at, trace) if seldom else None,
+                abandon=self.abandon,
+            )
+
+        request = LiveRequest(
+            self, trace, draw, policy, policy.on_stop, task, observer, shadow, drop=self.drop
+        )
+        return request
+
     async def stream(
         self, trace: Trace, grown: Callable[[], None], *, seldom: bool = False
     ) -> None:
@@ -136,7 +164,7 @@ class EngineModel:
             Somebody aborted it.
         """
         parameters = {**self.drawn, "max_tokens": trace.end.most}
-        if seldom and self.wait is not None:
+        if seldom:
             parameters["stream_interval"] = _SELDOM
         async with aclosing(self._ask("think", trace.prompt_ids, parameters)) as outputs:
             async for output in outputs:
@@ -146,7 +174,7 @@ class EngineModel:
                 was_over = trace.end.over
                 trace.take(output.outputs[0].token_ids)
                 if trace.end.over and not output.finished and not was_over:
-                    await self.abandon(trace)  # its last output counts what was drawn in vain
+                    await self.abandon()  # its last output counts what was drawn in vain
                 elif output.outputs[0].finish_reason == "abort" and not was_over:
                     raise EngineError("the engine gave the thinking up")
                 elif not trace.end.over:
@@ -156,8 +184,7 @@ class EngineModel:
 
     def wake_at(self, trace: Trace, tokens: int | None) -> None:
         """Let the thinking come when so many tokens are drawn; None where none is waited for."""
-        if self.wait is None:
-            return
+        assert self.wait is not None  # or nobody is told
         end = trace.end
         if end.thinking < 0:
             limit = end.max_think + len(end.closer)
@@ -166,7 +193,7 @@ class EngineModel:
         wanted = limit if tokens is None else min(tokens, limit)
         self.wait(f"{self.name}-think", min(wanted, len(trace.ids) + _SELDOM))
 
-    async def abandon(self, trace: Trace) -> None:
+    async def abandon(self) -> None:
         """End the thinking: `stream` takes what was drawn and not brought, and raises."""
         await self.client.abort(f"{self.name}-think")
 
@@ -188,8 +215,8 @@ class EngineModel:
         trace.end.give_up(trace.ids)
         return len(trace.ids) - drawn
 
-    async def force(self, trace: Trace, position: int, *, precise: bool = False) -> ForcedAnswer:
-        """Force an answer after `position` thinking tokens, greedily.
+    async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
+        """Force an answer after `at` thinking tokens, greedily.
 
         The engine ends the request at a newline and gives all of it in one output, so that nothing
         depends on when outputs are fetched.  A newline before the answer, and in open thinking the
@@ -206,8 +233,8 @@ class EngineModel:
         parameters = {"temperature": 0.0} if k is None else {"temperature": 0.0, "logprobs": k}
         forced = AnswerTokens(self.stops.behind(plan.cue))
         rows: list[Position] = []
-        prefix = [*trace.prompt_ids, *trace.ids[:position], *self.suffix]
-        kind = f"probe-{position}-precise" if precise else f"probe-{position}"
+        prefix = [*trace.prompt_ids, *trace.ids[:at], *self.suffix]
+        kind = f"probe-{at}-precise" if precise else f"probe-{at}"
         most = plan.cap
         while not forced.over and len(forced.ids) < plan.cap:
             limit = min(most, plan.cap - len(forced.ids))
@@ -247,9 +274,9 @@ class EngineModel:
         return last
 
     async def write(
-        self, trace: Trace, at: int, show: Callable[[Sequence[int]], Awaitable[None]] | None = None
+        self, trace: Trace, at: int, show: Callable[[Sequence[int]], None] | None = None
     ) -> list[int]:
-        """Close the thinking behind `at` tokens and let the model write its visible answer.
+        """Close the thinking after `at` tokens and let the model write its visible answer.
 
         `show` gets its tokens as they come.
         """
@@ -263,7 +290,7 @@ class EngineModel:
                 new = output.outputs[0].token_ids
                 ids += new
                 if show is not None:
-                    await show(new)
+                    show(new)
         return ids
 
     def _ask(

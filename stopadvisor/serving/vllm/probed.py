@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stopadvisor.engines.http.completion import Completion
-from stopadvisor.engines.openai.trace import token_statistics
+from stopadvisor.engines.trace import token_statistics
 from stopadvisor.errors import EngineError
 
 __all__ = ["Likeliest", "Position", "figures", "positions"]

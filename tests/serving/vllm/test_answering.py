@@ -16,12 +16,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving import chat_reply
+from stopadvisor.serving import chat_reply, responder
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm import answering
 from stopadvisor.serving.vllm.answering import PolicyRoute
 from tests.engines.fake_server import Story
-from tests.serving.test_chat_answer import LENGTH, NEVER
+from tests.engines.test_live import LENGTH, NEVER
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 
 PASSED: dict[str, Any] = {"id": "of vLLM"}
@@ -227,7 +226,7 @@ def test_an_engine_that_fails_later_ends_the_stream_with_an_error() -> None:
 
 
 def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "KEEP_ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(responder, "KEEP_ALIVE_SECONDS", 0.01)
     client = client_of(FakeEngine(pace=0.03), policy_of(**NEVER, budgets=[4]))
     run(lambda: client.ask(asked(stream=True)))
     assert client.data.count(chat_reply.KEEP_ALIVE) >= 5

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.serving.chat_answer import answer_chat
 from stopadvisor.serving.coverage import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.vllm.auditing import EngineAudits
@@ -34,7 +33,8 @@ def audited(folder: Path, engine: FakeEngine, n: int = 1, **fields: Any) -> Engi
             trace = model.begin(
                 model.chat.prompt_ids(found.request.prompt.messages), found.request.prompt
             )
-            answered = await answer_chat(model, trace, bound.policy, task=found.request.task)
+            live = model.live(trace, bound.policy, task=found.request.task)
+            answered = await live.answer()
             audits(found, answered, model, f"chatcmpl-{k}")
             await audits.auditor.drain(5)
 

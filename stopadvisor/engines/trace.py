@@ -9,14 +9,37 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stopadvisor.engines.http.completion import Completion
-from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import EngineError
 from stopadvisor.policy.session import Session
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["Trace", "TraceEnd", "mean_statistics", "report_drawn", "token_statistics"]
+__all__ = [
+    "Kind",
+    "RequestUsage",
+    "Trace",
+    "TraceEnd",
+    "mean_statistics",
+    "report_drawn",
+    "token_statistics",
+]
+
+
+Kind = Literal["trace", "probe", "answer"]
+
+
+@dataclass(frozen=True)
+class RequestUsage:
+    """One request that was answered, as the serving regime is measured from it."""
+
+    kind: Kind
+    budget: int
+    """Thinking tokens in its prompt."""
+    prompt_tokens: int
+    cached_tokens: int | None
+    """None where the server does not say."""
 
 
 @dataclass

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 import time
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from stopadvisor.engines.live import LiveAnswer
+from stopadvisor.engines.trace import Trace
 from stopadvisor.errors import EngineError
+from stopadvisor.policy.requests import Request
+from stopadvisor.policy.session import Stop
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.plan import Prompt
 from stopadvisor.probes.trigger import GridTrigger
-from stopadvisor.serving.chat_answer import ChatAnswer, answer_chat
+from stopadvisor.serving.chat_reply import ChatCounts, ChatReply, TextStream
+from stopadvisor.serving.coverage import CoveredRequest
+from stopadvisor.serving.metrics import Metrics, RequestRecord
+from stopadvisor.serving.responder import Responder
 from tests.engines.fake_server import Story, ids_of, words
 from tests.policy_content import family_content, full_budget_content, open_cue_content
 from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, bound_at, policy_of
@@ -29,18 +39,61 @@ NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 
 @dataclass
 class Shown:
-    """A reader that keeps what it is shown."""
+    """Keeps what it is told; streams wants text as it comes."""
 
+    shows: bool = True
     parts: list[tuple[str, str]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
-    async def reasoning(self, text: str) -> None:
-        self.parts.append(("reasoning", text))
+    def __post_init__(self) -> None:
+        self.streams = {kind: TextStream(words().decode) for kind in ("reasoning", "content")}
 
-    async def content(self, text: str) -> None:
-        self.parts.append(("content", text))
+    def _take(self, kind: str, ids: Sequence[int], *, last: bool = False) -> None:
+        if text := self.streams[kind].take(ids, last=last):
+            self.parts.append((kind, text))
+
+    def reasoning(self, ids: Sequence[int]) -> None:
+        self._take("reasoning", ids)
+
+    def content(self, ids: Sequence[int]) -> None:
+        self._take("content", ids)
+
+    def probed(self, seconds: float, failed: Exception | None) -> None:
+        self.seconds += [seconds] if failed is None else []
 
     def text(self, kind: str) -> str:
+        self._take(kind, [], last=True)
         return "".join(text for found, text in self.parts if found == kind)
+
+
+@dataclass
+class Found:
+    """A request that is over, as a client has it."""
+
+    answer: LiveAnswer
+    counts: ChatCounts
+    finish: str
+    content: str | None
+
+    @property
+    def stop(self) -> Stop | None:
+        return self.answer.stop
+
+    @property
+    def shadow(self) -> Stop | None:
+        return self.answer.shadow
+
+    @property
+    def trace(self) -> Trace:
+        return self.answer.trace
+
+    @property
+    def failed_probes(self) -> int:
+        return self.answer.failed_probes
+
+    @property
+    def reasoning(self) -> str:
+        return words().decode(self.trace.ids[: self.answer.thinking])
 
 
 def answered(
@@ -51,17 +104,31 @@ def answered(
     within: float | None = None,
     max_logprobs: int = 20,
     **changes: Any,
-) -> ChatAnswer:
+) -> Found:
     policy = policy_of(changes.pop("content", None), **changes)
+    sent: list[Any] = []
 
-    async def ask() -> ChatAnswer:
+    async def ask() -> Found:
         model = bound_at(engine, policy, max_logprobs=max_logprobs).model
         model = model.for_request("chatcmpl-1", None)
         trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
+        live = model.live(trace, policy, task="numeric", shadow=shadow, observer=reader)
         async with asyncio.timeout(within):
-            return await answer_chat(
-                model, trace, policy, task="numeric", shadow=shadow, reader=reader
-            )
+            found = await live.answer()
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        request = Request(trace.prompt, "numeric")
+        covered = CoveredRequest(request, None, stream=False, include_usage=False)
+        record, metrics = RequestRecord("1"), Metrics(CollectorRegistry())
+        responder = Responder(
+            covered, model, ChatReply("m"), send, (b"a", b"b"), record, metrics, shows_cached=True
+        )
+        await responder._whole(found)
+        (choice,) = json.loads(sent[1]["body"])["choices"]
+        counts = responder._counts(found)
+        return Found(found, counts, choice["finish_reason"], choice["message"]["content"])
 
     return asyncio.run(ask())
 
@@ -79,10 +146,10 @@ def test_a_stop_serves_the_forced_answer(streamed: bool) -> None:
     # What the probe's tokens took, and the abort; here each turn of the event loop is a token.
     assert CLOSER <= counts.discarded <= counts.probe_tokens // 2 + 2 + streamed
     assert len(found.trace.ids) == 4 + counts.discarded
-    assert len(found.probe_seconds) == 2
     if reader is not None:
+        assert len(reader.seconds) == 2
         assert reader.text("reasoning") == found.reasoning
-        assert reader.parts[-1] == ("content", "Final answer: 5")
+        assert reader.text("content") == "", "the reply's, and not the model's own"
     assert not engine.running
 
 
@@ -300,7 +367,7 @@ def test_whoever_gives_up_a_request_gives_up_all_of_it(kind: str) -> None:
     async def ask() -> float:
         model = bound_at(engine, policy).model.for_request("chatcmpl-1", None)
         trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
-        task = asyncio.create_task(answer_chat(model, trace, policy, task="numeric"))
+        task = asyncio.create_task(model.live(trace, policy, task="numeric").answer())
         await asyncio.sleep(0.3)
         assert any(kind in name for name in engine.running)
         began = time.perf_counter()

@@ -1,0 +1,229 @@
+"""The reply to one covered request, as a stream or as one body, wherever the model runs.
+
+Is told by `engines.live` what may be shown, and sends it.  A failure is raised as long as no byte
+was sent, so that somebody else can answer; after the first byte it ends the stream with an error.
+Knows ASGI's messages and the form of replies; no engine and no upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stopadvisor.engines.live import Backend, LiveAnswer, LiveRequest
+from stopadvisor.serving.chat_reply import (
+    KEEP_ALIVE,
+    KEEP_ALIVE_SECONDS,
+    ChatCounts,
+    ChatReply,
+    Finish,
+    TextStream,
+    forced_content,
+)
+from stopadvisor.serving.coverage import CoveredRequest
+from stopadvisor.serving.metrics import Metrics, RequestRecord
+
+__all__ = ["Responder", "SlowReader", "counts_of"]
+
+_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+_JSON = ((b"content-type", b"application/json"),)
+
+
+class SlowReader(Exception):
+    """The client did not read a part of its stream in time."""
+
+
+@dataclass
+class Responder:
+    """Sends what a live request gives; its `live.Observer`."""
+
+    covered: CoveredRequest
+    backend: Backend
+    chat_reply: ChatReply
+    send: Callable[[MutableMapping[str, Any]], Awaitable[None]]
+    header: tuple[bytes, bytes]
+    record: RequestRecord
+    metrics: Metrics
+    between: float | None = None
+    """Seconds within which a part of the stream must be read."""
+    shows_cached: bool = False
+    """Usage names the prompt tokens that were cached."""
+    begun: bool = False
+    """The status is sent."""
+    _out: bytearray = field(default_factory=bytearray)
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
+    _opened: bool = False
+
+    def __post_init__(self) -> None:
+        decode = self.backend.chat.decode
+        self._thinking, self._visible = TextStream(decode), TextStream(decode)
+
+    async def run(self, live: LiveRequest) -> LiveAnswer:
+        """Answer, and take down what it took.
+
+        Raises
+        ------
+        SlowReader
+            The client reads no further.
+        Exception
+            What the answer raises, if no byte was sent; otherwise it is sent, and raised too.
+        """
+        if not self.covered.stream:
+            answered = await live.answer()
+            self._note(answered)
+            await self._whole(answered)
+            return answered
+        work = asyncio.create_task(live.answer())
+        work.add_done_callback(lambda _: self._more.set())
+        try:
+            return await self._stream(work)
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()  # looked at: whoever wants it has it
+
+    # --- What the live request tells ---
+
+    @property
+    def shows(self) -> bool:
+        """Whether the client wants a stream."""
+        return self.covered.stream
+
+    def reasoning(self, ids: Sequence[int]) -> None:
+        """Take thinking that may be shown."""
+        self._put(self.chat_reply.reasoning(self._thinking.take(ids)))
+
+    def content(self, ids: Sequence[int]) -> None:
+        """Take more of a visible answer."""
+        begin = self.chat_reply.reasoning(self._thinking.take((), last=True))
+        self._put(begin + self.chat_reply.content(self._visible.take(ids)))
+
+    def probed(self, seconds: float, failed: Exception | None) -> None:
+        """Count a probe."""
+        if failed is None:
+            self.metrics.probe_seconds.observe(seconds)
+        else:
+            self.record.failed_probes += 1
+
+    def _put(self, piece: bytes) -> None:
+        if piece:
+            self._out += piece
+            self._more.set()
+
+    # --- What the client gets ---
+
+    async def _stream(self, work: asyncio.Task[LiveAnswer]) -> LiveAnswer:
+        while not work.done():
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                    await self._more.wait()
+            except TimeoutError:
+                await self._piece(KEEP_ALIVE)
+                continue
+            self._more.clear()
+            if self._out:
+                out, self._out = bytes(self._out), bytearray()
+                await self._piece(out)
+        error = work.exception()
+        if error is not None:
+            if self.begun:
+                self.record.error = type(error).__name__
+                await self._piece(self.chat_reply.error("the engine failed"), last=True)
+            raise error
+        answered = work.result()
+        self._note(answered)
+        self._put(self.chat_reply.reasoning(self._thinking.take((), last=True)))
+        finish, content = self._ending(answered)
+        if answered.forced is not None:
+            self._put(self.chat_reply.content(content or ""))
+        else:
+            self._put(self.chat_reply.content(self._visible.take((), last=True)))
+        counts, usage = self._counts(answered), self.covered.include_usage
+        self._put(self.chat_reply.last(finish, counts, include_usage=usage))
+        await self._piece(bytes(self._out), last=True)
+        return answered
+
+    async def _whole(self, answered: LiveAnswer) -> None:
+        finish, content = self._ending(answered)
+        thinking = answered.trace.ids[: answered.thinking]
+        whole = self.chat_reply.body(
+            reasoning=self.backend.chat.decode(thinking),
+            content=content,
+            finish=finish,
+            counts=self._counts(answered),
+        )
+        body = json.dumps(whole, separators=(",", ":")).encode()
+        headers = [*_JSON, (b"content-length", b"%d" % len(body)), self.header]
+        self.begun = True
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _piece(self, piece: bytes, *, last: bool = False) -> None:
+        """Send a part of a stream; whoever does not read it in time is left."""
+        try:
+            async with asyncio.timeout(self.between):
+                if not self.begun:
+                    self.begun = True
+                    start = {"status": 200, "headers": [*_STREAM, self.header]}
+                    await self.send({"type": "http.response.start", **start})
+                if not self._opened and piece != KEEP_ALIVE:
+                    self._opened = True
+                    piece = self.chat_reply.first() + piece
+                message = {"type": "http.response.body", "body": piece, "more_body": not last}
+                await self.send(message)
+        except TimeoutError as error:
+            raise SlowReader from error
+
+    # --- What it came to ---
+
+    def _ending(self, answered: LiveAnswer) -> tuple[Finish, str | None]:
+        """Return how the reply ends, and its content; None where thinking never closed."""
+        trace = answered.trace
+        if answered.forced is not None:
+            return "stop", forced_content(trace.plan.cue, answered.forced.text)
+        if answered.stop is None and not trace.end.closed:
+            return "length", None
+        ids = trace.visible if answered.stop is None else answered.written
+        ended = bool(ids) and ids[-1] in self.backend.stop_ids
+        return "stop" if ended else "length", self.backend.stops.visible_text(ids)
+
+    def _counts(self, answered: LiveAnswer) -> ChatCounts:
+        closer = len(self.backend.chat.closer.ids)
+        return counts_of(answered, closer, shows_cached=self.shows_cached)
+
+    def _note(self, answered: LiveAnswer) -> None:
+        record, counts = self.record, self._counts(answered)
+        stop = answered.stop or answered.shadow
+        record.budget = None if stop is None else stop.position
+        record.probes, record.probe_tokens = counts.probes, counts.probe_tokens
+        record.prompt_tokens, record.visible_tokens = counts.prompt, counts.visible
+        record.reasoning_tokens = counts.thinking
+        record.think_tokens = counts.thinking + counts.discarded
+        record.discarded_tokens = counts.discarded
+
+
+def counts_of(
+    answered: LiveAnswer, closer_tokens: int, *, shows_cached: bool = False
+) -> ChatCounts:
+    """Return the tokens of a reply: all that was decoded for it."""
+    trace, shown = answered.trace, answered.thinking
+    if answered.stop is None:  # the visible answer was drawn with the trace
+        visible = len(trace.ids) - shown if trace.end.closed else 0
+        discarded = answered.decoded - shown - visible
+    else:
+        visible = len(answered.written) + closer_tokens if answered.written else 0
+        discarded = answered.decoded - shown
+    return ChatCounts(
+        prompt=len(trace.prompt_ids),
+        thinking=shown,
+        visible=visible,
+        probes=answered.probes,
+        probe_tokens=trace.probe_tokens,
+        discarded=discarded,
+        budget=None if answered.stop is None else answered.stop.position,
+        cached=trace.requests[0].cached_tokens if shows_cached and trace.requests else None,
+    )
