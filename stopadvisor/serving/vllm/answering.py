@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.background import BackgroundTasks
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,12 +27,13 @@ from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest, NotCovered
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import Responder
+from stopadvisor.serving.vllm.adapter import PATH, unforeseen
 from stopadvisor.serving.vllm.binding import BoundPolicy
 from stopadvisor.serving.vllm.engine import EngineModel
 
-__all__ = ["ROUTE", "AfterReply", "PolicyRoute"]
+__all__ = ["AfterReply", "MarkedReplies", "PolicyRoute"]
 
-ROUTE = "stopadvisor.route"
+_ROUTE = "stopadvisor.route"
 """Key of a request's scope: who answers it, for the header of an error."""
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -140,7 +142,7 @@ class _PolicyResponse(Response):
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         record, self.record.own_seconds = self.record, time.perf_counter() - self.began
-        scope[ROUTE] = record.route
+        scope[_ROUTE] = record.route
 
         async def recorded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -191,6 +193,42 @@ class _PolicyResponse(Response):
             _log.warning("request %s: a probe failed, thinking went on", self.reply.id)
         if route.after_reply is not None and record.route == "policy":
             route.after_reply(self.covered, answered, self.model, self.reply.id)
+
+
+class MarkedReplies:
+    """Middleware: every reply to a chat request carries the header, also an error.
+
+    What vLLM's handler of unforeseen errors would say outside of all middleware is said here.
+    """
+
+    def __init__(self, app: Any, *, server: Any, state: Any) -> None:
+        self.app, self.server, self.state = app, server, state
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on, and mark the start of its reply."""
+        if scope["type"] != "http" or not scope["path"].endswith(PATH):
+            await self.app(scope, receive, send)
+            return
+        began = False
+
+        async def mark(message: Any) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                began = True
+                digest = self.state.stopadvisor.bound.policy.digest
+                value = header_value(scope.get(_ROUTE, "passthrough"), "error", digest)
+                MutableHeaders(scope=message).setdefault(HEADER, value)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, mark)
+        except Exception as error:
+            handler = unforeseen(self.server)
+            if began or handler is None:
+                raise
+            response = await handler(Request(scope, receive), error)
+            await response(scope, receive, mark)
+            raise
 
 
 async def _disconnected(receive: Receive) -> None:

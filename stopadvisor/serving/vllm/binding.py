@@ -62,6 +62,8 @@ class EngineFacts:
     by_priority: bool
     replicas: int
     """Data-parallel copies, each with a cache of its own."""
+    api_servers: int
+    """Processes that answer HTTP before the one engine."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def bind(
     access: EngineAccess,
     *,
     any_text: bool = False,
+    audits: bool = False,
 ) -> BoundPolicy:
     """Return the policy that is for this engine.
 
@@ -111,13 +114,15 @@ def bind(
         Of which one must be for the engine's model.
     loaded : LoadedTokenizer
         The model's own tokenizer and generation settings.
+    audits : bool
+        Replies are audited.
 
     Raises
     ------
     PolicyError, ModelError
         None is for it, with the reason where there is but one; or several are.
     """
-    _check_engine(facts)
+    _check_engine(facts, audits=audits)
     fitting: list[tuple[Path, BoundPolicy]] = []
     refused: list[str] = []
     for path, policy in policies:
@@ -134,7 +139,7 @@ def bind(
     return fitting[0][1]
 
 
-def _check_engine(facts: EngineFacts) -> None:
+def _check_engine(facts: EngineFacts, *, audits: bool) -> None:
     """Refuse an engine under which no policy can be followed."""
     if not facts.reasoning_parser:
         raise ModelError(
@@ -146,6 +151,11 @@ def _check_engine(facts: EngineFacts) -> None:
         raise ModelError(
             "a probe must meet the cache of its thinking: expected --data-parallel-size 1, got "
             f"{facts.replicas}; start several servers behind a balancer instead"
+        )
+    if audits and facts.api_servers > 1:
+        raise ModelError(
+            "an audit log has one writer: expected --api-server-count 1 with --audit, got "
+            f"{facts.api_servers}"
         )
 
 

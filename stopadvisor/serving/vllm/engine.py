@@ -138,18 +138,24 @@ class EngineModel:
 
         def draw(grown: Callable[[], None] | None) -> StreamedThinking:
             seldom = grown is None and self.wait is not None and not request.needs_ids
-            return StreamedThinking(
-                trace,
-                partial(self.stream, trace, seldom=seldom),
-                grown,
-                wake_at=partial(self.wake_at, trace) if seldom else None,
-                abandon=self.abandon,
-            )
+            return self.think(trace, grown, seldom=seldom)
 
         request = LiveRequest(
             self, trace, draw, policy, policy.on_stop, task, observer, shadow, drop=self.drop
         )
         return request
+
+    def think(
+        self, trace: Trace, grown: Callable[[], None] | None, *, seldom: bool
+    ) -> StreamedThinking:
+        """Begin the thinking; where `seldom`, only tokens that are waited for come at once."""
+        return StreamedThinking(
+            trace,
+            partial(self.stream, trace, seldom=seldom),
+            grown,
+            wake_at=partial(self.wake_at, trace) if seldom else None,
+            abandon=self.abandon,
+        )
 
     async def stream(
         self, trace: Trace, grown: Callable[[], None], *, seldom: bool = False
@@ -166,7 +172,7 @@ class EngineModel:
         parameters = {**self.drawn, "max_tokens": trace.end.most}
         if seldom:
             parameters["stream_interval"] = _SELDOM
-        async with aclosing(self._ask("think", trace.prompt_ids, parameters)) as outputs:
+        async with aclosing(self.ask("think", trace.prompt_ids, parameters)) as outputs:
             async for output in outputs:
                 if not trace.requests:
                     cached = output.num_cached_tokens
@@ -207,7 +213,7 @@ class EngineModel:
             return 0
         parameters = {**self.drawn, "max_tokens": trace.end.most - drawn}
         prefix = [*trace.prompt_ids, *trace.ids]
-        async with aclosing(self._ask("audit", prefix, parameters, priority=_LAST)) as outputs:
+        async with aclosing(self.ask("audit", prefix, parameters, priority=_LAST)) as outputs:
             async for output in outputs:
                 trace.take(output.outputs[0].token_ids)
                 if trace.end.over and not output.finished:
@@ -238,9 +244,8 @@ class EngineModel:
         most = plan.cap
         while not forced.over and len(forced.ids) < plan.cap:
             limit = min(most, plan.cap - len(forced.ids))
-            new = await self._final(
-                kind, [*prefix, *forced.ids], {**parameters, "max_tokens": limit}
-            )
+            asked = {**parameters, "max_tokens": limit}
+            new = await self.final(kind, [*prefix, *forced.ids], asked, self.answer_ends)
             trace.probe_tokens += len(new.token_ids)
             if new.finish_reason not in ("stop", "length") or not new.token_ids:
                 raise EngineError("the engine gave a forced answer up")
@@ -260,17 +265,20 @@ class EngineModel:
         """Give up a forced answer; `force` counts what it decoded, and raises."""
         await self.client.abort(f"{self.name}-probe-{position}")
 
-    async def _final(self, kind: str, ids: Sequence[int], parameters: Mapping[str, Any]) -> Any:
-        """Return the output of a probe's request, of which there is one, when it is over."""
-        asked = self._ask(
-            kind, ids, {**parameters, "final": True}, priority=_SOON, ends=self.answer_ends
-        )
+    async def final(
+        self, kind: str, ids: Sequence[int], parameters: Mapping[str, Any], ends: Sequence[int]
+    ) -> Any:
+        """Return the output of a request, of which there is one, when it is over.
+
+        It goes before others, and ends at any of the ids in `ends`.
+        """
+        asked = self.ask(kind, ids, {**parameters, "final": True}, priority=_SOON, ends=ends)
         last = None
         async with aclosing(asked) as outputs:
             async for output in outputs:
                 last = output.outputs[0]
         if last is None:
-            raise EngineError("the engine ended a forced answer without an output")
+            raise EngineError("the engine ended a request without an output")
         return last
 
     async def write(
@@ -285,7 +293,7 @@ class EngineModel:
         if show is None:
             parameters["stream_interval"] = _SELDOM
         ids: list[int] = []
-        async with aclosing(self._ask("answer", prefix, parameters)) as outputs:
+        async with aclosing(self.ask("answer", prefix, parameters)) as outputs:
             async for output in outputs:
                 new = output.outputs[0].token_ids
                 ids += new
@@ -293,7 +301,7 @@ class EngineModel:
                     show(new)
         return ids
 
-    def _ask(
+    def ask(
         self,
         kind: str,
         ids: Sequence[int],
@@ -302,6 +310,7 @@ class EngineModel:
         priority: int = 0,
         ends: Sequence[int] | None = None,
     ) -> AsyncGenerator[Any, None]:
+        """Send a request; it ends at the ids of `ends`, by default those that end a generation."""
         stop_ids = list(self.stop_ids if ends is None else ends)
         return self.client.generate(
             self.make_prompt(list(ids)),

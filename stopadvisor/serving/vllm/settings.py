@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,12 +18,12 @@ from stopadvisor.errors import ModelError, PolicyError
 if TYPE_CHECKING:
     from stopadvisor.serving.audits import AuditSettings
 
-__all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm"]
+__all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm", "is_tried"]
 
 NAME = "stopadvisor"
 """Of the plugin, in ``VLLM_PLUGINS``."""
 TRIED = ("0.32",)
-"""Series of vLLM that the plugin was tried with; its interface promises nothing about others."""
+"""Series of vLLM that the plugin was tried with, the oldest first."""
 _POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
 _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
 _AUDIT = "STOPADVISOR_AUDIT"
@@ -85,12 +86,14 @@ def _switch(found: Mapping[str, str], name: str) -> bool:
 
 
 def check_vllm(found: str | None = None) -> str:
-    """Return vLLM's version, if the plugin was tried with it.
+    """Return vLLM's version, unless it is older than the plugin was tried with.
+
+    A newer one is let in: `self_test` decides at start.
 
     Raises
     ------
     ModelError
-        It was not, or there is no vLLM.
+        It is older, or there is no vLLM.
     """
     tried = ", ".join(f"{series}.*" for series in TRIED)
     if found is None:
@@ -102,9 +105,18 @@ def check_vllm(found: str | None = None) -> str:
                 "pip install 'stopadvisor[vllm]' into vLLM's; a gateway before servers that run "
                 "(--upstream URL) needs 'stopadvisor[serve]'"
             ) from error
-    if not found.startswith(tuple(f"{series}." for series in TRIED)):
+    if _series(found) < _series(TRIED[0]):
         raise ModelError(
-            f"the plugin was tried with vLLM {tried}, got {found}: its interface may be another "
-            f"there; pip install 'vllm=={TRIED[-1]}.*'"
+            f"the plugin was tried with vLLM {tried} and takes no older one, got {found}: "
+            f"pip install 'vllm>={TRIED[0]}'"
         )
     return found
+
+
+def is_tried(found: str) -> bool:
+    """Whether the plugin's tests ran with this series of vLLM."""
+    return _series(found) in map(_series, TRIED)
+
+
+def _series(found: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", found)[:2])

@@ -39,6 +39,7 @@ FACTS = EngineFacts(
     prefix_caching=True,
     by_priority=True,
     replicas=1,
+    api_servers=1,
 )
 
 

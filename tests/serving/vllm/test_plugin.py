@@ -18,8 +18,9 @@ from starlette.routing import Route
 
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.vllm import settings
-from stopadvisor.serving.vllm.answering import ROUTE
-from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin, _Marked, _waiting
+from stopadvisor.serving.vllm.adapter import _waiting
+from stopadvisor.serving.vllm.answering import _ROUTE, MarkedReplies
+from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin
 from tests.serving.vllm.fake_engine import policy_of
 
 
@@ -86,7 +87,7 @@ def test_the_route_takes_the_place_of_the_original() -> None:
         ({"STOPADVISOR_POLICY": ""}, 2, "expected a policy's file or a folder, got none"),
         ({"STOPADVISOR_POLICY": "/none.joblib"}, 2, "/none.joblib"),
         ({"STOPADVISOR_SHADOW": "2"}, 2, "expected 0 or 1, got '2'"),
-        ({"version": "0.40.0"}, 2, "tried with vLLM 0.32.*, got 0.40.0"),
+        ({"version": "0.31.4"}, 2, "takes no older one, got 0.31.4"),
         ({"missing": "stopadvisor.serving.policy_files"}, 2, "does not fit this environment"),
         ({"routes": "none"}, 2, "expected vLLM's own route POST /v1/chat/completions, got none"),
     ],
@@ -139,7 +140,7 @@ def test_every_reply_carries_the_header(path: str, status: int, value: str | Non
         raise Foreseen
 
     async def failed(request: Request) -> Response:
-        request.scope[ROUTE] = "policy"
+        request.scope[_ROUTE] = "policy"
         raise RuntimeError("unforeseen")
 
     async def handle(request: Request, error: Exception) -> Response:
@@ -156,7 +157,7 @@ def test_every_reply_carries_the_header(path: str, status: int, value: str | Non
     )
     bound = SimpleNamespace(policy=SimpleNamespace(digest="12345678" * 8))
     app.state.stopadvisor = SimpleNamespace(bound=bound)
-    app.add_middleware(_Marked, server=app, state=app.state)
+    app.add_middleware(MarkedReplies, server=app, state=app.state)
     sent: list[Any] = []
 
     async def receive() -> Any:

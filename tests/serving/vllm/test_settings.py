@@ -10,7 +10,7 @@ import pytest
 from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.policy_files import load_policies
-from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm
+from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm, is_tried
 from tests.serving.vllm.fake_engine import policy_of
 
 
@@ -61,14 +61,18 @@ def test_refused_policies(tmp_path: Path) -> None:
         load_policies(file, (key,))
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.3+cpu"])
-def test_versions_that_were_tried(version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "tried"),
+    [("0.32.0", True), ("0.32.3+cpu", True), ("0.33.1.dev5+g12", False), ("0.320.0", False)],
+)
+def test_newer_versions_are_let_in_for_the_self_test(version: str, tried: bool) -> None:
     assert check_vllm(version) == version
+    assert is_tried(version) == tried
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "0.320.0", "1.32.0"])
-def test_other_versions_are_refused(version: str) -> None:
+@pytest.mark.parametrize("version", ["0.31.9", "0.9.1"])
+def test_older_versions_are_refused(version: str) -> None:
     with pytest.raises(ModelError) as refused:
         check_vllm(version)
-    assert f"tried with vLLM 0.32.*, got {version}" in str(refused.value)
+    assert f"takes no older one, got {version}" in str(refused.value)
     assert os.linesep not in str(refused.value)

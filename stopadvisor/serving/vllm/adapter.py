@@ -1,0 +1,130 @@
+"""All that we use of vLLM beyond its documented interface, in one place; `self_test.py` tries it.
+
+| what | where vLLM has it |
+|---|---|
+| the chat's route, and its handler with its signature | ``app.routes`` |
+| the handler of errors that nobody foresaw | ``app.exception_handlers`` |
+| settings of model, cache, scheduler and parallelism | ``engine_client.vllm_config`` |
+| sampling where a request names none | ``ModelConfig.get_diff_sampling_param`` |
+| an input of token ids | ``vllm.inputs.tokens_input`` |
+| flat lists of log-probabilities, parameters not copied | ``SamplingParams`` |
+| when a request's next output comes | ``output_processor.request_states[...].stream_interval`` |
+| the command line | ``vllm.entrypoints.cli.main`` (`cli/serve.py`) |
+
+The one module that imports vLLM, when vLLM calls the plugin.
+"""
+
+from __future__ import annotations
+
+import functools
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from stopadvisor.errors import ModelError
+from stopadvisor.serving.vllm.binding import EngineAccess, EngineFacts
+
+__all__ = ["PATH", "access_to", "facts_of", "take_route", "unforeseen"]
+
+PATH = "/v1/chat/completions"
+
+
+def take_route(app: Any) -> None:
+    """Take the place of the chat's handler, which stays for what is passed on.
+
+    Raises
+    ------
+    ModelError
+        There is none: this vLLM is built otherwise, or serves no chats.
+    """
+    for route in app.routes:
+        methods = getattr(route, "methods", None) or ()
+        if getattr(route, "path", None) == PATH and "POST" in methods:
+            break
+    else:
+        raise ModelError(f"expected vLLM's own route POST {PATH}, got none")
+    app.add_api_route(
+        PATH,
+        _handler(route.endpoint),
+        methods=["POST"],
+        dependencies=route.dependencies,
+        responses=route.responses,
+    )
+
+
+def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the handler; a request is read and checked by vLLM as for its own."""
+
+    @functools.wraps(original)
+    async def create_chat_completion(request: Any, raw_request: Any) -> Any:
+        route = raw_request.app.state.stopadvisor
+        return await route.answer(raw_request, partial(original, request, raw_request))
+
+    return create_chat_completion
+
+
+def unforeseen(app: Any) -> Callable[..., Any] | None:
+    """Return what words the reply to an error that nobody foresaw."""
+    handler: Callable[..., Any] | None = app.exception_handlers.get(Exception)
+    return handler
+
+
+def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
+    """Read what the engine was started with."""
+    from vllm.renderers.chat_utils import load_chat_template
+
+    config = engine_client.vllm_config
+    model = config.model_config
+    sampling = model.get_diff_sampling_param()
+    overrides = model.override_generation_config or {}
+    own = model.generation_config not in ("auto", "vllm")  # a file of the server's own caps all
+    return EngineFacts(
+        model=model.model,
+        tokenizer=model.tokenizer,
+        names=tuple(args.served_model_name or [args.model]),
+        version=version,
+        context=model.max_model_len,
+        vocabulary=model.get_vocab_size(),
+        dtype=str(model.dtype).removeprefix("torch."),
+        quantization=model.quantization,
+        max_logprobs=model.max_logprobs,
+        chat_template=load_chat_template(args.chat_template),
+        chat_template_kwargs=args.default_chat_template_kwargs or None,
+        sampling=sampling,
+        max_output=sampling.get("max_tokens") if own else overrides.get("max_new_tokens"),
+        reasoning_parser=config.structured_outputs_config.reasoning_parser,
+        prefix_caching=bool(config.cache_config.enable_prefix_caching),
+        by_priority=config.scheduler_config.policy == "priority",
+        replicas=config.parallel_config.data_parallel_size,
+        api_servers=args.api_server_count or 1,
+    )
+
+
+def access_to(engine_client: Any) -> EngineAccess:
+    """Return how the engine is asked."""
+    from vllm.inputs import tokens_input
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    def make(*, final: bool = False, **fields: Any) -> Any:
+        kind = RequestOutputKind.FINAL_ONLY if final else RequestOutputKind.DELTA
+        return SamplingParams(
+            detokenize=False, flat_logprobs=True, output_kind=kind, skip_clone=True, **fields
+        )
+
+    return EngineAccess(engine_client, tokens_input, make, _waiting(engine_client.output_processor))
+
+
+def _waiting(processor: Any) -> Callable[[str, int], None]:
+    """Return what tells vLLM when to bring a request's next output.
+
+    Its ``stream_interval`` is fixed for a request by those who ask from outside; in here it may
+    change.  Never below 2: with 1 vLLM does not count what it brought.
+    """
+
+    def wait(name: str, tokens: int) -> None:
+        for own in processor.external_req_ids.get(name, ()):
+            state = processor.request_states[own]
+            state.stream_interval = max(2, tokens - state.sent_tokens_offset)
+
+    return wait

@@ -1,0 +1,158 @@
+"""Tries every way in which the engine is asked, once at start, on one prompt.
+
+vLLM promises nothing about most of what `adapter.py` uses, and a change there may go unnoticed:
+merged outputs once made entropies too low.  So what thinking on, forced answers, merged outputs and
+aborted requests give is held against thinking in one piece.  Knows the engine's model; no policy's
+decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from stopadvisor.engines.trace import Trace, TraceEnd, mean_statistics
+from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.probes.plan import Prompt
+from stopadvisor.serving.vllm.engine import EngineModel
+from stopadvisor.serving.vllm.probed import Position, figures, positions
+
+__all__ = ["try_engine"]
+
+_QUESTION = ({"role": "user", "content": "What is 17 + 25?"},)
+_TOKENS = 48
+_NEAR = 0.25
+"""Nats between two tokens that kernels of another batch may exchange."""
+_SECONDS = 300.0
+_ENDS_WITHIN = 30.0
+"""Seconds in which an aborted request must end."""
+
+
+async def try_engine(model: EngineModel, context: int, max_logprobs: int) -> None:
+    """Ask the engine in every way.
+
+    Raises
+    ------
+    ModelError
+        A way gives other tokens or figures than thinking in one piece, or takes too long.
+    """
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await _SelfTest(model, context, max_logprobs).run()
+    except TimeoutError as error:
+        raise ModelError(f"the self-test in the engine took more than {_SECONDS:.0f} s") from error
+    except ModelError:
+        raise
+    except Exception as error:
+        raise _failed("a request", type(error).__name__, "fails:") from error
+
+
+class _SelfTest:
+    def __init__(self, model: EngineModel, context: int, max_logprobs: int) -> None:
+        greedy = {**model.drawn, "temperature": 0.0, "repetition_penalty": 1.0}
+        self.model = replace(model.for_request("stopadvisor-self-test", None), drawn=greedy)
+        self.prompt = tuple(model.chat.prompt_ids(_QUESTION))
+        self.most = min(_TOKENS, context - len(self.prompt) - 1)
+        self.k = 2 if max_logprobs < 0 else min(2, max_logprobs)
+
+    async def run(self) -> None:
+        if self.most < 4:
+            raise ModelError("the context leaves the self-test in the engine no room to think")
+        asked = {"logprobs": self.k, "max_tokens": self.most, "ignore_eos": True}
+        named: dict[str, Any] = {**self.model.drawn, **asked}
+        whole = await self.model.final("whole", self.prompt, named, ends=())
+        self.ids = list(whole.token_ids)
+        self.rows = positions(whole.logprobs, self.ids, self.k)
+        for seldom in (False, self.model.wait is not None):
+            self._hold("thinking on", await self._thought(seldom))
+        merged = await self._merged(named)
+        self._hold("merged outputs", merged[0], merged[1])
+        at = self.most // 2
+        prefix = [*self.prompt, *self.ids[:at]]
+        part = await self.model.final("part", prefix, named | {"max_tokens": 2}, ends=())
+        rows = positions(part.logprobs, part.token_ids, self.k)
+        self._hold("a probe's prefix", [*self.ids[:at], *part.token_ids], [*self.rows[:at], *rows])
+        trace = self._trace()
+        trace.ids = self.ids[:at]
+        forced = await self.model.force(trace, at)
+        if trace.probe_tokens < len(forced.ids):
+            raise _failed("a forced answer", f"{len(forced.ids)} tokens of {trace.probe_tokens}")
+        await self._aborted()
+
+    def _trace(self) -> Trace:
+        end = TraceEnd.unbounded(self.model.chat.closer.ids, (), self.most)
+        return Trace(self.prompt, Prompt("self-test", _QUESTION), self.model.plan, None, end)
+
+    async def _thought(self, seldom: bool) -> list[int]:
+        """Think as under a policy, woken at a third and two thirds of the way."""
+        trace = self._trace()
+        drawn = {**self.model.drawn, "ignore_eos": True}
+        model = replace(self.model, drawn=drawn, stop_ids=())
+        thinking = model.think(trace, None, seldom=seldom)
+        try:
+            for tokens in (self.most // 3, 2 * self.most // 3, None):
+                await thinking.reach(tokens)
+                if len(trace.ids) < (tokens or self.most):
+                    raise _failed("thinking on", f"{len(trace.ids)} tokens of {tokens}")
+        finally:
+            await thinking.give_up()
+        return trace.ids
+
+    async def _merged(self, named: dict[str, Any]) -> tuple[list[int], list[Position]]:
+        """Fetch outputs so late that the engine has merged them."""
+        ids: list[int] = []
+        rows: list[Position] = []
+        async with aclosing(self.model.ask("merged", self.prompt, named, ends=())) as outputs:
+            async for output in outputs:
+                new = output.outputs[0]
+                ids += new.token_ids
+                rows += positions(new.logprobs, new.token_ids, self.k)
+                await asyncio.sleep(0.0 if output.finished else 0.05)
+        return ids, rows
+
+    async def _aborted(self) -> None:
+        """Give a trace up after its first tokens; what it had drawn is counted."""
+        trace = self._trace()
+        drawn = {**self.model.drawn, "ignore_eos": True}
+        model = replace(self.model, drawn=drawn, stop_ids=(), name=f"{self.model.name}-abort")
+        begun = asyncio.Event()
+        thinking = asyncio.create_task(model.stream(trace, begun.set))
+        thinking.add_done_callback(lambda _: begun.set())
+        await begun.wait()
+        await model.abandon()
+        try:
+            await asyncio.wait_for(thinking, _ENDS_WITHIN)
+        except TimeoutError as error:
+            raise _failed("an aborted request", "no end") from error
+        except EngineError:
+            return self._hold("an aborted request", trace.ids)
+        self._hold("an aborted request", trace.ids)
+
+    def _hold(self, what: str, ids: Sequence[int], rows: Sequence[Position] | None = None) -> None:
+        """Hold tokens and figures against those of the whole.
+
+        Where the two likeliest tokens are near, another batch may exchange them: what follows is
+        another text.
+        """
+        same = 0
+        for mine, other, row in zip(self.ids, ids, self.rows, strict=False):
+            if mine != other:
+                if len(row.likeliest) < 2 or row.likeliest[0] - row.likeliest[1] > _NEAR:
+                    raise _failed(what, f"token {other} where thinking in one piece has {mine}")
+                break
+            same += 1
+        if rows is not None and same:
+            for mine, theirs in zip(*map(_means, (self.rows[:same], rows[:same])), strict=True):
+                if abs(mine - theirs) > _NEAR:
+                    raise _failed(what, f"figures of {theirs:.3f} where others are {mine:.3f}")
+
+
+def _means(rows: Sequence[Position]) -> tuple[float, float, float]:
+    return mean_statistics(figures(rows))
+
+
+def _failed(what: str, found: str, does: str = "gives") -> ModelError:
+    return ModelError(f"this vLLM does not pass the plugin's self-test: {what} {does} {found}")

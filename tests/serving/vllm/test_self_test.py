@@ -1,0 +1,77 @@
+"""The self-test at start: an engine that does as it did passes, and each that does not is named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import ModelError
+from stopadvisor.serving.vllm import self_test
+from stopadvisor.serving.vllm.self_test import try_engine
+from tests.serving.vllm.fake_engine import FACTS, bound_at
+from tests.serving.vllm.test_parity import ModelClient
+
+pytestmark = pytest.mark.integration
+
+
+class Changed(ModelClient):
+    """Does one thing otherwise than vLLM 0.32."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.change = change
+
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        kind = request_id.removeprefix("stopadvisor-self-test-")
+        if self.change == "another prefix" and kind == "part":
+            prompt = {"ids": prompt["ids"][:-1]}
+        if self.change == "no probes" and kind.startswith("probe"):
+            raise RuntimeError("the engine does not like it")
+        number = 0
+        asked = super().generate(prompt, sampling_params, request_id, priority=priority)
+        async for output in asked:
+            number += 1
+            new = output.outputs[0]
+            if self.change == "a token lost" and kind == "think" and number == 5:
+                continue
+            if self.change == "figures merged" and kind == "merged" and number > 1:
+                new.logprobs.logprobs = [value - 1.0 for value in new.logprobs.logprobs]
+            yield output
+
+    async def abort(self, request_id: str) -> None:
+        if self.change != "no abort":
+            await super().abort(request_id)
+
+
+def tried(client: Any) -> None:
+    model = bound_at(client, max_logprobs=20).model
+    model = replace(model, make_prompt=lambda ids: {"ids": ids})
+    asyncio.run(try_engine(model, FACTS.context, 20))
+
+
+def test_an_engine_as_it_was_passes() -> None:
+    tried(ModelClient())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("another prefix", "self-test: a probe's prefix gives token"),
+        ("a token lost", "self-test: thinking on gives"),
+        ("figures merged", "self-test: merged outputs gives figures"),
+        ("no probes", "self-test: a request fails: RuntimeError"),
+        ("no abort", "self-test: an aborted request gives no end"),
+    ],
+)
+def test_an_engine_that_changed_does_not_serve(
+    change: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_test, "_ENDS_WITHIN", 0.05)
+    with pytest.raises(ModelError, match=message):
+        tried(Changed(change))
