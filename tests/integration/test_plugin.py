@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from openai import AsyncOpenAI
+from safetensors.numpy import save_file
 
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
@@ -29,7 +31,14 @@ from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.conftest import AT_ONCE
-from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, with_plugin
+from tests.integration.server import (
+    AS_CALIBRATED,
+    NAME,
+    ROOT,
+    TINY_REASONER,
+    VllmServer,
+    with_plugin,
+)
 from tests.policy_content import family_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -182,6 +191,22 @@ class Served:
 
     def differing(self, count: int, *, stream: bool, at_once: int) -> list[int]:
         """Ask so many questions, and return the numbers of replies that are not the local ones."""
+        requests, replayed = self.replay(count)
+        seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
+        return differing(self.policy, seen, replayed)
+
+    def differing_while_busy(self, count: int, *, stream: bool, at_once: int) -> list[int]:
+        """Do so on a busy machine; usage must name every token that the engine decodes."""
+        requests, replayed = self.replay(count)
+        before = metrics(self.server)["vllm:generation_tokens_total"]
+        with busy(self.server):
+            seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
+        decoded = metrics(self.server)["vllm:generation_tokens_total"] - before
+        assert sum(found.usage["completion_tokens"] for found in seen) == decoded
+        return differing(self.policy, seen, replayed)
+
+    def replay(self, count: int) -> tuple[list[Request], list[Reply]]:
+        """Return so many requests, and what the local engine answers."""
         questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:count]
         requests = make_requests(questions, self.policy)
         new = [request for request in requests if request.prompt.key not in self._known]
@@ -190,12 +215,7 @@ class Served:
             self._known[new[i].prompt.key] = reply
         replayed = [self._known[request.prompt.key] for request in requests]
         assert len({reply.budget for reply in replayed}) >= 3, "stops at several checkpoints"
-        before = metrics(self.server)["vllm:generation_tokens_total"]
-        with busy(self.server):
-            seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
-        decoded = metrics(self.server)["vllm:generation_tokens_total"] - before
-        assert sum(found.usage["completion_tokens"] for found in seen) == decoded
-        return differing(self.policy, seen, replayed)
+        return requests, replayed
 
 
 ENTROPY = {
@@ -235,7 +255,7 @@ def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
 def test_replies_are_those_of_the_local_replay_on_a_busy_machine(
     served: Served, stream: bool
 ) -> None:
-    assert served.differing(120, stream=stream, at_once=48) == []
+    assert served.differing_while_busy(120, stream=stream, at_once=48) == []
 
 
 @pytest.mark.long
@@ -244,7 +264,82 @@ def test_replies_are_those_of_the_local_replay_on_a_busy_machine(
 def test_no_reply_of_400_differs_on_a_busy_machine(
     served: Served, stream: bool, at_once: int
 ) -> None:
-    assert served.differing(400, stream=stream, at_once=at_once) == []
+    assert served.differing_while_busy(400, stream=stream, at_once=at_once) == []
+
+
+OTHER_ENGINES = {
+    "speculative decoding": (
+        "--speculative-config",
+        '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}',
+    ),
+    "no prefix caching": ("--no-enable-prefix-caching",),
+    "chunked prefill": ("--max-num-batched-tokens", "32", "--max-num-seqs", "16"),
+    "several API servers": ("--api-server-count", "2"),
+    "tensor parallel": ("--tensor-parallel-size", "2", "--distributed-executor-backend", "mp"),
+}
+"""Settings of vLLM under which the policy's replies must stay what they are."""
+
+
+@pytest.mark.long  # each is a start of vLLM
+@pytest.mark.parametrize("arguments", OTHER_ENGINES.values(), ids=list(OTHER_ENGINES))
+def test_replies_are_the_same_however_the_engine_works(
+    arguments: tuple[str, ...], vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
+) -> None:
+    told = with_plugin(tmp_path, PluginSettings(POLICY).environment())
+    own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
+    server = VllmServer(vllm_home, tmp_path, (*own, *arguments), told)
+    try:
+        server.start()
+        served = Served(server, policy, local)
+        assert served.differing(80, stream=False, at_once=8) == []
+        assert served.differing(80, stream=True, at_once=8) == []
+    finally:
+        server.stop()
+
+
+@pytest.mark.long
+def test_an_adapter_is_passed_on_and_its_base_is_served(
+    vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter")
+    told = with_plugin(tmp_path, PluginSettings(POLICY).environment())
+    own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
+    lora = ("--enable-lora", "--lora-modules", f"adapted={adapter}")
+    server = VllmServer(vllm_home, tmp_path, (*own, *lora), told)
+    try:
+        server.start()
+        served = Served(server, policy, local)
+        messages = list(served.replay(80)[0][0].prompt.messages)
+        adapted = raw_answer(server, {"model": "adapted", "messages": messages})
+        assert adapted[0] == 200
+        assert adapted[2] is not None
+        assert adapted[2].startswith("passthrough; reason=model;")
+        assert served.differing(80, stream=False, at_once=8) == []
+    finally:
+        server.stop()
+
+
+def write_adapter(folder: Path) -> Path:
+    """Write a LoRA adapter for the tiny reasoner's queries, which changes them at random."""
+    hidden, rank, layers = 128, 8, 4
+    rng = np.random.default_rng(0)
+    weights = {}
+    for layer in range(layers):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{name}.lora_A.weight"] = rng.normal(size=(rank, hidden)).astype(np.float32)
+        weights[f"{name}.lora_B.weight"] = rng.normal(size=(hidden, rank)).astype(np.float32)
+    folder.mkdir()
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": str(TINY_REASONER),
+        "r": rank,
+        "lora_alpha": rank,
+        "target_modules": ["q_proj"],
+        "bias": "none",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
 
 
 def test_what_is_not_covered_is_answered_byte_for_byte_as_without_the_plugin(

@@ -16,7 +16,7 @@ from tests.policy_content import example_content
 TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")
 MESSAGE = {"role": "user", "content": TEXT}
 SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
-MOST = 512 + 2 + 512
+MOST = 4096 + 2 + 512
 """Thinking, closer and visible answer of the example."""
 
 

@@ -258,7 +258,7 @@ def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str
     if not rule.needs_entropy:
         return 0, own  # a token's own log-probability is the same in every source
     k = None if own == "none" else entropy_top_k(own)
-    if facts.max_logprobs < 0:
+    if not 0 <= facts.max_logprobs < facts.vocabulary:
         return (-1 if k is None else k), own
     if k is not None and k <= facts.max_logprobs:
         return k, own

@@ -119,6 +119,8 @@ def test_what_costs_more_is_remarked() -> None:
         ("entropy", "top-k:20", 20, 20),
         ("entropy", "top-k:5", -1, 5),
         ("entropy", "full", -1, -1),
+        ("entropy", "full", FACTS.vocabulary, -1),
+        ("entropy", "full", FACTS.vocabulary - 1, f"'full', got 'top-k:{FACTS.vocabulary - 1}'"),
         ("entropy", "full", 20, "entropy source 'full', got 'top-k:20'"),
         ("entropy", "top-k:20", 5, "entropy source 'top-k:20', got 'top-k:5'"),
     ],
