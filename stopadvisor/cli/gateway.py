@@ -14,7 +14,7 @@ import click
 from stopadvisor.cli.options import COUNT, is_given, option
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.policy.requests import THINKING_MODES
-from stopadvisor.serving.gateway.settings import GatewaySettings, Timeouts
+from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 
 __all__ = ["GATEWAY", "gateway_settings", "require_gateway"]
 

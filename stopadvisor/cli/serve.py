@@ -23,7 +23,7 @@ from stopadvisor.cli.page import Command
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.errors import ModelError
 from stopadvisor.serving.policy_files import load_policies
-from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm
+from stopadvisor.serving.vllm.plugin_settings import NAME, PluginSettings, check_vllm
 
 __all__ = ["ServeOptions", "command", "run"]
 

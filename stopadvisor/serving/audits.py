@@ -121,20 +121,21 @@ class Auditor:
 
     Parameters
     ----------
-    act : callable
-        Called with `AuditSettings.on_alarm` and the exit code of the gravest alarm that is on:
-        when one of the three is raised, and at the start where one is still on.
+    leave : callable
+        Ends the server with the exit code of the gravest alarm that is on, where the settings ask
+        for that: when an alarm is raised, and at the start where one is still on.
     """
 
     policy: Policy
     settings: AuditSettings
     metrics: Metrics
-    act: Callable[[AlarmAction, int], None]
+    leave: Callable[[int], None]
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     """Ids are fresh for each request, so that another key at each start does no harm."""
     _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
     _acted: set[AlarmKind] = field(default_factory=set, repr=False)
     _seen: int = 0
+    _in_shadow: bool = False
 
     def __post_init__(self) -> None:
         watched = watch_settings(
@@ -190,11 +191,13 @@ class Auditor:
         for task in self._running:
             task.cancel()
 
-    def is_reset(self) -> bool:
-        """Whether no alarm is on; reads what `monitor --reset` has written meanwhile."""
-        self.log.take_in_resets()
-        self._look()
-        return not self.log.course.alarms
+    def is_shadowed(self) -> bool:
+        """Whether an alarm put the policy into its shadow; `monitor --reset` ends that."""
+        if self._in_shadow:
+            self.log.take_in_resets()
+            self._look()
+            self._in_shadow = bool(self.log.course.alarms)
+        return self._in_shadow
 
     async def drain(self, seconds: float) -> None:
         """Wait for audits that run, and give up those that take longer."""
@@ -263,7 +266,10 @@ class Auditor:
             )
             if self.settings.webhook is not None:
                 self._post(self.settings.webhook, alarm)
-        self.act(self.settings.on_alarm, exit_code(alarms))
+        if self.settings.on_alarm == "shadow":
+            self._in_shadow = True
+        elif self.settings.on_alarm == "exit":
+            self.leave(exit_code(alarms))
 
     def _post(self, address: str, alarm: Alarm) -> None:
         """Tell the webhook; in a thread where there is an event loop."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.live import Backend, LiveAnswer, LiveRequest
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.serving.audits import AuditedReply
 from stopadvisor.serving.chat_reply import (
     KEEP_ALIVE,
     KEEP_ALIVE_SECONDS,
@@ -23,10 +26,10 @@ from stopadvisor.serving.chat_reply import (
     TextStream,
     forced_content,
 )
-from stopadvisor.serving.coverage import CoveredRequest
+from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
-__all__ = ["Responder", "SlowReader", "counts_of"]
+__all__ = ["Gone", "Responder", "SlowReader", "audited_reply", "counts_of", "unless_gone"]
 
 _STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _JSON = ((b"content-type", b"application/json"),)
@@ -227,3 +230,67 @@ def counts_of(
         budget=None if answered.stop is None else answered.stop.position,
         cached=trace.requests[0].cached_tokens if shows_cached and trace.requests else None,
     )
+
+
+def audited_reply(
+    name: str, covered: CoveredRequest, answered: LiveAnswer, backend: Backend, policy: Policy
+) -> AuditedReply:
+    """Return what is written down of a reply, and what full thinking is compared with.
+
+    `name` is the id that the client sees.
+    """
+    task, stop = covered.request.task, answered.stop
+    counts = counts_of(answered, len(backend.chat.closer.ids))
+    answer: str | None
+    if answered.forced is not None:
+        answer = extract_forced(task, answered.forced.text)
+    else:
+        ids = answered.trace.visible if stop is None else answered.written
+        answer = extract_natural(task, backend.stops.visible_text(ids))
+    return AuditedReply(
+        id=name,
+        stop=None if stop is None else stop.position,
+        answer=answer,
+        task=task,
+        tokens=counts.completion,
+        prompt_tokens=counts.prompt,
+        first_logprob=answered.first_logprob if policy.reads_logprobs else None,
+    )
+
+
+# --- The client may leave -------------------------------------------------------------------------
+
+
+class Gone(Exception):
+    """The client has left."""
+
+
+async def unless_gone(
+    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], work: Coroutine[Any, Any, None]
+) -> None:
+    """Do the work as long as the client is there; its request was read to the end.
+
+    Raises
+    ------
+    Gone
+        It has left; the work is cancelled.
+    """
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone
+        task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.wait({task, gone})
+        for each in (task, gone):
+            if not each.cancelled():
+                each.exception()  # looked at: nobody else will
+
+
+async def _until_gone(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

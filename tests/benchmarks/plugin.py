@@ -29,8 +29,8 @@ import aiohttp
 
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
-from stopadvisor.serving.coverage import TASK_HEADER
-from stopadvisor.serving.vllm.settings import PluginSettings
+from stopadvisor.serving.eligibility import TASK_HEADER
+from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, environment, with_plugin
 from tests.policy_content import family_content, full_budget_content

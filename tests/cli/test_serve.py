@@ -19,8 +19,8 @@ from stopadvisor.cli import serve
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, save_policy
 from stopadvisor.serving.gateway import server
-from stopadvisor.serving.gateway.settings import GatewaySettings, Timeouts
-from stopadvisor.serving.vllm import settings
+from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
+from stopadvisor.serving.vllm import plugin_settings
 from tests.benchmarks.gateway import running_gateway
 from tests.engines.fake_server import fake_server
 from tests.policy_content import example_content
@@ -48,7 +48,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], Mapping
         raise Became
 
     monkeypatch.setattr(os, "execve", execve)
-    monkeypatch.setattr(settings, "version", lambda name: "0.32.0")
+    monkeypatch.setattr(plugin_settings, "version", lambda name: "0.32.0")
     monkeypatch.setenv("VLLM_PLUGINS", "other")
     return found
 
@@ -62,7 +62,7 @@ def test_it_becomes_vllm_with_the_policy(
     assert argv[:5] == [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve"]
     assert argv[5:] == ["model", "--port", "8001", "--shadow-x", "--scheduling-policy", "priority"]
     assert environment["VLLM_PLUGINS"] == "other,stopadvisor"
-    told = settings.PluginSettings.of_environment(environment)
+    told = plugin_settings.PluginSettings.of_environment(environment)
     assert (told.policy, told.shadow, told.any_text) == (policy, True, False)
 
 

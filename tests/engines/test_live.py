@@ -23,7 +23,7 @@ from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.plan import Prompt
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.chat_reply import ChatCounts, ChatReply, TextStream
-from stopadvisor.serving.coverage import CoveredRequest
+from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import Responder
 from tests.engines.fake_server import Story, ids_of, words

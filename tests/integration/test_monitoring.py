@@ -19,7 +19,7 @@ from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.policy.values import to_plain
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.serving.vllm.settings import PluginSettings
+from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import AS_CALIBRATED, ROOT, VllmServer, with_plugin
 from tests.integration.test_plugin import POLICY, ask_all

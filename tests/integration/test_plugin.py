@@ -28,7 +28,7 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
-from stopadvisor.serving.vllm.settings import PluginSettings
+from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.conftest import AT_ONCE
 from tests.integration.server import (

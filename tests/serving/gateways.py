@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry
 
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving.gateway.app import Gateway
+from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.gateway.server import GatewayServer, admin_routes, listen, open_routes
-from stopadvisor.serving.gateway.settings import GatewaySettings, Timeouts
 from stopadvisor.serving.metrics import Metrics
 from tests.engines.fake_server import FakeServer
 from tests.engines.test_openai_online import engine_at, policy_of

@@ -16,13 +16,7 @@ from prometheus_client import CollectorRegistry
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.serving.audit_log import find_series, replay
-from stopadvisor.serving.audits import (
-    AlarmAction,
-    AuditedReply,
-    Auditor,
-    AuditSettings,
-    FullThinking,
-)
+from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from tests.policy_content import example_content
 
@@ -35,20 +29,13 @@ def policy(**fields: Any) -> Policy:
     return Policy(build_policy({**content, "certificate": certificate}))
 
 
-Acted = list[tuple[AlarmAction, int]]
-
-
 def auditor(
-    folder: Path, acted: Acted | None = None, watched: Policy | None = None, **fields: Any
+    folder: Path, ended: list[int] | None = None, watched: Policy | None = None, **fields: Any
 ) -> Auditor:
     settings = AuditSettings(**{"share": 1.0, "folder": folder, "at_once": 1_000, **fields})
     registry = CollectorRegistry()
-    taken: Acted = [] if acted is None else acted
-
-    def act(action: AlarmAction, code: int) -> None:
-        taken.append((action, code))
-
-    return Auditor(watched or policy(), settings, Metrics(registry), act)
+    leave = ([] if ended is None else ended).append
+    return Auditor(watched or policy(), settings, Metrics(registry), leave)
 
 
 def served(key: str, answer: str | None = "42", stop: int | None = 43) -> AuditedReply:
@@ -137,30 +124,33 @@ def test_audits_that_take_too_long_are_given_up_at_the_end(tmp_path: Path) -> No
 
 
 def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Path) -> None:
-    acted: Acted = []
-    found = auditor(tmp_path, acted, on_alarm="shadow")
+    ended: list[int] = []
+    found = auditor(tmp_path, ended, on_alarm="exit")
     run(found, *((served(str(k), "7"), finished()) for k in range(80)))
     # Of the promise at once, and of the change as soon as its detector rings, too.
-    assert acted == [("shadow", 6), ("shadow", 6)]
+    assert ended == [6, 6]
+    assert not found.is_shadowed()
     text = found.metrics.text()[0].decode()
     digest = found.policy.digest[:8]
     for alarm, value in (("promise", 1.0), ("early-warning", 0.0), ("change", 1.0)):
         assert f'audit_alarm{{alarm="{alarm}",digest="{digest}"}} {value}' in text
     shown = f'audit_e_value{{digest="{digest}",watch="differs"}} '
     assert float(text.split(shown)[1].split()[0]) > 20
-    again: Acted = []
+    again: list[int] = []
+    assert auditor(tmp_path, again, on_alarm="shadow").is_shadowed()
+    assert again == []
     auditor(tmp_path, again, on_alarm="exit")
-    assert again == [("exit", 6)]
+    assert again == [6]
 
 
 def test_an_early_warning_is_not_said_to_be_a_broken_promise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    acted: Acted = []
+    ended: list[int] = []
     watched = policy(loss="lost", differs_upper=0.1)
-    found = auditor(tmp_path, acted, watched, on_alarm="exit", change=1e300, replica="b")
+    found = auditor(tmp_path, ended, watched, on_alarm="exit", change=1e300, replica="b")
     run(found, *((served(str(k), "7"), finished()) for k in range(80)))
-    assert acted == [("exit", 8)]
+    assert ended == [8]
     (message,) = caplog.messages
     assert message.startswith("ALARM (early-warning) of policy ")
     assert "replica b, at request" in message

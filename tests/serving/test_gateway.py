@@ -22,8 +22,8 @@ from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.live import LiveRequest
 from stopadvisor.errors import EngineError, ModelError, PolicyError
 from stopadvisor.serving import responder
+from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.server import serve
-from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.metrics import Metrics
 from tests.engines.fake_server import TINY, FakeServer, Story, fake_server, words
 from tests.engines.test_openai_online import BUDGETS, LENGTH, THINKING

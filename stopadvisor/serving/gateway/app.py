@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -23,17 +23,17 @@ from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header_value
-from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest
+from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull
-from stopadvisor.serving.gateway.auditing import GatewayAudits
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send, error_body
-from stopadvisor.serving.gateway.intake import Gone, Incoming, Intake, Message, Receive, Refusal
+from stopadvisor.serving.gateway.gateway_audits import GatewayAudits
+from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
+from stopadvisor.serving.gateway.intake import Incoming, Intake, Message, Receive, Refusal
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
-from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Responder, SlowReader
+from stopadvisor.serving.responder import Gone, Responder, SlowReader, unless_gone
 
 __all__ = ["Gateway"]
 
@@ -176,7 +176,7 @@ class Gateway:
         record.reason = "path"
         try:
             async with self._intake.request(scope, receive) as request:
-                await _unless_gone(receive, self._serve(request, way, sender, began))
+                await unless_gone(receive, self._serve(request, way, sender, began))
         except Gone:
             record.error = "client-gone"
         except Refusal as no:
@@ -307,8 +307,7 @@ class Gateway:
                 else:
                     self.pool.worked(upstream)
                     if record.route == "policy":
-                        reply = service.reply(request.task, answered)
-                        self.audits.served(bound, request, prompt_ids, reply, record.id)
+                        self.audits.served(bound, covered, request, answered, record.id)
                     return True
         record.route, record.reason, record.budget = "passthrough", reason, None
         return False
@@ -362,26 +361,3 @@ def _has_room(service: PolicyService, prompt_ids: tuple[int, ...]) -> bool:
     except ModelError:
         return False
     return room >= service.plan.max_think
-
-
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work as long as the client is there; raise `Gone` where it leaves."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_until_gone(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Gone
-        task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.wait({task, gone})
-        for each in (task, gone):
-            if not each.cancelled():
-                each.exception()  # looked at: nobody else will
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -22,9 +22,9 @@ from stopadvisor.engines.http.key import Key
 from stopadvisor.errors import EngineError
 from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER
+from stopadvisor.serving.gateway.gateway_settings import Timeouts
 from stopadvisor.serving.gateway.intake import Incoming, Message, Target
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
-from stopadvisor.serving.gateway.settings import Timeouts
 
 __all__ = ["BrokenReply", "Forwarder", "Send", "error_body"]
 

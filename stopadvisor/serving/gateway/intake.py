@@ -16,9 +16,10 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from yarl import URL
 
-from stopadvisor.serving.gateway.settings import Timeouts
+from stopadvisor.serving.gateway.gateway_settings import Timeouts
+from stopadvisor.serving.responder import Gone
 
-__all__ = ["Gone", "Incoming", "Intake", "Message", "Receive", "Refusal", "Target"]
+__all__ = ["Incoming", "Intake", "Message", "Receive", "Refusal", "Target"]
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Not TRACE, which returns the upstream's key, and not CONNECT."""
@@ -34,10 +35,6 @@ _DECODINGS = 4
 Message = MutableMapping[str, Any]
 """One message of ASGI."""
 Receive = Callable[[], Awaitable[Message]]
-
-
-class Gone(Exception):
-    """The client has left."""
 
 
 class Refusal(Exception):

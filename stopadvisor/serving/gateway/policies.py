@@ -21,9 +21,9 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.serving.coverage import Coverage
+from stopadvisor.serving.eligibility import Coverage
+from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.pool import Upstream
-from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.policy_files import load_policies
 
 __all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]

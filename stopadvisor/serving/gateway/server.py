@@ -32,9 +32,9 @@ from stopadvisor.serving.gateway.connections import (
     ConnectionLimit,
     most_connections,
 )
+from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
-from stopadvisor.serving.gateway.settings import GatewaySettings
 from stopadvisor.serving.metrics import Metrics
 
 __all__ = ["GatewayServer", "admin_routes", "listen", "open_routes", "serve"]

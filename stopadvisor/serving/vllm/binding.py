@@ -22,8 +22,8 @@ from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.serving.coverage import Coverage
-from stopadvisor.serving.vllm.engine import EngineModel
+from stopadvisor.serving.eligibility import Coverage
+from stopadvisor.serving.vllm.engine_model import EngineModel
 from stopadvisor.serving.vllm.probed import Likeliest
 
 __all__ = ["BoundPolicy", "EngineAccess", "EngineFacts", "bind"]

@@ -8,6 +8,7 @@ module imports next to nothing, and whatever is wrong later ends the process in 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -33,8 +34,8 @@ class StopAdvisorPlugin:
         with _one_line():
             from stopadvisor.serving.policy_files import load_policies
             from stopadvisor.serving.vllm.adapter import take_route
-            from stopadvisor.serving.vllm.answering import MarkedReplies
-            from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm
+            from stopadvisor.serving.vllm.plugin_settings import PluginSettings, check_vllm
+            from stopadvisor.serving.vllm.route import MarkedReplies
 
             self._version = check_vllm()
             self._settings = PluginSettings.of_environment()
@@ -53,10 +54,10 @@ class StopAdvisorPlugin:
             )
             from stopadvisor.serving.metrics import Metrics
             from stopadvisor.serving.vllm.adapter import access_to, facts_of
-            from stopadvisor.serving.vllm.answering import PolicyRoute
             from stopadvisor.serving.vllm.binding import bind
+            from stopadvisor.serving.vllm.plugin_settings import is_tried
+            from stopadvisor.serving.vllm.route import PolicyRoute
             from stopadvisor.serving.vllm.self_test import try_engine
-            from stopadvisor.serving.vllm.settings import is_tried
 
             facts = facts_of(engine_client, args, self._version)
             loaded = load_tokenizer(facts.tokenizer)
@@ -90,11 +91,17 @@ class StopAdvisorPlugin:
         )
         if self._settings.audit is not None and bound.policy.kind == "stop":
             with _one_line():
-                from stopadvisor.serving.vllm.auditing import EngineAudits
+                from stopadvisor.serving.audits import Auditor
+                from stopadvisor.serving.vllm.engine_audits import EngineAudits
 
-                audits = EngineAudits(bound.policy, self._settings.audit, metrics)
-            state.stopadvisor.after_reply = audits
-            state.stopadvisor.is_shadowed = audits.is_shadowed
+                auditor = Auditor(bound.policy, self._settings.audit, metrics, _leave)
+            state.stopadvisor.after_reply = EngineAudits(auditor)
+            state.stopadvisor.is_shadowed = auditor.is_shadowed
+
+
+def _leave(code: int) -> None:
+    """End the process at once, open requests included: vLLM has no other way out from inside."""
+    os._exit(code)
 
 
 @contextmanager

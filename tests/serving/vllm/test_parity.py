@@ -21,11 +21,11 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.answering import PolicyRoute
+from stopadvisor.serving.vllm.route import PolicyRoute
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY
 from tests.serving.vllm.fake_engine import FACTS, FlatLogprobs, bound_at
-from tests.serving.vllm.test_answering import Client
+from tests.serving.vllm.test_route import Client
 
 ROOT = TINY.parent.parent
 N_QUESTIONS = 6

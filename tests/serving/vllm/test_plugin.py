@@ -17,10 +17,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.serving.vllm import settings
+from stopadvisor.serving.vllm import plugin_settings
 from stopadvisor.serving.vllm.adapter import _waiting
-from stopadvisor.serving.vllm.answering import _ROUTE, MarkedReplies
 from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin
+from stopadvisor.serving.vllm.route import _ROUTE, MarkedReplies
 from tests.serving.vllm.fake_engine import policy_of
 
 
@@ -59,7 +59,7 @@ class App:
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_policy(policy_of().content, tmp_path / "p.joblib")
     monkeypatch.setenv("STOPADVISOR_POLICY", str(tmp_path / "p.joblib"))
-    monkeypatch.setattr(settings, "version", lambda name: "0.32.0")
+    monkeypatch.setattr(plugin_settings, "version", lambda name: "0.32.0")
 
 
 @pytest.mark.usefixtures("told")
@@ -103,7 +103,7 @@ def test_whatever_is_wrong_ends_the_process_in_one_line(
     app = App()
     for name, value in changes.items():
         if name == "version":
-            monkeypatch.setattr(settings, "version", lambda name, found=value: found)
+            monkeypatch.setattr(plugin_settings, "version", lambda name, found=value: found)
         elif name == "missing":
             monkeypatch.setitem(sys.modules, value, None)
         elif name == "routes":

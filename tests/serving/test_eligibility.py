@@ -10,7 +10,7 @@ from stopadvisor.constants import PROMPT_TEMPLATES
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.serving.coverage import _FIELDS, Coverage, CoveredRequest, NotCovered
+from stopadvisor.serving.eligibility import _FIELDS, Coverage, CoveredRequest, NotCovered
 from tests.policy_content import example_content
 
 TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")

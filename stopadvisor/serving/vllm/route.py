@@ -7,11 +7,9 @@ Knows ASGI and vLLM's handler as something to call; nothing of tokens.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +22,12 @@ from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.trace import Trace
 from stopadvisor.errors import ModelError
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
-from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest, NotCovered
+from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Responder
+from stopadvisor.serving.responder import Gone, Responder, unless_gone
 from stopadvisor.serving.vllm.adapter import PATH, unforeseen
 from stopadvisor.serving.vllm.binding import BoundPolicy
-from stopadvisor.serving.vllm.engine import EngineModel
+from stopadvisor.serving.vllm.engine_model import EngineModel
 
 __all__ = ["AfterReply", "MarkedReplies", "PolicyRoute"]
 
@@ -150,20 +148,14 @@ class _PolicyResponse(Response):
                 record.ttft_seconds = time.perf_counter() - self.began
             await send(message)
 
-        work = asyncio.create_task(self._answer(recorded))
-        gone = asyncio.create_task(_disconnected(receive))
         try:
             with self.route.metrics.running():
-                await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+                await unless_gone(receive, self._answer(recorded))
+        except Gone:
+            record.error = "client-gone"
+            record.think_tokens = len(self.trace.ids)
         finally:
-            for task in (work, gone):
-                task.cancel()
-            await asyncio.wait({work, gone})
-            if work.cancelled():
-                record.think_tokens = len(self.trace.ids)
             self.route.count(record, self.began)
-        if not work.cancelled():
-            work.result()
 
     async def _answer(self, send: Send) -> None:
         route, record = self.route, self.record
@@ -229,10 +221,3 @@ class MarkedReplies:
             response = await handler(Request(scope, receive), error)
             await response(scope, receive, mark)
             raise
-
-
-async def _disconnected(receive: Receive) -> None:
-    """Return when the client is gone; its body was read before."""
-    with suppress(asyncio.CancelledError):
-        while (await receive())["type"] != "http.disconnect":
-            pass

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Reply, Request
-from stopadvisor.serving.audits import (
-    AlarmAction,
-    AuditedReply,
-    Auditor,
-    AuditSettings,
-    FullThinking,
-)
+from stopadvisor.policy.requests import Request
+from stopadvisor.serving.audits import Auditor, AuditSettings, FullThinking
+from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.responder import audited_reply
 
 __all__ = ["GatewayAudits"]
 
@@ -38,7 +35,6 @@ class GatewayAudits:
     exit_code: int = 0
     """Of the alarm that ended the gateway; 0 while none has."""
     _auditors: dict[str, Auditor] = field(default_factory=dict)
-    _shadowed: set[str] = field(default_factory=set)
 
     def prepare(self, policies: Iterable[Policy]) -> None:
         """Open the audit log of every policy that has none open."""
@@ -46,33 +42,31 @@ class GatewayAudits:
             digest = policy.digest
             if self.settings is None or policy.kind != "stop" or digest in self._auditors:
                 continue
-
-            def act(action: AlarmAction, code: int, digest: str = digest) -> None:
-                self._act(action, code, digest)
-
-            self._auditors[digest] = Auditor(policy, self.settings, self.metrics, act)
+            self._auditors[digest] = Auditor(policy, self.settings, self.metrics, self._end)
 
     def is_shadowed(self, policy: Policy) -> bool:
-        """Whether an alarm put the policy into its shadow; a reset of the alarm ends that."""
-        digest = policy.digest
-        if digest in self._shadowed and self._auditors[digest].is_reset():
-            self._shadowed.discard(digest)
-        return digest in self._shadowed
+        """Whether an alarm put the policy into its shadow."""
+        auditor = self._auditors.get(policy.digest)
+        return auditor is not None and auditor.is_shadowed()
 
     def served(
         self,
         bound: Bound,
+        covered: CoveredRequest,
         request: Request,
-        prompt_ids: tuple[int, ...],
-        reply: Reply,
-        request_id: str,
+        answered: LiveAnswer,
+        name: str,
     ) -> None:
-        """Take note of a request that was answered under its policy."""
+        """Take note of a request that was answered under its policy.
+
+        `request` is the covered one with the seed that it was answered under.
+        """
         service = bound.service
         policy = service.rule
         auditor = self._auditors.get(policy.digest) if isinstance(policy, Policy) else None
         if auditor is None:
             return
+        prompt_ids = answered.trace.prompt_ids
 
         async def finish() -> FullThinking:
             with bound.used():
@@ -80,17 +74,8 @@ class GatewayAudits:
                 whole = await full.answer(request, prompt_ids=prompt_ids, replica=0)
             return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
 
-        auditor.served(
-            AuditedReply(
-                id=request_id,
-                stop=reply.budget,
-                answer=reply.answer,
-                task=request.task,
-                tokens=reply.think_tokens + reply.probe_tokens + reply.visible_tokens,
-                prompt_tokens=reply.prompt_tokens,
-            ),
-            None if self.is_crowded() else finish,
-        )
+        found = audited_reply(name, covered, answered, service.model, auditor.policy)
+        auditor.served(found, None if self.is_crowded() else finish)
 
     def shed(self) -> None:
         """Give up all audits under way: somebody waits for the place they take."""
@@ -102,9 +87,6 @@ class GatewayAudits:
         for auditor in self._auditors.values():
             await auditor.drain(seconds)
 
-    def _act(self, action: AlarmAction, code: int, digest: str) -> None:
-        if action == "shadow":
-            self._shadowed.add(digest)
-        elif action == "exit":
-            self.exit_code = code
-            self.leave()
+    def _end(self, code: int) -> None:
+        self.exit_code = code
+        self.leave()

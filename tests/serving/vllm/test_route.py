@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving import chat_reply, responder
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.answering import PolicyRoute
+from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_live import LENGTH, NEVER
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of

@@ -10,20 +10,23 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.serving.coverage import CoveredRequest
+from stopadvisor.serving.audits import Auditor, AuditSettings
+from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.auditing import EngineAudits
-from stopadvisor.serving.vllm.settings import PluginSettings
+from stopadvisor.serving.vllm.engine_audits import EngineAudits
+from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 
 
-def audited(folder: Path, engine: FakeEngine, n: int = 1, **fields: Any) -> EngineAudits:
-    """Answer `n` requests under the policy, each audited."""
+def audited(
+    folder: Path, engine: FakeEngine, n: int = 1, **fields: Any
+) -> tuple[Auditor, list[int]]:
+    """Answer `n` requests under the policy, each audited; also the codes it was to end with."""
     bound = bound_at(engine, policy_of(fields.pop("content", None)))
     settings = AuditSettings(1.0, folder, differs_limit=fields.pop("limit", 0.5), **fields)
     left: list[int] = []
-    audits = EngineAudits(bound.policy, settings, Metrics(CollectorRegistry()), left.append)
+    auditor = Auditor(bound.policy, settings, Metrics(CollectorRegistry()), left.append)
+    audits = EngineAudits(auditor)
     found = bound.coverage.check({"model": "tiny-reasoner", "messages": QUESTION}, task=None)
     assert isinstance(found, CoveredRequest)
 
@@ -36,16 +39,15 @@ def audited(folder: Path, engine: FakeEngine, n: int = 1, **fields: Any) -> Engi
             live = model.live(trace, bound.policy, task=found.request.task)
             answered = await live.answer()
             audits(found, answered, model, f"chatcmpl-{k}")
-            await audits.auditor.drain(5)
+            await auditor.drain(5)
 
     asyncio.run(go())
-    audits.left = left  # type: ignore[attr-defined]
-    return audits
+    return auditor, left
 
 
 def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
     engine = FakeEngine()
-    audits = audited(tmp_path, engine)
+    auditor, _ = audited(tmp_path, engine)
     asked = [entry for entry in engine.asked if entry[0] == "audit"]
     thought = engine.decoded["chatcmpl-0-think"]
     (_, ids, parameters, priority) = asked[0]
@@ -54,14 +56,15 @@ def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
     assert len(ids) == len(prompt) + thought  # nothing is drawn twice
     assert priority > 0
     assert parameters.max_tokens < engine.asked[0][2].max_tokens
-    counts = audits.auditor.log.course.counts
+    counts = auditor.log.course.counts
     assert counts["audit_tokens"] == engine.decoded["chatcmpl-0-audit"]
     # 3+4: forced to 5 at the stop, 7 at the end of thinking.
     assert (counts["resolved"], counts["differing"]) == (1, 1)
 
 
 def test_an_engine_that_fails_an_audit_harms_nobody(tmp_path: Path) -> None:
-    counts = audited(tmp_path, FakeEngine(fails=("audit",))).auditor.log.course.counts
+    auditor, _ = audited(tmp_path, FakeEngine(fails=("audit",)))
+    counts = auditor.log.course.counts
     assert (counts["requests"], counts["resolved"], counts["shed"]) == (1, 0, 1)
 
 
@@ -69,9 +72,9 @@ def test_an_engine_that_fails_an_audit_harms_nobody(tmp_path: Path) -> None:
     ("action", "shadowed", "left"), [("shadow", True, []), ("exit", False, [8])]
 )
 def test_an_alarm_acts(tmp_path: Path, action: Any, shadowed: bool, left: list[int]) -> None:
-    audits = audited(tmp_path, FakeEngine(), n=12, limit=1e-6, on_alarm=action)
-    assert audits.is_shadowed() == shadowed
-    assert audits.left[:1] == left  # type: ignore[attr-defined]
+    auditor, ended = audited(tmp_path, FakeEngine(), n=12, limit=1e-6, on_alarm=action)
+    assert auditor.is_shadowed() == shadowed
+    assert ended[:1] == left
 
 
 def test_the_settings_go_through_the_environment(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.policy_files import load_policies
-from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm, is_tried
+from stopadvisor.serving.vllm.plugin_settings import PluginSettings, check_vllm, is_tried
 from tests.serving.vllm.fake_engine import policy_of
 
 
