@@ -166,8 +166,6 @@ def command(path: Path | None, **params: Any) -> int:
 
 def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
     """Calibrate, write policy and calibration, and print what came of it."""
-    # What no run could make right is refused before one is looked for.
-    options.request.overrides.settings()
     key = None if options.sign is None else signing_key(options.sign)
     source = newest_source() if options.path is None else open_source(options.path)
     with progress_on(err, quiet=options.output.quiet) as progress:

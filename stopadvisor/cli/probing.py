@@ -155,7 +155,7 @@ def _template(text: str) -> str:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"expected a text with {{question}} or a readable file: {error}"
+                "expected a text that contains {question}, or a readable file with such a text"
             ) from error
     if "{question}" not in text:
         raise ValueError("expected a text that contains {question}")

@@ -32,7 +32,7 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
             raise click.UsageError("--price and --serving-profile exclude each other")
         weights = read_serving_profile(profile).weights
     first, limit = alpha
-    return take(
+    found = take(
         SettingsOverrides,
         params,
         weights=weights,
@@ -41,6 +41,8 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
         # Who names a loss names all limits.
         also=tuple(Guarantee(*each) for each in also) or (None if first is None else ()),
     )
+    found.settings()  # values out of their range are refused here, before any work
+    return found
 
 
 def _guarantees(params: dict[str, Any]) -> list[tuple[Any, ...]]:

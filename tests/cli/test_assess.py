@@ -12,9 +12,11 @@ from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 
+from stopadvisor.cli.assess import command
 from stopadvisor.report.text.assess import show_assessment
 from stopadvisor.results import to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
@@ -497,6 +499,33 @@ def test_cut_traces_are_remarked(call: Call, tmp_path: Path) -> None:
 
 
 # --- Bad input ------------------------------------------------------------------------------------
+
+FREE_TEXT = {
+    *("model", "device", "tokenizer", "think_open", "think_close", "cue", "markers"),
+    *("api_key_env", "base_url", "out", "grader"),
+}
+"""Any text may be meant; what it names is looked for when it is opened."""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        option
+        for option in command.params
+        if isinstance(option, click.Option) and not option.is_flag and option.name not in FREE_TEXT
+    ],
+    ids=lambda option: option.opts[0],
+)
+def test_wrong_values_are_refused_before_a_model_is_opened(
+    call: Call, option: click.Option, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*args: object, **more: object) -> None:
+        raise AssertionError("a model was opened")
+
+    monkeypatch.setattr("stopadvisor.cli.assess.open_engine", opened)
+    Path("w.jsonl").write_text('{"question": "1+1?", "gold": "2"}\n' * 2, encoding="utf-8")
+    for wrong in ("no/such", "-7"):
+        assert refused(call, "w.jsonl", option.opts[0], wrong)
 
 
 @pytest.mark.parametrize(

@@ -474,7 +474,10 @@ def test_cues_have_names(bench: Bench) -> None:
         (["--greedy", "--repeat", "3"], "--greedy always draws the same trace"),
         (["--entropy", "top-k"], "expected `auto`, `full`, `none` or `top-k:K`"),
         (["--split", "50/50"], "50/50"),
-        (["--prompt-template", "no.txt"], "expected a text with {question} or a readable file"),
+        (
+            ["--prompt-template", "no.txt"],
+            "expected a text that contains {question}, or a readable file",
+        ),
         (["--prompt-template", "a\nb"], "expected a text that contains {question}"),
         (["--chat-template-kwargs", "[1]"], "expected a JSON object, got '[1]'"),
         (["--chat-template-kwargs", "{"], "expected a JSON object"),
