@@ -36,41 +36,8 @@ from tests.material import (
 )
 from tests.scripted import ScriptedEngine, write_sums
 
-COMMON = [
-    "schema", "protocol", "alpha", "delta", "run", "workload", "split", "profile", "regime",
-    "matched_risk", "serving", "recommendation",
-]  # fmt: skip
-FIELDS = {
-    "deploy": [
-        *COMMON, "fit_full_accuracy", "fit_saving_lower_pct", "label_savings", "chance_to_certify",
-        "settings", "remarks", "headline",
-    ],
-    "paper": [*COMMON, "full_accuracy", "remarks", "headline"],
-}  # fmt: skip
-WORKLOAD = [
-    "n_questions", "n_checkpoints", "budgets", "full_reference", "graded_by", "truncated_share",
-    "model", "engine", "sha256",
-]  # fmt: skip
-TYPES = ["early_solved", "beneficial", "harmful", "unsolved", "oscillating"]
-POINT = {
-    "deploy": [
-        "feasible", "family", "threshold", "candidates", "schedule", "where",
-        "expected_saving_pct", "fit_risk", "fit_accuracy", "fit_think_saving_pct",
-        "fit_total_saving_pct", "fit_uncut_saving_pct",
-    ],
-    "paper": [
-        "feasible", "family", "threshold", "candidates", "test_risk", "test_accuracy",
-        "think_saving_pct", "total_saving_pct",
-    ],
-}  # fmt: skip
 FAST = ["--families", "entropy,confidence"]
 """One side instead of two, in a fraction of the time."""
-SERVING = [
-    "saving_pct", "decoded_saving_pct", "tokens", "money_per_1000", "probes",
-    "break_even_probes", "break_even_cached_price",
-]  # fmt: skip
-LABEL_SAVING = ["calibration", "labels", "saving_pct", "is_here"]
-SETTINGS = ["serving", "weights", "cache_block", "bound", "multiplicity", "families"]
 
 
 @pytest.fixture(name="call")
@@ -107,47 +74,26 @@ def refused(call: Call, *words: str, command: str = "assess") -> str:
 
 
 @pytest.mark.parametrize("target", ["runs/sums", "raw.npz"])
-def test_deploy_json_has_exactly_its_fields(call: Call, target: str) -> None:
+def test_figures_of_a_document_agree_with_each_other(call: Call, target: str) -> None:
     found = assessed(call, target)
-    assert list(found) == FIELDS["deploy"]
     assert (found["schema"], found["protocol"]) == (1, "deploy")
-    assert list(found["workload"]) == WORKLOAD
-    assert list(found["split"]) == ["fit", "calibration", "test"]
     assert sum(found["split"].values()) == found["workload"]["n_questions"]
-    assert list(found["profile"]) == TYPES
-    assert all(list(row) == ["count", "share", "ci95"] for row in found["profile"].values())
     assert sum(row["count"] for row in found["profile"].values()) == found["split"]["fit"]
-    assert list(found["regime"]) == ["predicted", "stability", "basis"]
     assert found["regime"]["basis"] == "fit"
-    (row,) = found["matched_risk"]
-    kinds = ["learned", "scalar", "fixed_budget", "agreement"]
-    assert list(row) == ["alpha", *kinds, "delta_saving_pp", "verdict"]
-    assert [list(row[kind]) for kind in kinds] == 4 * [POINT["deploy"]]
-    assert all(list(r) == LABEL_SAVING for r in found["label_savings"])
+    assert len(found["matched_risk"]) == 1
     assert sum(r["is_here"] for r in found["label_savings"]) == 1
-    assert list(row["delta_saving_pp"]) == ["median", "ci95"]
-    assert list(found["serving"]) == ["operating_point", "kv-fork", "prefix-cache", "black-box"]
-    assert list(found["serving"]["kv-fork"]) == SERVING
-    assert list(found["serving"]["kv-fork"]["tokens"]) == ["decoded", "cached", "prefilled"]
     assert found["serving"]["kv-fork"]["money_per_1000"] is None
-    advice = ["policy", "family", "schedule", "where", "serving", "reasons"]
-    assert list(found["recommendation"]) == advice
     assert set(found["recommendation"]["schedule"]) <= set(found["workload"]["budgets"])
-    assert list(found["settings"]) == SETTINGS
-    assert list(found["settings"]["weights"]) == ["prefilled", "cached", "decoded", "unit"]
 
 
-def test_paper_json_has_exactly_its_fields(call: Call) -> None:
+def test_the_paper_protocol_has_four_alphas_and_a_rule_for_each(call: Call) -> None:
     found = assessed(call, "raw.npz", "--protocol", "paper")
-    assert list(found) == FIELDS["paper"]
     assert found["regime"]["basis"] == "all"
     assert found["workload"]["full_reference"] == "last-checkpoint"
     assert found["split"] == {"fit": 0, "calibration": 80, "test": 120}
     assert [row["alpha"] for row in found["matched_risk"]] == [0.05, 0.10, 0.15, 0.20]
     for row in found["matched_risk"]:
-        assert list(row["learned"]) == list(row["scalar"]) == POINT["paper"]
         assert row["learned"]["threshold"] is not None  # even where nothing is feasible
-    assert list(found["serving"]) == ["operating_point", "kv-fork", "prefix-cache", "black-box"]
 
 
 def test_a_run_names_its_model_and_an_archive_none(call: Call) -> None:
@@ -260,7 +206,7 @@ def test_nothing_feasible_is_full_budget_with_nulls(call: Call) -> None:
     advice = found["recommendation"]
     assert (advice["policy"], advice["family"], advice["schedule"]) == ("full-budget", None, None)
     assert found["serving"]["operating_point"] is None
-    assert found["serving"]["kv-fork"] == dict.fromkeys(SERVING)
+    assert set(found["serving"]["kv-fork"].values()) == {None}
     assert found["fit_saving_lower_pct"] is None
     assert found["matched_risk"][0]["scalar"]["threshold"] is None
 

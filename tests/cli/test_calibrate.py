@@ -38,29 +38,6 @@ from tests.material import (
 )
 from tests.pages import Page
 
-FIELDS = [
-    "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
-    "certified", "policy", "digest", "promoted", "kind", "family", "schedule", "where", "threshold",
-    "serving", "certificate", "refusal", "tested", "expected", "graded_by", "advised_family",
-    "advised_schedule", "advised_where", "advised_fit_total_saving_pct", "changed", "profile",
-    "remarks",
-    "headline",
-]  # fmt: skip
-CERTIFICATE = [
-    "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
-    "looks", "looks_elsewhere", "planned_looks", "ledger_head", "provenance", "chain_delta",
-    "conditional", "alpha_over_full_accuracy", "truncated_share", "max_think",
-    "differs_upper", "claim",
-]  # fmt: skip
-EXPECTED = [
-    "weights", "cache_block", "fit_total_saving_pct", "fit_risk", "calibration_n",
-    "calibration_risk", "calibration_total_saving_pct", "calibration_total_saving_band95",
-    "calibration_think_saving_pct", "calibration_uncut_saving_pct", "calibration_accuracy",
-    "calibration_full_accuracy", "test_n", "test_total_saving_pct", "test_total_saving_ci95",
-    "test_think_saving_pct", "test_uncut_saving_pct", "test_risk", "test_risk_ci95",
-    "test_accuracy", "test_accuracy_ci95", "test_full_accuracy", "saving_by_serving",
-]  # fmt: skip
-TESTED = ["family", "certified", "position", "n", "losses", "upper", "reason", "labels_needed"]
 FAST = ["--families", "entropy,confidence"]
 """One chain instead of two, in a fraction of the time."""
 FAILING = [*FAST, "--alpha", "0.03"]
@@ -113,17 +90,10 @@ def lose_many(row: dict[str, Any], part: str) -> None:
 # --- The document and the policy ------------------------------------------------------------------
 
 
-def test_json_has_exactly_its_fields(call: Call) -> None:
+def test_the_document_and_the_policy_say_the_same(call: Call) -> None:
     found = calibrated(call, str(RUN))
-    assert list(found) == FIELDS
-    assert list(found["certificate"]) == CERTIFICATE
-    assert list(found["expected"]) == EXPECTED
-    assert list(found["look"]) == ["number", "planned", "spent", "elsewhere", "head", "opened"]
-    assert [list(row) for row in found["tested"]] == [TESTED, TESTED]  # two chains by default
+    assert len(found["tested"]) == 2  # two chains by default
     assert found["certificate"]["chain_delta"] == pytest.approx(0.05)  # of the advised rule, all
-    assert list(found["profile"]) == [
-        "early_solved", "beneficial", "harmful", "unsolved", "oscillating",
-    ]  # fmt: skip
     assert (found["certified"], found["kind"], found["refusal"]) == (True, "stop", None)
     assert found["confidence"] == pytest.approx(0.95)
     policy = load_policy(found["policy"])
@@ -147,9 +117,7 @@ def test_what_is_printed_is_what_is_written_beside_the_policy(call: Call) -> Non
 
 def test_nothing_certified_is_exit_3_and_a_full_budget_policy(call: Call) -> None:
     found = calibrated(call, str(RUN), "--alpha", "0.001", *FAST, code=3)
-    assert list(found) == FIELDS
     assert (found["certified"], found["kind"]) == (False, "full-budget")
-    assert list(found["refusal"]) == ["reason", "labels_needed", "assumed_risk"]
     assert found["refusal"]["reason"]
     for name in ("family", "schedule", "where", "threshold", "certificate", "expected"):
         assert found[name] is None
@@ -161,7 +129,7 @@ def test_no_test_part_means_figures_from_calibration(call: Call, tmp_path: Path)
     make_run(tmp_path / "two", 300, fractions=(0.4, 0.6, 0.0))
     found = calibrated(call, "two", *FAST)
     expected, certificate = found["expected"], found["certificate"]
-    assert list(expected) == [name for name in EXPECTED if not name.startswith("test_")]
+    assert not [name for name in expected if name.startswith("test_")]
     assert expected["calibration_n"] == certificate["n"]
     assert expected["calibration_risk"] == certificate["losses"] / certificate["n"]
     low, high = expected["calibration_total_saving_band95"]

@@ -12,16 +12,6 @@ from stopadvisor.rules.families import FAMILIES, rule_name
 from tests.material import Call, caller
 from tests.policy_content import TRIGGERS, anywhere_content, family_content, full_budget_content
 
-FIELDS = [
-    "schema", "policy", "policy_schema", "digest_valid", "kind", "family", "threshold",
-    "decision_threshold", "trigger", "budgets", "on_stop", "task", "serving", "entropy_source",
-    "max_think", "model", "engine",
-    "certificate", "profile", "expected", "versions", "created", "digest", "n_questions",
-    "features", "probe", "sampling", "normalizer", "grader", "workload_sha256",
-    "engine_settings", "signature",
-]  # fmt: skip
-FEATURE = ["name", "coef", "mean", "scale", "splits"]
-
 
 @pytest.fixture
 def call(
@@ -38,15 +28,13 @@ def save(family: str | None, path: str = "policy.joblib") -> None:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, None])
-def test_json_has_exactly_its_fields(call: Call, family: str | None) -> None:
+def test_json_holds_the_rule(call: Call, family: str | None) -> None:
     save(family)
     code, out, err = call("policy.joblib", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == FIELDS
     assert found["family"] == family
     assert found["digest_valid"] is True
-    assert all(list(row) == FEATURE for row in found["features"])
     weights = [
         abs(row["splits"] if row["coef"] is None else row["coef"]) for row in found["features"]
     ]

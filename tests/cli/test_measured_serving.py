@@ -15,7 +15,6 @@ from stopadvisor.runs.sources import Source
 from tests.material import CERTIFY, Call, caller, make_run
 
 FAST = ("--families", "entropy,confidence", "--no-report")
-FIELDS = ["regime", "cache_block", "basis", "read_cost", "reason"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,6 @@ def test_costs_are_those_of_the_measured_server(
     assert document["recommendation"]["serving"] == serving
     assert document["settings"]["serving"] == serving
     assert document["settings"]["cache_block"] == block
-    assert sorted(document["server"]) == sorted(FIELDS)
     assert document["server"]["regime"] == classify(repeated).regime
     (remark,) = remarks
     assert said in remark

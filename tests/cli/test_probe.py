@@ -32,14 +32,6 @@ from tests.scripted import ScriptedEngine, write_sums
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ["--budgets", "0,16,64", "--max-think", "256"]
-PROBE_FIELDS = {
-    "schema", "run", "questions", "traces", "new", "schedule", "budgets", "every", "markers",
-    "max_think", "truncated_share", "seconds", "split",
-}  # fmt: skip
-REPORT_FIELDS = {
-    "schema", "status", "checks", "agreement", "examples", "accuracy", "wrong", "n_questions",
-    "marker_words", "cost", "cues",
-}  # fmt: skip
 
 Output = tuple[int, str, str]
 
@@ -97,9 +89,8 @@ def test_probe_prints_the_run_and_no_outcome(bench: Bench) -> None:
         assert word not in (out + err).lower()
 
 
-def test_probe_json_has_exactly_its_fields(bench: Bench) -> None:
+def test_probe_counts_what_it_probed(bench: Bench) -> None:
     found = bench.probe()
-    assert found.keys() == PROBE_FIELDS
     assert found["split"].keys() == set(PARTS)
     assert sum(found["split"].values()) == found["questions"] == found["new"] == 100
     assert found["budgets"] == [0, 16, 64]
@@ -507,7 +498,6 @@ def test_probe_stops_at_a_failed_preflight_and_keeps_its_report(bench: Bench) ->
     assert code == 5
     assert "preflight failed: cue:" in err
     report = json.loads((bench.out / "preflight.json").read_text())
-    assert report.keys() == REPORT_FIELDS
     assert report["status"] == "fail"
     assert not (bench.out / "probes.jsonl").exists()
 
@@ -565,7 +555,6 @@ def test_preflight_ends_with_5_and_says_what_to_do(bench: Bench) -> None:
     assert "to do the engine ignores thinking budgets: use another engine" in " ".join(out.split())
     code, out, _ = bench.call("--json", command="preflight")
     assert code == 5
-    assert json.loads(out).keys() == REPORT_FIELDS
     assert json.loads(out)["cues"] is None
 
 

@@ -15,14 +15,6 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call, caller, edit_records, looks_of, make_run
 from tests.policy_content import full_budget_content
 
-FIELDS = [
-    "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
-    "certified", "policy", "digest", "promoted", "kind", "family", "schedule", "where", "threshold",
-    "serving", "certificate",
-    "refusal", "tested", "expected", "graded_by", "advised_family", "advised_schedule",
-    "advised_where", "advised_fit_total_saving_pct", "changed", "profile", "remarks",
-    "headline", "transfer",
-]  # fmt: skip
 SOURCE, TARGET = Path("source.joblib"), Path("runs/target")
 ALPHA = ["--alpha", "0.15"]
 FAST = [*ALPHA, "--families", "confidence"]
@@ -66,7 +58,6 @@ def transferred(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call: Call) -> None:
     found = transferred(call, *ALPHA)
-    assert list(found) == FIELDS
     policy, source = load_policy(found["policy"]).content, load_policy(SOURCE).content
     assert policy["coef"] == source["coef"]
     assert policy["order"] == source["order"]

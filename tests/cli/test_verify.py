@@ -39,15 +39,6 @@ from tests.material import (
 from tests.policy_content import full_budget_content
 from tests.report.results import VERIFIED
 
-FIELDS = [
-    "schema", "policy", "digest", "run", "part", "transfer", "verdict", "alpha", "delta",
-    "check", "conditional",
-    "n_left_out", "n_met_before", "n_repeated", "n", "losses", "risk", "lower", "upper",
-    "expected_risk", "power_to_confirm", "detectable_risk", "graded_by", "accuracy",
-    "full_accuracy", "accuracy_difference", "accuracy_difference_ci95", "serving", "unit",
-    "total_saving_pct", "total_saving_ci95", "think_saving_pct", "truncated_share",
-    "category_scope", "categories", "drift", "remarks", "headline",
-]  # fmt: skip
 POLICY, RUN, FRESH = Path("policy.joblib"), Path("runs/sums"), Path("runs/fresh")
 
 
@@ -105,10 +96,8 @@ def lose_everything(row: dict[str, Any], part: str) -> None:
 # --- Verdicts -------------------------------------------------------------------------------------
 
 
-def test_json_has_exactly_its_fields(call: Call) -> None:
+def test_a_policy_is_confirmed_on_fresh_questions(call: Call) -> None:
     found = verified(call, POLICY, FRESH)
-    assert list(found) == FIELDS
-    assert list(found["drift"][0]) == ["feature", "distance", "p_value", "adjusted_p"]
     assert found["verdict"] == "confirmed"
     assert found["category_scope"] == "marginal"
     assert found["digest"] == load_policy(POLICY).digest
