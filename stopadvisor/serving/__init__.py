@@ -2,6 +2,5 @@
 
 __all__ = [
     "answer_summary", "answering", "audit_log", "audits", "engine", "gateway", "monitored",
-    "monitoring",
-    "policy_files", "profiling", "server_profile", "totals", "vllm", "watch_settings"
+    "monitoring", "policy_files", "profiling", "server_profile", "totals", "vllm", "watch_settings"
 ]  # fmt: skip

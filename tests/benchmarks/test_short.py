@@ -26,7 +26,6 @@ SHORT = {
     "scale": "200",
     "step": "--questions 20",
     "studies": "--questions 120 --only map --only serving",
-    "zero_probe": "--questions 8",
 }
 """Arguments of each benchmark that needs no server."""
 

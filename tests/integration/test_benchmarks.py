@@ -14,8 +14,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 SERVED = {
     "gateway": "--base-url URL --rounds 1 --requests 4",
     "goodput": "--slo e2e=30 --minutes 0.1 --block 20",
-    "openai": "--base-url URL --questions 3",
-    "overlap": "--base-url URL --questions 3",
     "plugin": "--only stops --rounds 1 --questions 4",
 }
 """Arguments of each benchmark; `goodput` and `plugin` start servers of their own."""

@@ -11,13 +11,10 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from tests.mutants.modules import EQUIVALENT, TESTS
+from tests.mutants.modules import EQUIVALENT, MODULES, ROOT
 
 __all__ = ["ROOT", "Mutant", "mutants_of", "parsed", "sample"]
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 _OTHERS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -154,7 +151,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def mutants_of(module: str) -> list[Mutant]:
-    """Every mutant of a module, by its name in `TESTS`."""
+    """Every mutant of a module, by its name in `MODULES`."""
     tree = parsed(module)
     seen: Counter[str] = Counter()
     found = []
@@ -167,7 +164,7 @@ def mutants_of(module: str) -> list[Mutant]:
     return found
 
 
-def sample(count: int, seed: int, modules: Sequence[str] = tuple(TESTS)) -> list[Mutant]:
+def sample(count: int, seed: int, modules: Sequence[str] = MODULES) -> list[Mutant]:
     """Draw that many mutants that change something, each as likely; in the order of modules."""
     every = [mutant for module in modules for mutant in mutants_of(module)]
     known = [m for m in every if not m.description.startswith(tuple(EQUIVALENT))]

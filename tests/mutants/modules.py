@@ -1,8 +1,55 @@
-"""The critical modules, the files that test each, and mutants that no test could catch."""
+"""Every module, the tests of each, how many mutants they must catch, and which no test could."""
 
 from __future__ import annotations
 
-__all__ = ["EQUIVALENT", "TESTS"]
+from pathlib import Path
+
+__all__ = ["EQUIVALENT", "LEAST_CAUGHT", "MODULES", "ROOT", "TESTS", "suite_of", "wing_of"]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+MODULES: tuple[str, ...] = tuple(
+    sorted(
+        str(file.relative_to(ROOT / "stopadvisor").with_suffix(""))
+        for file in (ROOT / "stopadvisor").rglob("*.py")
+        if not file.stem.startswith("_")
+    )
+)
+"""All modules of the package, as `wing/module`."""
+
+_MOST_CRITICAL = ("stats", "policy", "runs", "serving")
+LEAST_CAUGHT: dict[str, float] = {
+    wing: 0.95 if wing in _MOST_CRITICAL else 0.85
+    for wing in dict.fromkeys(module.partition("/")[0] for module in MODULES)
+}
+"""By wing: the share of mutants of it that its tests must catch."""
+
+_SUITES: dict[str, str] = {
+    "cli": "cli",
+    "engines/hf": "engines",
+    "report": "report cli",
+    "serving/gateway": "serving/test_gateway*",
+    "serving/vllm": "serving/vllm serving/test_chat_*",
+}
+"""Of parts of wings: folders and files of tests, where it is not the folder of the wing's name."""
+
+
+def wing_of(module: str) -> str:
+    """The wing of a module; a module outside of all wings is one of its own."""
+    return module.partition("/")[0]
+
+
+def suite_of(module: str) -> str:
+    """Folders and files of tests that a mutant of the module has to get past, by blanks."""
+    if module in TESTS:
+        return TESTS[module]
+    if "/" not in module:
+        return f"test_{module}.py" if (ROOT / "tests" / f"test_{module}.py").exists() else "stats"
+    for part, suite in _SUITES.items():
+        if module.startswith(f"{part}/"):
+            return suite
+    return wing_of(module)
+
 
 TESTS: dict[str, str] = {
     "stats/bootstrap": "stats/test_bootstrap",
@@ -42,7 +89,7 @@ TESTS: dict[str, str] = {
         "certification/test_verification certification/test_several certification/test_groups"
     ),
 }
-"""The critical modules, each with the files of its tests: its own first."""
+"""Of critical modules: the files of tests that suffice, its own first."""
 
 EQUIVALENT: dict[str, str] = {
     "stats/bounds upper_limit: 1 - 1e-12 -> 1 - 1e-09": "limits are searched to about 1e-12",

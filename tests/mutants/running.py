@@ -1,7 +1,7 @@
-"""Run the tests of a module on its mutants: those that run the mutant's lines, the quickest first.
+"""Run tests on mutants of modules: those that run the mutant's lines, the quickest first.
 
-A process of its own collects a module's tests once.  One child of it runs them all on the module
-as it is and notes which lines each runs; another child per mutant puts the mutant's code into the
+A process of its own collects the tests once.  One child of it runs them all on the modules as they
+are and notes which lines each runs; another child per mutant puts the mutant's code into the
 functions that it changes and runs the tests of its lines until one fails.  A mutant of what runs
 already at import, the tests' too, gets a process that imports it, and every test.
 
@@ -34,7 +34,6 @@ import pytest
 
 from tests.mutants import mistakes
 from tests.mutants.mistakes import Mutant, parsed
-from tests.mutants.modules import TESTS
 
 __all__ = ["Outcome", "TestsFail", "outcomes", "warm"]
 
@@ -42,16 +41,18 @@ _SLOWER = 5
 """A mutant counts as caught after as many times the seconds that a test takes without it."""
 _LEAST_S = 20.0
 """Seconds that a test gets in any case."""
+_Place = tuple[str, int]
+"""A module and a line of it."""
 _FIRST = 10
 """Tests that are run by their seconds alone."""
 
 
 class TestsFail(Exception):
-    """The tests of a module fail without a mutant, or no test was run."""
+    """Tests fail without a mutant, or none was run."""
 
 
 class Outcome(Enum):
-    """How the tests of a module ended on a mutant of it."""
+    """How tests ended on a mutant."""
 
     ALIVE = "ALIVE"
     """All passed, or none runs it."""
@@ -65,15 +66,19 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class _Survey:
-    """What the tests of a module do on the module as it is, by the id of the test."""
+    """What tests do on the modules as they are, by the id of the test."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """With all that its fixtures take."""
-    lines: dict[str, set[int]] = field(default_factory=dict)
+    lines: dict[str, set[_Place]] = field(default_factory=dict)
 
-    def running(self, line: int | None) -> list[str]:
-        """Tests that run a line, or any: the quickest ones, then the others file by file."""
-        found = [name for name, run in self.lines.items() if (line in run if line else run)]
+    def running(self, module: str, line: int | None) -> list[str]:
+        """Tests that run a line, or any of a module: the quickest, then the others by file."""
+        found = [
+            name
+            for name, run in self.lines.items()
+            if ((module, line) in run if line else any(module == ran for ran, _ in run))
+        ]
         found.sort(key=lambda name: self.seconds[name])
         # What the tests of a file share is made anew where another file's come between.
         return found[:_FIRST] + sorted(found[_FIRST:], key=lambda name: name.partition("::")[0])
@@ -83,9 +88,9 @@ class _Survey:
 
 
 def outcomes(
-    mutants: Sequence[Mutant], module: str, folder: Path
+    mutants: Sequence[Mutant], suite: str, folder: Path
 ) -> Iterator[tuple[Mutant, Outcome]]:
-    """Run a module's tests on its mutants, which are given back in some order.
+    """Run the tests of a suite on mutants, which are given back in some order.
 
     Raises
     ------
@@ -95,7 +100,7 @@ def outcomes(
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
     log = folder / "log.txt"
     here, there = Pipe(duplex=False)
-    child = _fork(lambda: _tested(module, log, _Warm(module, mutants, there)))
+    child = _fork(lambda: _tested(suite, log, _Warm(mutants, there)))
     there.close()
     later: list[Mutant] = []
     survey = _Survey()
@@ -112,11 +117,11 @@ def outcomes(
             case _:
                 yield found
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-        raise TestsFail(f"{module}: its tests fail without a mutant\n{log.read_text()}")
+        raise TestsFail(f"{suite}: tests fail without a mutant\n{log.read_text()}")
     longest_s = survey.longest_s(*survey.seconds)
     for mutant in later:
         plugin = _Import(mutant, survey)
-        yield mutant, _ended(_fork(partial(_tested, module, log, plugin)), longest_s)
+        yield mutant, _ended(_fork(partial(_tested, suite, log, plugin)), longest_s)
 
 
 def _fork(work: Callable[[], int]) -> int:
@@ -154,18 +159,26 @@ def _ended(child: int, longest_s: float) -> Outcome:
     return Outcome.SLOW
 
 
-def _tested(module: str, log: Path, plugin: object) -> int:
+def _tested(suite: str, log: Path, plugin: object) -> int:
     with log.open("wb") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
     if isinstance(plugin, _Import):
         sys.meta_path.insert(0, plugin)  # conftest may import the module
-    files = [f"tests/{name}.py" for name in TESTS[module].split()]
+    tests = mistakes.ROOT / "tests"
+    files = [str(file) for name in suite.split() for file in _files(tests, name)]
     words = ["-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # what is warm is imported
     words += ["-o", "python_files=test_*.py"]  # pytest takes `group_test` for one, and rewrites it
     words += ["-m", "not slow and not long"]  # what simulations alone can tell is not counted
     return int(pytest.main([*words, *files], plugins=[_NoShrinking(), plugin]))
+
+
+def _files(tests: Path, name: str) -> list[Path]:
+    """A folder, a file by its name without the ending, or all that fit a pattern."""
+    if (tests / name).is_dir():
+        return [tests / name]
+    return sorted(tests.glob(f"{name.removesuffix('.py')}.py")) or [tests / f"{name}.py"]
 
 
 def _file(module: str) -> Path:
@@ -194,6 +207,7 @@ class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """A plugin that gives a mutant where its module is imported."""
 
     def __init__(self, mutant: Mutant, survey: _Survey) -> None:
+        self._module = mutant.module
         self._file = _file(mutant.module)
         self._name = _name(mutant.module)
         self._tree = ast.fix_missing_locations(mutant.tree())
@@ -202,7 +216,7 @@ class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         # First what runs the module; the others may read its constants, or bear them in their
         # names, which are other ones then.
-        names = self._survey.running(None)
+        names = self._survey.running(self._module, None)
         items[:] = _named(items, dict.fromkeys([*names, *(item.nodeid for item in items)]))
 
     def find_spec(
@@ -224,12 +238,13 @@ class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 class _Warm:
     """A plugin: the tests as collected are run by children."""
 
-    def __init__(self, module: str, mutants: Sequence[Mutant], results: Connection) -> None:
-        self._module, self._mutants, self._results = module, mutants, results
+    def __init__(self, mutants: Sequence[Mutant], results: Connection) -> None:
+        self._mutants, self._results = mutants, results
+        self._modules = sorted({mutant.module for mutant in mutants})
 
     def pytest_collection(self) -> None:
-        self._collecting: set[int] = set()
-        self._plain = _note(self._module, self._collecting)
+        self._collecting: set[_Place] = set()
+        self._plain = _note(self._modules, self._collecting)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         for function, code in self._plain:
@@ -250,7 +265,7 @@ class _Warm:
         return True
 
     def _surveyed(self, session: pytest.Session, results: Connection) -> int:
-        noting = _Noting(self._module)
+        noting = _Noting(self._modules)
         session.config.pluginmanager.register(noting)
         code = _run(session, session.items)
         if code == 0:
@@ -259,8 +274,8 @@ class _Warm:
 
     def _outcome(self, mutant: Mutant, session: pytest.Session, survey: _Survey) -> Outcome | None:
         """None where it changes what ran already, or nothing that is known to run."""
-        swaps, names = _swaps(mutant), survey.running(mutant.line)
-        if not swaps or not names or mutant.line in self._collecting:
+        swaps, names = _swaps(mutant), survey.running(mutant.module, mutant.line)
+        if not swaps or not names or (mutant.module, mutant.line) in self._collecting:
             return None
 
         def work() -> int:
@@ -355,31 +370,42 @@ def _noting(module: str) -> list[CodeType]:
     return found
 
 
-def _note(module: str, lines: set[int]) -> list[tuple[FunctionType, CodeType]]:
-    """Have a module's functions note which lines they run; gives their code as it was."""
-    vars(importlib.import_module(_name(module)))["__ran__"] = lines.add
-    swaps = _live(_noting(module))
+def _note(modules: Sequence[str], lines: set[_Place]) -> list[tuple[FunctionType, CodeType]]:
+    """Have functions of modules note which lines they run; gives their code as it was."""
+    for module in modules:
+        importlib.import_module(_name(module))
+    _note_into(modules, lines)
+    swaps = _live(code for module in modules for code in _noting(module))
     plain = [(function, function.__code__) for function, _ in swaps]
     for function, code in swaps:
         function.__code__ = code
     return plain
 
 
-class _Noting:
-    """A plugin that notes which lines of a module each test runs, and how long it takes."""
+def _note_into(modules: Sequence[str], lines: set[_Place]) -> None:
+    for module in modules:
 
-    def __init__(self, module: str) -> None:
+        def ran(line: int, module: str = module) -> None:
+            lines.add((module, line))
+
+        vars(sys.modules[_name(module)])["__ran__"] = ran
+
+
+class _Noting:
+    """A plugin that notes which lines of modules each test runs, and how long it takes."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
         self.survey = _Survey()
-        self._module = module
-        self._of_fixtures: dict[str, set[int]] = {}
+        self._modules = modules
+        self._of_fixtures: dict[str, set[_Place]] = {}
         self._seconds: dict[str, float] = {}
         self._setting_up_s = 0.0
-        self._lines: set[int] = set()
-        _note(module, self._lines)
+        self._lines: set[_Place] = set()
+        _note(modules, self._lines)
 
-    def _start(self, lines: set[int]) -> None:
+    def _start(self, lines: set[_Place]) -> None:
         self._lines = lines
-        vars(sys.modules[_name(self._module)])["__ran__"] = lines.add
+        _note_into(self._modules, lines)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
