@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from stopadvisor import __version__
@@ -28,7 +27,6 @@ from stopadvisor.workload.questions import PARTS
 from tests.material import (
     PLAN,
     Call,
-    archive_arrays,
     edit_records,
     flip_calibration,
     forget_looks,
@@ -274,55 +272,6 @@ def test_the_certificate_names_what_it_was_computed_from(call: Call) -> None:
     assert f"stopadvisor {__version__}" in shown
 
 
-def _removed(before: bytes) -> None:
-    (RUN / "looks.jsonl").unlink()
-
-
-def _rolled_back(before: bytes) -> None:
-    (RUN / "looks.jsonl").write_bytes(before)
-
-
-def _edited(before: bytes) -> None:
-    text = (RUN / "looks.jsonl").read_text(encoding="utf-8")
-    (RUN / "looks.jsonl").write_text(text.replace('"certified": true', '"certified": false'))
-
-
-@pytest.mark.parametrize(
-    ("tamper", "said"),
-    [
-        (_removed, "is missing"),
-        (_rolled_back, "was changed, or put back to an earlier state"),
-        (_edited, "was changed, or put back to an earlier state"),
-    ],
-)
-def test_a_log_that_is_not_what_it_was_is_refused(
-    call: Call, tamper: Callable[[bytes], None], said: str
-) -> None:
-    """Wherever the policy went: the run itself remembers that somebody has looked."""
-    Path("away").mkdir()
-    edit_records(RUN, lose_many)
-    calibrated(call, str(RUN), *FAILING, "--out", "away/a.joblib", code=3)
-    before = (RUN / "looks.jsonl").read_bytes()
-    calibrated(call, str(RUN), *BOLD, "--out", "away/b.joblib")
-    tamper(before)
-    line = refused(call, str(RUN), *FAST, "--alpha", "0.6", "--out", "away/c.joblib")
-    assert said in line
-    assert "put" in line
-    assert not Path("away/c.joblib").exists()
-
-
-def test_another_request_after_a_failure_is_a_look_with_less_confidence(call: Call) -> None:
-    edit_records(RUN, lose_many)
-    calibrated(call, str(RUN), *FAILING, code=3)
-    second = calibrated(call, str(RUN), *BOLD)
-    assert second["look"]["number"] == 2
-    assert second["look"]["planned"] is None
-    assert second["look"]["spent"] == pytest.approx(0.1)
-    assert second["confidence"] == pytest.approx(0.9)
-    assert "With confidence 90 %" in second["certificate"]["claim"]
-    assert any("looked at before" in remark for remark in second["remarks"])
-
-
 def test_no_other_request_follows_a_certificate(call: Call) -> None:
     first = calibrated(call, str(RUN), *FAST)
     before = (RUN / "policy.joblib").read_bytes()
@@ -453,11 +402,6 @@ def test_planned_looks_share_delta(call: Call) -> None:
     assert "used up" in refused(call, str(RUN), "--alpha", "0.1", *FAST)
 
 
-def test_looks_cannot_be_planned_too_late(call: Call) -> None:
-    calibrated(call, str(RUN), *FAST)
-    assert "with the first look" in refused(call, str(RUN), "--alpha", "0.2", "--looks", "3", *FAST)
-
-
 @pytest.mark.slow
 def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run: Path) -> None:
     calibrated(call, str(RUN), *FAST)
@@ -516,31 +460,6 @@ def test_a_rule_that_cannot_be_tested_costs_no_look(call: Call) -> None:
     said = refused(call, str(RUN), "--families", "entropy", "--alpha", "0.15")
     assert "the entropy rule cannot be tested on these calibration questions" in said
     assert looks_of(RUN) == []
-
-
-@pytest.mark.slow
-def test_splits_of_one_archive_are_looks_at_the_same_probes(call: Call) -> None:
-    """Whoever tries seeds until one certifies pays for each of them."""
-    correct = archive_arrays()["correct"]
-    wrong = np.random.default_rng(5).random(correct.shape) < 0.6
-    wrong[:, -1] = False  # full thinking is right where it was
-    write_archive(Path("raw.npz"), correct=correct ^ wrong)
-    for seed in range(5):
-        words = ["raw.npz", "--seed", str(seed), "--out", f"runs/seed{seed}", "--no-report"]
-        assert call(*words, *FAST, "--alpha", "0.05", command="assess")[0] == 0
-    spent = []
-    for seed in range(4):
-        alpha = "0.05" if seed < 3 else "0.3"
-        code = 3 if seed < 3 else 0
-        found = calibrated(call, f"runs/seed{seed}", "--alpha", alpha, code=code)
-        assert found["look"]["number"] == seed + 1
-        spent.append(1 - found["confidence"])
-        assert any("holds the same probes" in text for text in found["remarks"]) == (seed > 0)
-    assert spent == pytest.approx([0.05, 0.1, 0.15, 0.2])
-    for alpha in ("0.05", "0.3"):
-        line = refused(call, "runs/seed4", "--alpha", alpha)
-        assert "in seed3, which holds the same probes" in line
-        assert "ended in a certificate" in line
 
 
 def test_a_copy_without_its_log_does_not_start_at_the_first_look(call: Call) -> None:

@@ -14,7 +14,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.words import whole_percent
 from stopadvisor.runs.look_log import read_log
 from stopadvisor.runs.server_regime import Repeated, classify, write_regime
-from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of, make_run
+from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of
 
 pytestmark = pytest.mark.slow
 
@@ -41,12 +41,6 @@ def unsolve(row: dict[str, Any], part: str) -> None:
     row["natural_correct"] = int(row["key"][:4], 16) % 4 == 0
     for checkpoint in row["checkpoints"]:
         checkpoint["correct"] = row["natural_correct"] and checkpoint["budget"] > 40
-
-
-def of_another_model(row: dict[str, Any], part: str) -> None:
-    """For `edit_records`: the same questions, but other probes."""
-    for checkpoint in row["checkpoints"]:
-        checkpoint["mean_logprob"] -= 0.125
 
 
 # --- The advice and the file agree ----------------------------------------------------------------
@@ -212,17 +206,6 @@ def test_a_torn_last_line_is_said_by_all_who_read_the_probes(call: Call) -> None
     calibrated = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
     for document in (assessed, calibrated):
         assert any("probes.jsonl: line 301 is half-written" in t for t in document["remarks"])
-
-
-def test_a_broken_log_next_door_names_its_file_and_stops_nothing(call: Call) -> None:
-    other = make_run(Path("runs/other"), 120)
-    edit_records(other, of_another_model)
-    (other / "looks.jsonl").write_text("{\n", encoding="utf-8")
-    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
-    assert found["certified"] is True
-    (said,) = [text for text in found["remarks"] if "runs/other/looks.jsonl" in text]
-    assert "put back the log" in said
-    assert "not counted here" in said
 
 
 # --- The headline fits the stack ------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
-from tests.material import CERTIFY, Call, caller, edit_records, looks_of, make_run
+from tests.material import CERTIFY, Call, caller, looks_of, make_run
 from tests.policy_content import full_budget_content
 
 SOURCE, TARGET = Path("source.joblib"), Path("runs/target")
@@ -80,14 +80,6 @@ def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call:
     assert json.loads(out)["n"] == int((parts == 2).sum())
 
 
-def test_the_same_request_is_the_same_look(call: Call) -> None:
-    first = transferred(call, *ALPHA)
-    assert transferred(call, *ALPHA)["certificate"] == first["certificate"]
-    code, _, err = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, "--alpha", "0.2")
-    assert code == 2
-    assert "ended in a certificate" in err
-
-
 def test_fit_questions_that_assess_showed_certify_nothing(call: Call) -> None:
     assert call("assess", TARGET, "--no-report", "--quiet", *ALPHA)[0] == 0
     (TARGET / "assessment.json").unlink()  # the log remembers
@@ -109,30 +101,11 @@ def test_in_words(call: Call) -> None:
     assert "its threshold was certified here" in text
 
 
-def test_nothing_certified_is_exit_3(call: Call) -> None:
-    found = transferred(call, "--alpha", "0.001", code=3)
-    assert (found["kind"], found["certificate"]) == ("full-budget", None)
-    assert load_policy(found["policy"]).kind == "full-budget"
-
-
 def test_fit_questions_of_the_source_are_refused_before_a_look(call: Call) -> None:
     code, out, err = call("calibrate", *CERTIFY, "old", "--from", SOURCE, *ALPHA)
     assert (code, out) == (2, "")
     assert "fitted or calibrated this policy" in err
     assert len(looks_of(Path("old"))) == 1  # the plain calibration's
-
-
-def test_test_labels_decide_nothing(call: Call) -> None:
-    first = transferred(call, *ALPHA)
-
-    def flip(row: dict[str, Any], part: str) -> None:
-        if part == "test":
-            row["natural_correct"] = not row["natural_correct"]
-
-    edit_records(TARGET, flip)
-    again = transferred(call, *ALPHA)
-    assert again["certificate"] == first["certificate"]
-    assert again["expected"] != first["expected"]
 
 
 def test_fresh_takes_only_questions_without_a_look(call: Call) -> None:

@@ -104,16 +104,6 @@ def test_a_policy_is_confirmed_on_fresh_questions(call: Call) -> None:
     assert found["transfer"] is None
 
 
-def test_questions_of_fit_and_calibration_are_left_out(call: Call) -> None:
-    # The fresh run holds the policy's questions too, and 300 more.
-    found = verified(call, POLICY, FRESH)
-    split = load_policy(POLICY).content["split"]
-    met = len(split["fit"]) + len(split["calibration"])
-    assert (found["n_met_before"], found["n"]) == (met, 600 - met)
-    assert found["n_left_out"] == met
-    assert verified(call, POLICY, RUN)["n"] == len(split["test"])
-
-
 def test_a_contradiction_is_exit_4(call: Call) -> None:
     edit_records(FRESH, lose_everything)
     found = verified(call, POLICY, FRESH, code=4)

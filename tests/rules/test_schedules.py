@@ -274,7 +274,6 @@ def test_the_schedules_of_triggers() -> None:
     assert schedule_of(StrideTrigger(100, 350)) == GridSchedule((100, 200, 300))
     stopping = StrideTrigger(100, 350, 50, stop_at=240)
     assert schedule_of(stopping) == GridSchedule((50, 150, 240), 240)
-    assert schedule_of(trigger_of({"budgets": [0, 128]})) == GridSchedule((0, 128))  # schema 1
     # A gap before the last resort is no stride: nobody is probed in it.
     assert GridSchedule((1, 3, 40), 40).trigger() == GridTrigger((1, 3, 40), 40)
     assert GridSchedule((1, 3, 5), 5).trigger() == StrideTrigger(2, 5, 1, stop_at=5)
