@@ -171,6 +171,9 @@ class _LazyGroup(click.Group):
         with formatter.section("Examples"):
             for example in _EXAMPLES:
                 formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+        with formatter.section("Files"):
+            text = "values of options, in the working directory; --show-config prints them"
+            formatter.write_dl([("stopadvisor.toml", text)])
         with formatter.section("Environment"):
             formatter.write_dl(list(_ENVIRONMENT.items()))
         with formatter.section("Exit codes"):

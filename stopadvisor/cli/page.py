@@ -7,10 +7,12 @@ words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from stopadvisor.cli.config import CONFIG, CONFIG_OPTIONS, defaults_from, effective_config
 from stopadvisor.cli.options import SectionOption
 
 __all__ = ["EXIT_CODES", "SECTIONS", "Command"]
@@ -31,7 +33,7 @@ EXIT_CODES = {
 
 SECTIONS = (
     *("Options", "Analysis", "Certificate", "Serving costs", "Model", "Probing", "Gateway"),
-    "Audits",
+    *("Audits", "Configuration"),
 )
 """Sections of a long list of options, in this order; an option that names none is in the first."""
 _LONG = 20
@@ -86,9 +88,21 @@ class Command(click.Command):
         self.exit_codes = tuple(exit_codes)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters, `--help-all` among them where there are many."""
-        params = super().get_params(ctx)
-        return [*params, _HELP_ALL] if self.is_long else params
+        """Return the parameters, and what every command takes."""
+        more = [*CONFIG_OPTIONS, *([_HELP_ALL] if self.is_long else [])]
+        return [*super().get_params(ctx), *more]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line over the values of a configuration file."""
+        if not ctx.resilient_parsing:
+            typed, _, _ = self.make_parser(ctx).parse_args(list(args))
+            path = typed.get("config")
+            if path or CONFIG.is_file():
+                ctx.default_map = defaults_from(Path(path or CONFIG), ctx)
+            if typed.get("show_config"):
+                click.echo(effective_config(ctx, typed), nl=False)
+                ctx.exit()
+        return super().parse_args(ctx, args)
 
     @property
     def is_long(self) -> bool:
