@@ -33,7 +33,7 @@ from tests.generate import ROOT, pages
 
 __all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "command_lines", "snippets"]
 
-KNOWN = {"sh", "python", "json", "jsonl", "console", "text"}
+KNOWN = {"sh", "python", "json", "jsonl", "toml", "console", "text"}
 """Languages of fences; a fence without one is text."""
 
 COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz", "openssl"}

@@ -12,7 +12,7 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 
-from stopadvisor.cli.main import cli
+from stopadvisor.cli.main import cli, main
 from stopadvisor.policy.frozen import save_policy
 from tests.generate import ROOT
 from tests.policy_content import family_content
@@ -120,6 +120,17 @@ def test_it_is_json_and_a_document_fits_its_schema(snippet: Snippet) -> None:
             assert any(Draft202012Validator(schema(n)).is_valid(document) for n in DOCUMENTS), (
                 "fits no schema"
             )
+
+
+def test_configurations_name_options_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = [snippet.body for snippet in SNIPPETS if snippet.language == "toml"]
+    assert shown
+    for body in shown:
+        (tmp_path / "config.toml").write_text(body, encoding="utf-8")
+        assert main(["assess", "--config", str(tmp_path / "config.toml"), "--show-config"]) == 0
+        assert "alpha = 0.05" in capsys.readouterr().out
 
 
 def test_every_fence_says_what_it_is() -> None:

@@ -68,7 +68,7 @@ def test_a_value_of_the_file_reaches_the_command(call: Call) -> None:
     ("content", "message"),
     [
         ('modl = "x"', "stopadvisor.toml: field 'modl': no such option or command; did you mean"),
-        ("[asess]\nalpha = 1", "field 'asess': no such option or command; did you mean 'assess'?"),
+        ("[assesses]\nalpha = 1", "field 'assesses': no such option or command; did you mean"),
         ("[assess]\nlimt = 1", "field 'assess.limt': no such option or command; did you mean"),
         ("[assess]\nreport = 1", "field 'report': expected true or false, got 1"),
         ("[assess]\nalpha = 'x'", "Invalid value for '--alpha': expected a number such as 0.05"),
