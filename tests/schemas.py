@@ -16,10 +16,7 @@ from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.schema import RESULTS, result_class
 from stopadvisor.report.documents.assess import AssessDocument
-from stopadvisor.report.documents.calibrate import CalibrateDocument
-from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
-from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.results import schema_of
 
@@ -29,9 +26,6 @@ FOLDER = Path(__file__).resolve().parent.parent / "stopadvisor" / "report" / "sc
 
 DOCUMENTS: dict[str, type] = {
     "assess": AssessDocument,
-    "calibrate": CalibrateDocument,
-    "inspect": InspectDocument,
-    "diff": DiffDocument,
     "study": StudyDocument,
     "study-all": StudyAllDocument,
     "study-list": StudyListDocument,

@@ -74,20 +74,18 @@ class Assessment:
 class Repeats:
     """Fit questions that thought twice: how often full thinking differs from itself.
 
-    Agreement with full thinking can mean no more than this.  It is shown beside a promise about
+    Agreement with full thinking can mean no more than this.  It is shown next to a promise about
     differing replies, and never subtracted from anything.
     """
 
     questions: int
+    """Fit questions that thought twice."""
     differing: int
-    """Of them, how many were answered otherwise the second time; no answer equals none."""
+    """Of them, those that were answered differently the second time; no answer equals none."""
+    share: float
+    """Their share: what agreement with full thinking can mean at all."""
     ci95: tuple[float, float]
-    """Exact (Clopper-Pearson) interval of their share."""
-
-    @property
-    def share(self) -> float:
-        """Of the questions that thought twice, those that were answered otherwise."""
-        return self.differing / self.questions
+    """Exact (Clopper-Pearson) interval of the share."""
 
 
 @dataclass(frozen=True)
@@ -287,4 +285,5 @@ def repeats_of(fit: FitQuestions) -> Repeats | None:
     rows = np.array(pairs)  # (n_pairs, 2)
     answers = np.where(fit.truncated, -1, fit.full_codes)[rows]
     differing = int(((answers[:, 0] != answers[:, 1]) | (answers[:, 0] < 0)).sum())
-    return Repeats(len(pairs), differing, exact_interval(differing, len(pairs)))
+    n = len(pairs)
+    return Repeats(n, differing, differing / n, exact_interval(differing, n))

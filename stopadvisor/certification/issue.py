@@ -1,17 +1,17 @@
 """From a request to the policy on disk: certify, name its file, write it, sign it, put it in use.
 
-The use case of `stopadvisor calibrate`.  Knows no command line and no document:
-whoever calls makes the one that is written beside the policy.
+The use case of `stopadvisor calibrate`.  Knows no command line; whoever calls words the headline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.certification.calibrated import CalibratedRun, Headline, calibrated
 from stopadvisor.certification.certify import Certification, CertifyRequest, certify
 from stopadvisor.certification.certify_transfer import TransferCertification, certify_transfer
 from stopadvisor.errors import OutputError
@@ -19,12 +19,12 @@ from stopadvisor.policy.file import Format
 from stopadvisor.policy.folder import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.signature import SigningKey
+from stopadvisor.results import to_document
+from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
 
 __all__ = ["Issued", "PolicyFiles", "PolicyTarget", "issue"]
-
-D = TypeVar("D", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,11 @@ class PolicyFiles:
 
 
 @dataclass(frozen=True)
-class Issued(Generic[D]):
+class Issued:
     """A policy on disk."""
 
-    found: Certification | TransferCertification
-    files: PolicyFiles
-    document: D
-    """What lies beside it."""
+    result: CalibratedRun
+    """Its calibration, which stands next to it too."""
     assessment: FitAssessment | None
     """What was assessed for it, where that is all of the fit questions."""
 
@@ -89,10 +87,10 @@ def issue(
     source: Source,
     request: CertifyRequest,
     target: PolicyTarget,
-    describe: Callable[[Certification | TransferCertification, PolicyFiles], D],
+    headline: Headline,
     *,
     source_policy: Path | None = None,
-) -> Issued[D]:
+) -> Issued:
     """Certify a rule and write the policy that follows; one that never stops where nothing passed.
 
     Parameters
@@ -101,8 +99,8 @@ def issue(
         Its lock is held meanwhile.
     request : CertifyRequest
     target : PolicyTarget
-    describe : callable
-        Makes the calibration's document, as JSON values.
+    headline : callable
+        Words the first line.
     source_policy : Path, optional
         Policy of another run, whose rule is calibrated here; None to choose one here.
 
@@ -129,10 +127,20 @@ def issue(
             found = certify_transfer(policy, str(source_policy), source, request)
         content = found.content
         files = target.place(content, found.settings.alpha, source.folder)
-        document = describe(found, files)
-        put(content, files.policy, document, format=target.format)
+        server = None if source.is_archive else read_regime(source.folder)
+        result = calibrated(
+            found,
+            str(source.folder),
+            str(files.policy),
+            None if files.promoted is None else str(files.promoted),
+            files.remarks,
+            headline,
+            source_policy=None if source_policy is None else str(source_policy),
+            measured=None if server is None else server.regime,
+        )
+        put(content, files.policy, to_document(result), format=target.format)
         if target.key is not None:
             sign_policy(files.policy, target.key, digest=content["digest"])
         if files.promoted is not None:
             promote(files.policy)
-    return Issued(found, files, document, assessment)
+    return Issued(result, assessment)

@@ -7,68 +7,33 @@ is full thinking.  Each has a file of its own; ``policy.joblib`` is a copy of th
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import click
 
 from stopadvisor.assessment.settings import alpha_meanings
-from stopadvisor.certification.certify import Certification, CertifyRequest
-from stopadvisor.certification.certify_transfer import TransferCertification
-from stopadvisor.certification.issue import PolicyFiles, PolicyTarget, issue
+from stopadvisor.certification.certify import CertifyRequest
+from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.certification.looks import show_fit
-from stopadvisor.cli.options import (
-    COUNT,
-    OUTPUT,
-    PATH,
-    VERBOSE,
-    OutputOptions,
-    declare,
-    emit,
-    option,
-    take,
-)
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, declare, option, show, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key
-from stopadvisor.report.documents.calibrate import (
-    CalibrateDocument,
-    calibration_document,
-    transfer_calibration_document,
-)
+from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.rewrite import refresh_report
-from stopadvisor.report.text.calibrate import show_calibration
-from stopadvisor.report.text.transfer import show_transfer
+from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.words import advised_point, percent, share
-from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 
-__all__ = ["NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
+__all__ = ["NOT_CERTIFIED", "command"]
 
 NOT_CERTIFIED = 3
 """Exit code: calibration ran and certified nothing."""
-
-
-@dataclass(frozen=True)
-class CalibrateOptions:
-    """What to certify, and where to put the policy."""
-
-    path: Path | None = None
-    """Run directory or archive; None for the one assessed last."""
-    request: CertifyRequest = field(default_factory=CertifyRequest)
-    source_policy: Path | None = None
-    """Policy of another run, to calibrate here instead of choosing a rule here."""
-    format: Literal["joblib", "json"] = "joblib"
-    out: Path | None = None
-    sign: Path | None = None
-    """Private key that signs the policy."""
-    output: OutputOptions = field(default_factory=OutputOptions)
 
 
 _certificate = option("Certificate")
@@ -148,7 +113,18 @@ _certificate = option("Certificate")
     help="Sign the policy with this private key (PEM, elliptic curve); nothing is sent anywhere.",
 )
 @declare(*OUTPUT, VERBOSE)
-def command(path: Path | None, **params: Any) -> int:
+def command(
+    path: Path | None,
+    source_policy: Path | None,
+    format: Literal["joblib", "json"],
+    out: Path | None,
+    sign: Path | None,
+    *,
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    **params: Any,
+) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
     Without RUN: the run assessed last under runs/.  Each new setting is one look at the
@@ -157,53 +133,25 @@ def command(path: Path | None, **params: Any) -> int:
     never stops.  If the advice is full thinking, no look is taken.
     """
     request = take(CertifyRequest, params, overrides=overrides(params))
-    output = take(OutputOptions, params)
-    options = CalibrateOptions(path, request, output=output, **params)
-    if options.source_policy is not None and request.overrides.families:
+    if source_policy is not None and request.overrides.families:
         raise click.UsageError("--families means nothing with --from: the policy brings its rule")
-    return run(options, sys.stdout, sys.stderr)
-
-
-def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
-    """Calibrate, write policy and calibration, and print what came of it."""
-    key = None if options.sign is None else signing_key(options.sign)
-    source = newest_source() if options.path is None else open_source(options.path)
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        if options.path is None:
+    target = PolicyTarget(format, out, None if sign is None else signing_key(sign))
+    source = newest_source() if path is None else open_source(path)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        if path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
-        if options.request.overrides.alpha is None:
-            raise CalibrationError(_which_alpha(source, options.source_policy))
-        issued = issue(
-            source,
-            options.request,
-            PolicyTarget(options.format, options.out, key),
-            partial(_describe, source, options.source_policy),
-            source_policy=options.source_policy,
-        )
-        document = issued.document
-        for remark in document["remarks"]:
+        if request.overrides.alpha is None:
+            raise CalibrationError(_which_alpha(source, source_policy))
+        issued = issue(source, request, target, calibrated_headline, source_policy=source_policy)
+        result = issued.result
+        for remark in result.remarks:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.
-        if issued.files.promoted is not None:
+        if result.promoted is not None:
             for remark in refresh_report(source.folder, issued.assessment):
                 progress.remark(f"note: {remark}")
-    emit(document, options.output, out, partial(_show, verbose=options.output.verbose))
-    return 0 if document["certified"] else NOT_CERTIFIED
-
-
-def _describe(
-    source: Source,
-    source_policy: Path | None,
-    found: Certification | TransferCertification,
-    files: PolicyFiles,
-) -> CalibrateDocument:
-    """Build the calibration's document, its headline for the server that was measured."""
-    server = None if source.is_archive else read_regime(source.folder)
-    measured = None if server is None else server.regime
-    if isinstance(found, Certification):
-        return calibration_document(found, files, measured)
-    assert source_policy is not None  # where the rule comes from
-    return transfer_calibration_document(source.folder, found, source_policy, files, measured)
+    show(result, calibrate_sheet(result, verbose=verbose), json=json)
+    return 0 if result.certified else NOT_CERTIFIED
 
 
 def _which_alpha(source: Source, source_policy: Path | None) -> str:
@@ -233,9 +181,3 @@ def _which_alpha(source: Source, source_policy: Path | None) -> str:
         verb = "advises" if point is None else "expects a certified saving of"
         text += f"; assess {verb} {expected} at {document['alpha']:g}"
     return f"{text}; in production begin with 0.01 to 0.05"
-
-
-def _show(document: CalibrateDocument, out: TextIO, *, verbose: bool) -> None:
-    show_calibration(document, out, verbose=verbose)
-    if "transfer" in document:
-        show_transfer(document["transfer"], out)

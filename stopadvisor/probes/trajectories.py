@@ -68,7 +68,9 @@ class Share:
     """How many questions are of one type."""
 
     count: int
+    """Questions of this type."""
     share: float
+    """Their share."""
     ci95: tuple[float, float]
     """Exact (Clopper-Pearson) interval of the share, pointwise."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from stopadvisor.assessment.evidence import overthinks
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.policy.promises import promised
+from stopadvisor.policy.shown import Expected, ExpectedOnTest
 from stopadvisor.report.words import (
     COMMON_STACK,
     advised_point,
@@ -39,7 +40,6 @@ __all__ = [
     "expected_effect",
     "measured_regime",
     "other_stacks",
-    "policy_headline",
     "run_effect",
     "run_headline",
     "saving_words",
@@ -293,37 +293,41 @@ def assessed_effect(document: Document) -> Effect | None:
     )
 
 
-def expected_effect(expected: Document, serving: str) -> Effect | None:
-    """What a policy is expected to do; None where nothing was measured of it here."""
-    unit = (expected.get("weights") or {}).get("unit")
-    savings = expected.get("saving_by_serving", {})
-    bare, loss = expected.get("graded_by") == "agreement", expected.get("loss", "lost")
-    for part, spread in (
-        ("test", expected.get("test_total_saving_ci95")),
-        ("calibration", expected.get("calibration_total_saving_band95")),
-    ):
-        if f"{part}_n" in expected:
-            n, risks = expected[f"{part}_n"], expected.get(f"{part}_risk_ci95")
-            return Effect(
-                expected[f"{part}_total_saving_pct"],
-                serving,
-                expected[f"{part}_risk"],
-                None if bare else expected[f"{part}_accuracy"],
-                None if bare else expected[f"{part}_full_accuracy"],
-                n,
-                f"{n} {part} questions",
-                expected[f"{part}_think_saving_pct"],
-                None if spread is None else (spread[0], spread[1]),
-                None if risks is None else (risks[0], risks[1]),
-                savings,
-                unit,
-                loss,
-            )
-    if expected["fit_total_saving_pct"] is None:
-        return None
-    # Policies of before hold nothing else.
-    saving, risk = expected["fit_total_saving_pct"], expected["fit_risk"]
-    return Effect(saving, serving, risk, None, None, 0, "fit questions", unit=unit)
+def expected_effect(expected: Expected, serving: str) -> Effect:
+    """What a policy is expected to do, by test questions where there are any."""
+    bare = expected.graded_by == "agreement"
+    savings, unit = expected.saving_by_serving or {}, expected.weights.unit
+    if isinstance(expected, ExpectedOnTest):
+        return Effect(
+            expected.test_total_saving_pct,
+            serving,
+            expected.test_risk,
+            None if bare else expected.test_accuracy,
+            None if bare else expected.test_full_accuracy,
+            expected.test_n,
+            f"{expected.test_n} test questions",
+            expected.test_think_saving_pct,
+            expected.test_total_saving_ci95,
+            expected.test_risk_ci95,
+            savings,
+            unit,
+            expected.loss or "lost",
+        )
+    return Effect(
+        expected.calibration_total_saving_pct,
+        serving,
+        expected.calibration_risk,
+        None if bare else expected.calibration_accuracy,
+        None if bare else expected.calibration_full_accuracy,
+        expected.calibration_n,
+        f"{expected.calibration_n} calibration questions",
+        expected.calibration_think_saving_pct,
+        expected.calibration_total_saving_band95,
+        None,
+        savings,
+        unit,
+        expected.loss or "lost",
+    )
 
 
 def assessed_headline(document: Document) -> str:
@@ -343,19 +347,13 @@ def assessed_headline(document: Document) -> str:
     return KEEP if effect is None else sentence(effect, measured_regime(document))
 
 
-def calibrated_headline(calibration: Document, measured: str | None = None) -> str:
-    """First line of a calibration."""
-    if not calibration["certified"]:
+def calibrated_headline(
+    expected: Expected | None, serving: str, measured: str | None = None
+) -> str:
+    """First line of a calibration, and of a policy; None: nothing was certified."""
+    if expected is None:
         return f"Not certified. {KEEP}"
-    return policy_headline(calibration["expected"], calibration["serving"], measured)
-
-
-def policy_headline(expected: Document | None, serving: str, measured: str | None = None) -> str:
-    """First line about a policy with a certificate."""
-    effect = None if expected is None else expected_effect(expected, serving)
-    if effect is None:
-        return "Certified. What it saves was not measured here."
-    return f"Certified. {sentence(effect, measured)}"
+    return f"Certified. {sentence(expected_effect(expected, serving), measured)}"
 
 
 def verified_effect(checked: CheckedPolicy) -> Effect:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
+from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
@@ -57,8 +58,7 @@ _ON_STACK = {
     "overlap": " where thinking streams on during a probe",
 }
 _STACKS = {
-    "kv-fork": "a probe branches off the cache of the running request and pays for its own tokens "
-    "alone",
+    "kv-fork": "a decoding loop of your own that can fork its cache (not vLLM)",
     "prefix-cache": "a probe is a request of its own, which reads the thinking so far from the "
     "server's prefix cache, as in vLLM",
     "black-box": "nothing is cached: a probe pays for the whole thinking so far again",
@@ -74,7 +74,7 @@ KINDS_OF_QUESTION = {
     "oscillating": "right and wrong by turns",
 }
 """By their names in a profile."""
-_RIGHT = "the signals of a trial answer together say that it is right"
+_RIGHT = "a trained score of the trial answer passes its threshold"
 _STANDS = "a trial answer has stayed the same for long enough"
 _SURE = "the model is confident enough of a trial answer"
 _STOPS_WHEN = {
@@ -142,7 +142,7 @@ def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
     return f"[{scale * values[0]:.1f}, {scale * values[1]:.1f}]"
 
 
-BRACKETS = ("brackets", "hold 95% intervals")
+BRACKETS = ("[ ]", "95 % interval")
 """A fact that says what `interval` shows."""
 
 
@@ -206,13 +206,12 @@ def kind_of_rule(family: str) -> str:
     return family.replace("-", " ")
 
 
-def advised_otherwise(calibration: Document) -> bool:
+def advised_otherwise(run: CalibratedRun) -> bool:
     """Whether another rule was exported than `assess` had advised."""
-    family = calibration["family"]
-    if calibration["advised_family"] != family:
+    if run.advised_family != run.family:
         return True
     # Every budget is one rule: calibration settles it, as it settles any threshold.
-    return bool(family != FIXED_BUDGET and calibration["advised_where"] != calibration["where"])
+    return run.family != FIXED_BUDGET and run.advised_where != run.where
 
 
 def reason(advice: Document) -> str:

@@ -14,9 +14,9 @@ from stopadvisor.certification.calibration import Calibration, calibrate
 from stopadvisor.certification.expectation import expectation
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verification import scorer_of
+from stopadvisor.policy.shown import where_of
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.trajectories import profile, trajectory
-from stopadvisor.report.documents.calibrate import where_of
 from stopadvisor.rules.drift import DRIFT_FEATURES, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, schedule_of

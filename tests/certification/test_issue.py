@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.certification.certify import Certification, CertifyRequest
-from stopadvisor.certification.certify_transfer import TransferCertification
-from stopadvisor.certification.issue import Issued, PolicyFiles, PolicyTarget, issue
+from stopadvisor.certification.calibrated import CalibratedRun
+from stopadvisor.certification.certify import CertifyRequest
+from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.errors import OutputError
 from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.report.headline import calibrated_headline
+from stopadvisor.results import from_document
 from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.sources import open_source
 from tests.material import archive_arrays, looks_of, write_archive
 
 
-def describe(
-    found: Certification | TransferCertification, files: PolicyFiles
-) -> dict[str, str | list[str]]:
-    return {"digest": found.content["digest"], "remarks": list(files.remarks)}
-
-
-def issued(archive: Path, target: PolicyTarget, alpha: float) -> Issued[dict[str, Any]]:
+def issued(archive: Path, target: PolicyTarget, alpha: float) -> CalibratedRun:
     overrides = SettingsOverrides(alpha=alpha, families=("confidence",))
     request = CertifyRequest(overrides, allow_large_alpha=True, despite_advice=True)
-    return issue(open_source(archive, folder=archive.parent), request, target, describe)
+    source = open_source(archive, folder=archive.parent)
+    return issue(source, request, target, calibrated_headline).result
 
 
 @pytest.fixture
@@ -38,26 +34,25 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_a_policy_is_written_and_put_in_use(archive: Path) -> None:
-    found = issued(archive, PolicyTarget("json"), 0.3)
-    file, copy = found.files.policy, archive.parent / "policy.json"
+    result = issued(archive, PolicyTarget("json"), 0.3)
+    file, copy = Path(result.policy), archive.parent / "policy.json"
     assert file.name.startswith("policy-a30-")
-    assert found.files.promoted == copy
-    assert load_policy(file).digest == load_policy(copy).digest == found.document["digest"]
+    assert result.promoted == str(copy)
+    assert load_policy(file).digest == load_policy(copy).digest == result.digest
     for beside in (calibration_of(file), archive.with_name(CALIBRATION)):
-        assert json.loads(beside.read_bytes()) == found.document
+        assert from_document(CalibratedRun, json.loads(beside.read_bytes()), beside) == result
 
 
 def test_a_file_of_ones_own_is_never_written_over(archive: Path) -> None:
     mine = archive.with_name("mine.joblib")
     target = PolicyTarget(out=mine)
     first = issued(archive, target, 0.3)
-    assert (first.files, first.document["remarks"]) == (PolicyFiles(mine, None), [])
+    assert (first.policy, first.promoted) == (str(mine), None)
     (archive.parent / "other").mkdir()
     other = write_archive(archive.parent / "other" / "raw.npz", **archive_arrays(300, 4, seed=1))
     second = issued(other, target, 0.3)
-    assert second.files.policy.name.startswith("mine-a30-")
-    (remark,) = second.document["remarks"]
-    assert f"the new one is {second.files.policy}" in remark
+    assert Path(second.policy).name.startswith("mine-a30-")
+    assert second.remarks[-1].endswith(f"the new one is {second.policy}")
 
 
 def test_no_look_is_spent_on_a_file_that_cannot_be_written(archive: Path) -> None:

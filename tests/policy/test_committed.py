@@ -18,9 +18,9 @@ from map import POLICIES, RECOMMENDED, SAMPLES, accuracies, between, profiles, s
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.shown import where_of
 from stopadvisor.policy.triggers import listed_positions
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.report.documents.calibrate import where_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 

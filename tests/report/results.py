@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.certification.calibrated import (
+    CalibratedRun,
+    CertificateRefusal,
+    LookEntry,
+    RuleTest,
+)
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.certification.verification import CategoryRisk
 from stopadvisor.collection.cues import CueComparison, CueExample, CueRow
@@ -12,8 +19,11 @@ from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.preflight import PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
 from stopadvisor.policy.folder import Promotion
+from stopadvisor.policy.shown import Certificate, Expected, TokenPrices
 from stopadvisor.probes.plan import Check
+from stopadvisor.rules.cost_fit import BatchSeconds
 from stopadvisor.rules.drift import Drift
+from stopadvisor.rules.serving_profile import PerTokenSeconds, ProfileRow, ServingProfile
 from stopadvisor.runs.policy_checks import PolicyCheck
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,
@@ -23,7 +33,9 @@ from stopadvisor.serving.answer_summary import (
 )
 from stopadvisor.serving.totals import Depth, Escapes, FullComparison
 
-__all__ = ["ANSWERED", "PREFLIGHT", "PROMOTION", "VERIFIED"]
+__all__ = [
+    "ANSWERED", "CALIBRATED", "EXPECTED", "PREFLIGHT", "PROFILE", "PROMOTION", "REFUSED", "VERIFIED"
+]  # fmt: skip
 
 PREFLIGHT = PreflightReport(
     "warn",
@@ -88,6 +100,49 @@ VERIFIED = CheckedPolicy(
     drift=(Drift("position", 0.3, 0.001, 0.004), Drift("confidence", 0.05, 0.6, 0.6)),
     remarks=(),
 )
+EXPECTED = Expected(
+    weights=TokenPrices(1.0, 0.1, 1.0, "paper-weighted tokens"), cache_block=16,
+    fit_total_saving_pct=24.3, fit_risk=0.08, calibration_n=565, calibration_risk=0.122,
+    calibration_total_saving_pct=19.2, calibration_total_saving_band95=(15.3, 23.1),
+    calibration_think_saving_pct=37.8, calibration_uncut_saving_pct=19.2,
+    calibration_accuracy=0.82, calibration_full_accuracy=0.92,
+)  # fmt: skip
+CALIBRATED = CalibratedRun(
+    run="runs/sums", alpha=0.15, delta=0.05, conditional=False, confidence=0.95,
+    look=LookEntry(1, None, 0.05, 0, "7dc69a87" * 8, opened=True), certified=True,
+    policy="runs/sums/policy-a15-1a2b3c4d.joblib", digest="1a2b3c4d" * 8,
+    promoted="runs/sums/policy.joblib", kind="stop", family="learned", schedule=(32, 64),
+    where="at 32 and 64 thinking tokens", threshold=0.87, serving="kv-fork",
+    certificate=Certificate(
+        alpha=0.15, delta=0.05, confidence=0.95, bound="exact", multiplicity="fixed-sequence",
+        n=565, losses=69, upper=0.147, reference="natural", looks=1, looks_elsewhere=0,
+        planned_looks=None, ledger_head="7dc69a87" * 8, chain_delta=0.05, conditional=False,
+        alpha_over_full_accuracy=0.163, truncated_share=0.0, max_think=448,
+        claim="With confidence 95 %, at most 15 % become wrong.",
+    ),
+    refusal=None,
+    tested=(RuleTest("learned", True, 17, 565, 69, 0.147, None, None),), expected=EXPECTED,
+    graded_by="gold", advised_family="learned", advised_schedule=(32, 64),
+    advised_where="at 32 and 64 thinking tokens", advised_fit_total_saving_pct=24.3,
+    changed=None, profile=None, remarks=(),
+    headline="Certified. Saves 19% of the tokens for 10 points of accuracy.",
+)  # fmt: skip
+REFUSED = replace(
+    CALIBRATED, certified=False, promoted=None, kind="full-budget", family=None, schedule=None,
+    where=None, threshold=None, certificate=None, expected=None,
+    refusal=CertificateRefusal("69 of 300 lost are too many", 900, 0.1),
+    tested=(
+        RuleTest("learned", False, None, 300, None, None, "69 of 300 lost are too many", 900),
+        RuleTest("entropy", False, None, 300, None, None, "69 of 300 lost are too many", 900),
+    ),
+    headline="Not certified.",
+)  # fmt: skip
+PROFILE = ServingProfile(
+    model="m", engine="vllm", device="http://gpu:8000/v1",
+    per_token_seconds=PerTokenSeconds(3e-5, 1e-6, 2e-4),
+    rows=(ProfileRow(1, 0, 3.59, None, 2.5), ProfileRow(8, 4, 0.6, 0.05, 3.5)), settings={},
+    per_request_seconds=2e-3, at_batch=8, decoded_by_batch=(BatchSeconds(8, 2e-4),), misfit=0.05,
+)  # fmt: skip
 _SPENT: dict[str, Any] = {
     "decoded_tokens": 51930, "full_decoded_tokens": 78921, "think_tokens": 42660,
     "full_think_tokens": 71218, "token_saving_pct": 34.2, "think_saving_pct": 40.1,

@@ -12,15 +12,16 @@ import pytest
 
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibrated import CalibratedRun, calibrated
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.export import policy_content
-from stopadvisor.certification.issue import PolicyFiles
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.inspected import inspected
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.documents.calibrate import calibration_document
-from stopadvisor.report.documents.inspect import policy_document
+from stopadvisor.report.headline import calibrated_headline
+from stopadvisor.results import from_document, to_document
 from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.look_rules import LookRequest, take_look
 from stopadvisor.runs.sources import Source, open_source
@@ -115,14 +116,15 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
             source, assessment.choice, calibration, assessment.profile, look, alpha=alpha
         )
     )
-    document = calibration_document(
-        Certification(assessment, calibration, look, content, ()),
-        PolicyFiles(tmp_path / "policy.joblib", None),
-    )
+    found = Certification(assessment, calibration, look, content, ())
+    file = str(tmp_path / "policy.joblib")
+    result = calibrated(found, str(tmp_path), file, None, (), calibrated_headline)
+    document = to_document(result)
+    assert from_document(CalibratedRun, document, file) == result
     assert_plain("calibrate", document)
     assert document["certified"] == (document["certificate"] is not None)
     assert document["certified"] == (document["refusal"] is None)
-    assert document["policy"] == str(tmp_path / "policy.joblib")
+    assert document["policy"] == file
     assert [row["family"] for row in document["tested"]] == [
         sequence.scorer.family for sequence in assessment.choice.sequences
     ]
@@ -131,7 +133,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
 @pytest.mark.parametrize("name", sorted(example_contents()))
 def test_policies_are_plain(name: str) -> None:
     policy = Policy(build_policy(example_contents()[name]))
-    document = policy_document(policy, Path("p.joblib"))
+    document = to_document(inspected(policy, Path("p.joblib")))
     assert_plain("inspect", document)
     assert document["digest"] == policy.digest
     assert {row["name"] for row in document["features"]} == set(policy.content["features"])
@@ -139,6 +141,6 @@ def test_policies_are_plain(name: str) -> None:
 
 def test_boosted_features_are_weighed_by_their_splits() -> None:
     content = build_policy(example_contents()["learned-boosted"])
-    document = policy_document(Policy(content), Path("p.joblib"))
+    document = to_document(inspected(Policy(content), Path("p.joblib")))
     splits = sum(k >= 0 for tree in content["trees"] for k in tree["feature"])
     assert sum(row["splits"] or 0 for row in document["features"]) == splits > 0

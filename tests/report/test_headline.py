@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 from stopadvisor.certification.verdicts import Verdict
+from stopadvisor.policy.shown import Expected, ExpectedOnTest
 from stopadvisor.report.headline import (
     Effect,
     assessed_headline,
     calibrated_headline,
     expected_effect,
-    policy_headline,
     run_headline,
     sentence,
     verified_headline,
 )
-from stopadvisor.report.text.calibrate import expectation, meaning
+from stopadvisor.report.sheets.calibrate import expectation, meaning
 from stopadvisor.report.words import why
+from tests.report import results
 from tests.report.results import ANSWERED, VERIFIED
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
@@ -145,58 +146,46 @@ def test_a_gain_is_called_overthinking_only_where_chance_does_not_explain_it() -
     assert "overthinks" in sentence(replace(GAIN, n=100))
 
 
-FIT = {"fit_total_saving_pct": 24.3, "fit_risk": 0.08, "weights": None}
-CALIBRATED = {
-    **FIT, "calibration_n": 565, "calibration_total_saving_pct": 19.2, "calibration_risk": 0.122,
-    "calibration_accuracy": 0.82, "calibration_full_accuracy": 0.92,
-    "calibration_think_saving_pct": 37.8, "calibration_total_saving_band95": [15.3, 23.1],
-}  # fmt: skip
-TESTED = {
-    **CALIBRATED, "test_n": 57, "test_total_saving_pct": 17.0, "test_risk": 0.14,
-    "test_accuracy": 0.789, "test_full_accuracy": 0.877, "test_think_saving_pct": 56.6,
-    "test_total_saving_ci95": [6.0, 26.9], "test_risk_ci95": [0.063, 0.258],
-}  # fmt: skip
+CALIBRATED = results.EXPECTED
+TESTED = ExpectedOnTest(
+    **vars(CALIBRATED), test_n=57, test_total_saving_pct=17.0, test_risk=0.14, test_accuracy=0.789,
+    test_full_accuracy=0.877, test_think_saving_pct=56.6, test_total_saving_ci95=(6.0, 26.9),
+    test_risk_ci95=(0.063, 0.258), test_accuracy_ci95=(0.66, 0.88), test_uncut_saving_pct=None,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("expected", "saving", "whose"),
-    [
-        (TESTED, 17.0, "57 test questions"),
-        (CALIBRATED, 19.2, "565 calibration questions"),
-        (FIT, 24.3, "fit questions"),
-    ],
-    ids=["test", "calibration", "fit"],
+    [(TESTED, 17.0, "57 test questions"), (CALIBRATED, 19.2, "565 calibration questions")],
+    ids=["test", "calibration"],
 )
 def test_the_figures_with_the_best_standing_are_said(
-    expected: dict[str, Any], saving: float, whose: str
+    expected: Expected, saving: float, whose: str
 ) -> None:
     effect = expected_effect(expected, "kv-fork")
-    assert effect is not None
     assert (effect.saving_pct, effect.whose) == (saving, whose)
-    assert policy_headline(expected, "kv-fork").startswith(f"Certified. Saves {saving:.0f}%")
+    assert calibrated_headline(expected, "kv-fork").startswith(f"Certified. Saves {saving:.0f}%")
 
 
 def test_other_stacks_that_an_old_policy_does_not_hold_are_named_as_missing() -> None:
     (missing,) = [text for name, text in expectation(CALIBRATED, "kv-fork") if name == "elsewhere"]
     assert missing.startswith("not recorded in this policy")
-    measured = CALIBRATED | {"saving_by_serving": {"kv-fork": 19.2, "black-box": -80.0}}
+    measured = replace(CALIBRATED, saving_by_serving={"kv-fork": 19.2, "black-box": -80.0})
     (said,) = [text for name, text in expectation(measured, "kv-fork") if name == "elsewhere"]
     assert said == "the same rule costs 80.0% more than full thinking under black-box"
 
 
-@pytest.mark.parametrize(
-    ("expected", "share"), [(TESTED, "17.1%"), (CALIBRATED, "16.3%"), (FIT, None)]
-)
+@pytest.mark.parametrize(("expected", "share"), [(TESTED, "17.1%"), (CALIBRATED, "16.3%")])
 def test_what_the_promise_means_is_of_the_accuracy_shown_beside_it(
-    expected: dict[str, Any], share: str | None
+    expected: Expected, share: str
 ) -> None:
     certificate = {"alpha": 0.15, "alpha_over_full_accuracy": 0.2}  # the latter of fit questions
-    found = meaning(certificate, expected, "kv-fork")
+    found = list(meaning(certificate, expected, "kv-fork"))
     text = f"15% of all questions are {share} of those that full thinking gets right"
-    assert found == ([] if share is None else [("means", text)])
+    assert found == [("means", text)]
     # Where it would only say alpha again there is no line.
-    assert meaning(certificate | {"conditional": True}, expected, "kv-fork") == []
-    assert meaning(certificate, expected | {"graded_by": "agreement"}, "kv-fork") == []
+    assert not [*meaning(certificate | {"conditional": True}, expected, "kv-fork")]
+    assert not [*meaning(certificate, replace(expected, graded_by="agreement"), "kv-fork")]
 
 
 def point(family: str, saving: float, forecast: float) -> dict[str, Any]:
@@ -239,16 +228,10 @@ def test_why_takes_differences_of_the_savings_in_the_table(
     assert why({"recommendation": advice, "protocol": "deploy", "matched_risk": [row]}) == said
 
 
-def test_what_is_not_measured_is_said_to_be_so() -> None:
-    nothing = {"fit_total_saving_pct": None, "fit_risk": None}
-    assert policy_headline(nothing, "kv-fork") == "Certified. What it saves was not measured here."
-    assert policy_headline(None, "kv-fork") == "Certified. What it saves was not measured here."
-
-
 def test_full_thinking_neither_saves_nor_loses() -> None:
     advised = assessed_headline({"recommendation": {"policy": "full-budget"}})
     assert advised == "Keep full thinking: nothing is saved, and nothing is lost."
-    assert calibrated_headline({"certified": False}) == f"Not certified. {advised}"
+    assert calibrated_headline(None, "kv-fork") == f"Not certified. {advised}"
 
 
 @pytest.mark.parametrize(

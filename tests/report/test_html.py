@@ -14,6 +14,7 @@ import pytest
 
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibrated import CalibratedRun, Transfer
 from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
@@ -24,6 +25,7 @@ from stopadvisor.report.html.captions import matched_risk_table, risk_caption
 from stopadvisor.report.html.page import render
 from stopadvisor.report.html.summary import summarise
 from stopadvisor.report.words import percent, share, why
+from stopadvisor.results import from_document, to_json
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
@@ -97,7 +99,7 @@ def test_first_screen_repeats_the_assessment(before: ReportData, html: str) -> N
         f"at least {percent(document['fit_saving_lower_pct'])} (one-sided 95%)",
         f"Accuracy {share(point['fit_accuracy'])} ",
         f"against {share(document['fit_full_accuracy'])} of full thinking",
-        f"Stack {document['recommendation']['serving']} a probe branches off the cache",
+        f"Stack {document['recommendation']['serving']} a decoding loop of your own",
         "Not yet certified",
         f"{document['split']['calibration']} calibration questions, which nobody has seen",
     ):
@@ -124,12 +126,13 @@ def test_what_comes_next_asks_for_the_loss_that_was_assessed(before: ReportData)
 def test_a_promise_about_accuracy_stands_with_the_accuracy(certified: ReportData) -> None:
     calibration = certified.calibration
     assert calibration is not None
+    assert calibration.expected is not None
     for loss, labels in (
         ("lost", ["Saves", "Loses", "Accuracy", "Stack"]),
         ("differs", ["Saves", "Differs", "Accuracy", "Stack"]),
         ("drop", ["Saves", "Accuracy", "Stack"]),
     ):
-        changed = {**calibration, "expected": {**calibration["expected"], "loss": loss}}
+        changed = replace(calibration, expected=replace(calibration.expected, loss=loss))
         cards = summarise(certified.document, changed).cards
         assert [card.label for card in cards] == labels
     assert "promise at most -15.0 points" in cards[1].note
@@ -219,7 +222,8 @@ def test_the_certificate_is_the_calibration_s(
 ) -> None:
     calibration = json.loads((calibrated_run / "calibration.json").read_text(encoding="utf-8"))
     data = certified
-    assert data.calibration == calibration
+    assert data.calibration is not None
+    assert json.loads(to_json(data.calibration)) == calibration
     text = Page(certified_html).text
     certificate, expected = calibration["certificate"], calibration["expected"]
     for words in (
@@ -246,32 +250,31 @@ def test_the_certificate_is_the_calibration_s(
 
 def test_the_reason_of_a_certified_page_is_that_of_its_rule(calibrated_run: Path) -> None:
     document = json.loads((calibrated_run / "assessment.json").read_bytes())
-    calibration = json.loads((calibrated_run / "calibration.json").read_bytes())
+    file = calibrated_run / "calibration.json"
+    calibration = from_document(CalibratedRun, json.loads(file.read_bytes()), file)
     evidence = summarise(document, None).why
-    advised = {name: calibration[name] for name in ("family", "schedule", "where")}
-    same = calibration | {f"advised_{name}": value for name, value in advised.items()}
+    same = replace(
+        calibration, advised_family=calibration.family, advised_schedule=calibration.schedule,
+        advised_where=calibration.where,
+    )  # fmt: skip
     assert summarise(document, same).why.endswith(why(document))
     assert evidence.endswith(why(document))
     where = "at 0, 64 thinking tokens"
-    other = same | {"advised_family": "entropy", "advised_where": where}
+    other = replace(same, advised_family="entropy", advised_where=where)
     assert summarise(document, other).why.endswith(
         "assess had advised entropy alone, at 0, 64 thinking tokens."
     )
-    none = same | {"advised_family": None, "advised_schedule": None}
+    none = replace(same, advised_family=None, advised_schedule=None)
     assert summarise(document, none).why.endswith("assess had advised the full budget.")
     # One name of the policy in use, the one that the command line says too.
     promoted = summarise(
-        document, same | {"policy": "policy-a15.joblib", "promoted": "policy.joblib"}
+        document, replace(same, policy="policy-a15.joblib", promoted="policy.joblib")
     )
     assert promoted.command == "stopadvisor inspect policy.joblib"
-    apart = summarise(document, same | {"policy": "policy-a15.joblib", "promoted": None})
+    apart = summarise(document, replace(same, policy="policy-a15.joblib", promoted=None))
     assert apart.command == "stopadvisor inspect policy-a15.joblib"
-    moved = same | {"transfer": {"from": "old.joblib"}}
+    moved = replace(same, transfer=Transfer("target-calibrated", "old.joblib", "1a2b", None))
     assert "The rule is that of old.joblib;" in summarise(document, moved).why
-    of_right = same | {"certificate": calibration["certificate"] | {"conditional": True}}
-    assert "calibration questions that full thinking gets right were lost" in (
-        summarise(document, of_right).evidence
-    )
 
 
 def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportData) -> None:
@@ -312,11 +315,12 @@ def test_a_refusal_is_said_with_its_reason(
     settings = Settings(families=("entropy", "confidence"))
     data = report_data(path, settings)
     assert data.calibration is not None
+    assert data.calibration.refusal is not None
     text = Page(render(data)).text
     assert "Keep full thinking: nothing is saved, and nothing is lost." in text
     assert f"full thinking, {data.document['split']['fit']} fit questions" in text
     assert "Asked for: at most 3% of the questions lost. Not certified: " in text
-    assert data.calibration["refusal"]["reason"] in text
+    assert data.calibration.refusal.reason in text
     assert "Assessed at alpha = 0.15, calibrated at 0.03" in text
     # The rule that was tested.
     risk = report_data(path, replace(settings, alpha=0.03)).figures.risk
@@ -324,7 +328,7 @@ def test_a_refusal_is_said_with_its_reason(
     assert risk.observed is not None
     assert risk.upper is not None
     assert risk.marked is None
-    n = data.calibration["tested"][0]["n"]
+    n = data.calibration.tested[0].n
     losses = [round(share * n) for share in risk.observed.tolist()]
     assert risk.upper.tolist() == [upper_limit(k, n, 0.05, "exact") for k in losses]
 
@@ -382,11 +386,11 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     risk, calibration = data.figures.risk, data.calibration
     assert calibration is not None
     assert risk is not None
-    assert calibration["certified"]
+    assert calibration.certificate is not None
     assert risk.expected is None
     assert risk.observed is not None
     assert risk.marked is not None
-    assert round(risk.observed[risk.marked] * risk.n) == calibration["certificate"]["losses"]
+    assert round(risk.observed[risk.marked] * risk.n) == calibration.certificate.losses
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from jsonschema import Draft202012Validator
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.schema import RESULTS
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
-from stopadvisor.report.documents.inspect import policy_document
-from stopadvisor.results import to_json
+from stopadvisor.policy.inspected import inspected
+from stopadvisor.results import to_document, to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
@@ -246,7 +246,7 @@ def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
 def test_policies_of_other_programs(name: str) -> None:
     """What a policy file may leave out or add fits the schema too."""
     policy = Policy(build_policy(example_contents()[name]))
-    check_valid("inspect", policy_document(policy, Path("p.joblib")))
+    check_valid("inspect", to_document(inspected(policy, Path("p.joblib"))))
 
 
 def test_plan(run_without_gold: Path, capsys: pytest.CaptureFixture[str]) -> None:

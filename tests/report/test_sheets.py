@@ -10,7 +10,9 @@ import pytest
 
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheet import Sheet
+from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.sheets.preflight import preflight_sheet
+from stopadvisor.report.sheets.profile_serving import profile_serving_sheet
 from stopadvisor.report.sheets.promote import promote_sheet
 from stopadvisor.report.sheets.verify import verify_sheet
 from tests.goldens import Goldens
@@ -18,6 +20,9 @@ from tests.report import results
 
 FILES = Path(__file__).resolve().parent.parent / "testdata" / "sheets"
 SHEETS = {
+    "calibrate": calibrate_sheet(results.CALIBRATED, verbose=True),
+    "calibrate-refused": calibrate_sheet(results.REFUSED),
+    "profile-serving": profile_serving_sheet(results.PROFILE, Path("profile.json")),
     "preflight": preflight_sheet(results.PREFLIGHT, "Answer:"),
     "promote": promote_sheet(results.PROMOTION),
     "verify": verify_sheet(results.VERIFIED),

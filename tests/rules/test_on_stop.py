@@ -17,6 +17,7 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
 from stopadvisor.collection.labels import regrade
@@ -26,7 +27,9 @@ from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import Checkpoint, graded_table
 from stopadvisor.probes.trajectories import trajectory
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.text.calibrate import show_calibration
+from stopadvisor.report.screen import draw
+from stopadvisor.report.sheets.calibrate import calibrate_sheet
+from stopadvisor.results import from_document
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
@@ -346,7 +349,8 @@ def test_the_command_line_says_what_a_stop_gives(
     (run,) = Path("runs").iterdir()
     document = json.loads((run / "calibration.json").read_bytes())
     kept = {k: v for k, v in document["expected"].items() if not k.startswith("test_")}
-    show_calibration({**document, "expected": kept}, out := StringIO())
+    result = from_document(CalibratedRun, {**document, "expected": kept}, run)
+    draw(calibrate_sheet(result), out := StringIO())
     assert "of its tokens saved (calibration questions)" in " ".join(out.getvalue().split())
     assert main(["assess", str(run), "--on-stop", "answer"]) == 2
     assert "is probed already, so these mean nothing: --on-stop" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.calibrated_risk import calibrated_risk
 from stopadvisor.errors import PolicyError, ProbeError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment
@@ -20,6 +21,7 @@ from stopadvisor.report.figures.data import Figures
 from stopadvisor.report.figures.deploy import deploy_figures
 from stopadvisor.report.figures.examples import Texts
 from stopadvisor.report.figures.paper import paper_figures
+from stopadvisor.results import from_document
 from stopadvisor.runs.directory import CALIBRATION, RunDirectory
 from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.sources import Source, read_calibration
@@ -36,7 +38,7 @@ class ReportData:
 
     document: Document
     """An ``assessment.json``."""
-    calibration: Document | None
+    calibration: CalibratedRun | None
     figures: Figures
     remarks: tuple[str, ...]
     """What could not be shown, and why."""
@@ -46,27 +48,32 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
     """Collect what a report on an assessment shows."""
     source = assessment.source
     texts = _texts(source)
-    calibration = read_calibration(source.folder)
+    written = read_calibration(source.folder)
+    file = source.folder / CALIBRATION
+    calibration = None
+    if written is not None:
+        try:
+            calibration = from_document(CalibratedRun, written, file)
+        except ProbeError as error:
+            raise ProbeError(f"{error}; calibrate again") from error
     remarks: list[str] = []
     if isinstance(assessment, PaperAssessment):
         figures = paper_figures(assessment, texts)
     else:
         risk = None
-        if calibration is not None:
+        if calibration is not None and written is not None:
             try:
                 policy = _policy_of(calibration, source.folder)
-                risk = calibrated_risk(source, assessment.choice, calibration, policy)
+                risk = calibrated_risk(source, assessment.choice, written, policy)
             except (KeyError, TypeError, IndexError) as error:
-                raise ProbeError(
-                    f"{source.folder / CALIBRATION}: damaged ({error!r}); calibrate again"
-                ) from error
+                raise ProbeError(f"{file}: damaged ({error!r}); calibrate again") from error
             except PolicyError as error:
                 remarks.append(f"The risk picture shows fit questions only: {error}.")
         figures = deploy_figures(assessment.choice, risk, texts)
-        if calibration is not None and calibration["alpha"] != assessment.alpha:
+        if calibration is not None and calibration.alpha != assessment.alpha:
             remarks.append(
-                f"Assessed at alpha = {assessment.alpha:g}, calibrated at "
-                f"{calibration['alpha']:g}: first screen and risk picture follow the calibration."
+                f"Assessed at alpha = {assessment.alpha:g}, calibrated at {calibration.alpha:g}: "
+                "first screen and risk picture follow the calibration."
             )
     if source.simulated:
         remarks.append("Simulated probes have no texts: examples show no question.")
@@ -79,14 +86,14 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
     return ReportData(document, calibration, figures, tuple(remarks))
 
 
-def _policy_of(calibration: Document, folder: Path) -> Mapping[str, Any]:
+def _policy_of(calibration: CalibratedRun, folder: Path) -> Mapping[str, Any]:
     """Content of the policy that a calibration wrote; empty where nothing was certified."""
-    if not calibration["certified"]:
+    if not calibration.certified:
         return {}
-    written = Path(calibration["policy"])
+    written = Path(calibration.policy)
     beside = folder / written.name
     content = load_policy(beside if beside.exists() else written).content
-    if content["digest"] != calibration["digest"]:
+    if content["digest"] != calibration.digest:
         raise PolicyError(f"{written} is another policy than {CALIBRATION} names")
     return content
 

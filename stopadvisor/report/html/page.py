@@ -109,7 +109,7 @@ def write_report(
         report=path,
         bytes=len(page),
         protocol=document["protocol"],
-        certified=None if calibration is None else calibration["certified"],
+        certified=None if calibration is None else calibration.certified,
         remarks=tuple(data.remarks),
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stopadvisor.assessment.recommendation import PROVISIONAL, probability_words
+from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.policy.promises import counted, promised, says_lost
 from stopadvisor.report.headline import (
     Effect,
@@ -34,6 +35,7 @@ from stopadvisor.report.words import (
     share,
     why,
 )
+from stopadvisor.results import to_document
 from stopadvisor.rules.families import rule_name
 
 __all__ = ["Card", "Summary", "reasons", "summarise"]
@@ -69,7 +71,7 @@ class Summary:
     basis: str
 
 
-def summarise(document: Document, calibration: Document | None) -> Summary:
+def summarise(document: Document, calibration: CalibratedRun | None) -> Summary:
     """Put assessment and, where there is one, calibration into a first screen."""
     if calibration is not None:
         found = _calibrated(document, calibration)
@@ -86,26 +88,26 @@ def _without_gold(document: Document) -> list[str]:
     ]
 
 
-def reasons(document: Document, calibration: Document | None) -> list[str]:
+def reasons(document: Document, calibration: CalibratedRun | None) -> list[str]:
     """The reasons of the advice; what calibration has decided since is not provisional."""
     found: list[str] = []
     for text in document["recommendation"]["reasons"]:
         if calibration is not None and text.startswith(PROVISIONAL):
             text = "Certificate: none; calibration certified no rule that saves anything."
-            if calibration["certified"]:
-                text = f"Certificate: {calibration['certificate']['claim']}"
+            if calibration.certificate is not None:
+                text = f"Certificate: {calibration.certificate.claim}"
         found.append(text)
     return found
 
 
-def _why_exported(document: Document, calibration: Document) -> str:
+def _why_exported(document: Document, calibration: CalibratedRun) -> str:
     """The reason of the assessment, where the exported rule is the advised one."""
-    if "transfer" in calibration:
-        source = calibration["transfer"]["from"]
+    if calibration.transfer is not None:
+        source = calibration.transfer.source
         return f"The rule is that of {source}; its threshold was certified on this run."
     if not advised_otherwise(calibration):
         return why(document)
-    advised, at = calibration["advised_family"], calibration["advised_where"]
+    advised, at = calibration.advised_family, calibration.advised_where
     text = "the full budget"
     if advised is not None:
         text = f"{rule_name(advised)}, {at}"
@@ -278,63 +280,56 @@ def _paper(document: Document) -> Summary:
 
 
 def _needed(labels: int, assumed: float | None) -> str:
-    """Labels that a certificate would take; documents of before do not say at which risk."""
-    if assumed is None:
-        return f"About {labels} labelled calibration questions would be needed."
+    """How many labels a certificate needs."""
     if not assumed:
         return f"{labels} labelled calibration questions are needed, and none of them lost."
     return f"About {labels} would be needed where {share(assumed)} of them are lost."
 
 
-def _calibrated(document: Document, calibration: Document) -> Summary:
-    look, expected = calibration["look"], calibration["expected"]
-    tested = calibration["tested"]
-    opened = max((row["n"] for row in tested), default=0)
-    certificate = calibration["certificate"]
-    # A refusal from before the field was written counts as plain.
-    conditional = (certificate or calibration).get("conditional", False)
-    whom = " that full thinking gets right" if conditional else ""
+def _calibrated(document: Document, calibration: CalibratedRun) -> Summary:
+    look, certificate, expected = calibration.look, calibration.certificate, calibration.expected
+    opened = max((row.n for row in calibration.tested), default=0)
+    whom = " that full thinking gets right" if calibration.conditional else ""
     # A failed look does not show how many full thinking gets right.
-    of_right = conditional and (look is None or look.get("opened", True))
+    of_right = calibration.conditional and (look is None or look.opened)
     that = f"{whom} and that" if of_right else " that"
     basis = (
         "No calibration question was opened; pictures show fit questions."
         if look is None
-        else f"Calibrated on {opened} questions{that} chose nothing, look number "
-        f"{look['number']} at them; pictures show fit questions, except where they say calibration."
+        else f"Calibrated on {opened} questions{that} chose nothing, look number {look.number} at "
+        "them; pictures show fit questions, except where they say calibration."
     )
-    if not calibration["certified"]:
-        refusal = calibration["refusal"]
-        needed = refusal["labels_needed"]
+    if certificate is None or expected is None or look is None:
+        refusal = calibration.refusal
         if "fit_full_accuracy" in document:
             accuracy = document["fit_full_accuracy"]
             whose = f"{document['split']['fit']} fit questions"
         else:  # assessed under the paper's protocol
             accuracy, whose = document["full_accuracy"], "all questions"
+        needed = None if refusal is None else refusal.labels_needed
         return Summary(
-            calibrated_headline(calibration),
+            calibration.headline,
             "Calibration certified no rule that saves anything.",
             _nothing(document, accuracy, whose),
             "plain",
-            f"Asked for: at most {promised(calibration['alpha'])} of the questions{whom} lost. Not "
-            f"certified: {refusal['reason']}.",
-            "" if needed is None else _needed(needed, refusal.get("assumed_risk")),
+            f"Asked for: at most {promised(calibration.alpha)} of the questions{whom} lost. Not "
+            f"certified: {'' if refusal is None else refusal.reason}.",
+            "" if refusal is None or needed is None else _needed(needed, refusal.assumed_risk),
             None,
             basis,
         )
-    effect = expected_effect(expected, calibration["serving"])
     measured = measured_regime(document)
-    where = calibration["where"]
+    rule = rule_headline(str(calibration.family), calibration.where)
     return Summary(
-        calibrated_headline(calibration, measured),
-        f"{rule_headline(calibration['family'], where)} {_why_exported(document, calibration)}",
-        () if effect is None else _cards(effect, calibration["alpha"], measured),
+        calibrated_headline(expected, calibration.serving, measured),
+        f"{rule} {_why_exported(document, calibration)}",
+        _cards(expected_effect(expected, calibration.serving), calibration.alpha, measured),
         "good",
-        str(certificate["claim"]),
-        f"{_counted(certificate, whom)} "
-        f"({certificate['bound']} test, {certificate['multiplicity']}, look number "
-        f"{look['number']}). The exported threshold is {calibration['threshold']:.4g}.",
-        f"stopadvisor inspect {calibration.get('promoted') or calibration['policy']}",
+        certificate.claim,
+        f"{_counted(to_document(certificate), whom)} ({certificate.bound} test, "
+        f"{certificate.multiplicity}, look number {look.number}). The exported threshold is "
+        f"{calibration.threshold or 0.0:.4g}.",
+        f"stopadvisor inspect {calibration.promoted or calibration.policy}",
         basis,
     )
 

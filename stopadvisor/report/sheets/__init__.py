@@ -1,5 +1,6 @@
 """A module a result: one function takes the typed result and returns its sheet."""
 
 __all__ = [
-    "files", "label", "monitor", "plan", "preflight", "profile_serving", "promote", "run", "verify"
+    "calibrate", "files", "inspect", "label", "monitor", "plan", "preflight", "profile_serving",
+    "promote", "run", "verify"
 ]  # fmt: skip

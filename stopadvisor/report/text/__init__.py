@@ -1,3 +1,3 @@
 """What a command prints for people."""
 
-__all__ = ["assess", "calibrate", "inspect", "policies", "study", "transfer"]
+__all__ = ["assess", "study"]

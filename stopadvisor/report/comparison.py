@@ -1,4 +1,4 @@
-"""What `inspect A B --json` prints: what changed between two policies, in words.
+"""What changed between two policies, in words: the result of `inspect A B`.
 
 Compares contents field by field and computes nothing else.
 """
@@ -6,47 +6,60 @@ Compares contents field by field and computes nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.promises import counted, promise_of, says_lost
+from stopadvisor.policy.shown import where_of
 from stopadvisor.probes.plan import plan_cue
-from stopadvisor.report.documents.calibrate import where_of
-from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.words import number, percent, share
 from stopadvisor.rules.families import rule_name
 
-__all__ = ["DiffDocument", "diff_document"]
+__all__ = ["Change", "ComparedPolicy", "PolicyComparison", "compared"]
 
 
-class _Side(TypedDict):
-    policy: Annotated[str, "The file."]
-    digest: Annotated[str, "Its digest."]
-    created: Annotated[str, "When, in ISO 8601."]
+@dataclass(frozen=True)
+class ComparedPolicy:
+    """One of two policies."""
+
+    policy: Path
+    """The file."""
+    digest: str
+    """Its digest."""
+    created: str
+    """When, in ISO 8601."""
 
 
-class _Change(TypedDict):
-    what: Annotated[
-        str,
-        "`rule`, `model of the rule`, `probes`, `threshold`, `reply`, `promise`, `evidence`, "
-        "`saving`, `accuracy`, `serving`, `language model`, `engine`, `prompts`, `sampling`, "
-        "`caps`, `workload`, `task` or `other`.",
-    ]
-    before: Annotated[str, "In A, in words."]
-    after: Annotated[str, "In B, in words."]
+@dataclass(frozen=True)
+class Change:
+    """One thing that differs."""
+
+    what: str
+    """`rule`, `model of the rule`, `probes`, `threshold`, `reply`, `promise`, `evidence`, `saving`,
+    `accuracy`, `serving`, `language model`, `engine`, `prompts`, `sampling`, `caps`, `workload`,
+    `task` or `other`."""
+    before: str
+    """In A, in words."""
+    after: str
+    """In B, in words."""
 
 
-class DiffDocument(Document):
-    """`inspect A B --json`."""
+@dataclass(frozen=True)
+class PolicyComparison:
+    """What changed from one policy to another."""
 
-    a: Annotated[_Side, "The first policy."]
-    b: Annotated[_Side, "The second policy."]
-    same: Annotated[bool, "Whether both are the same policy, by their digests."]
-    same_stops: Annotated[
-        bool, "Whether both stop at the same places: rule, probes and threshold are equal."
-    ]
-    changes: Annotated[list[_Change], "What differs."]
+    a: ComparedPolicy
+    """The first policy."""
+    b: ComparedPolicy
+    """The second policy."""
+    same: bool
+    """Whether both are the same policy, by their digests."""
+    same_stops: bool
+    """Whether both stop at the same places: rule, probes and threshold are equal."""
+    changes: tuple[Change, ...]
+    """What differs."""
 
 
 Content = Mapping[str, Any]
@@ -56,58 +69,51 @@ _SAID = {
     *(*_STOPS, "threshold", "order", "certificate", "expected", "serving", "model", "engine"),
     *("probe", "prompt_template", "chat_template_kwargs", "sampling", "max_think", "task"),
     *("workload_sha256", "golden", "digest", "created", "split", "calibration_features"),
-    *("profile", "versions", "schema", "grader"),
+    *("profile", "versions", "schema", "grader", "served"),
 }
 """Fields that a change of its own says, or that differ between any two calibrations."""
 
 
-def diff_document(a: Policy, file_a: Path, b: Policy, file_b: Path) -> DiffDocument:
-    """Build the document of two policies."""
+def compared(a: Policy, file_a: Path, b: Policy, file_b: Path) -> PolicyComparison:
+    """Compare two policies."""
     first, second = a.content, b.content
-    changes: list[_Change] = [
-        {"what": what, "before": before, "after": after}
-        for what, before, after in _changes(first, second)
-        if before != after
-    ]
+    changes = [change for change in _changes(first, second) if change.before != change.after]
     changes += [
-        {"what": "other", "before": f"{name}: {before}", "after": f"{name}: {after}"}
+        Change("other", f"{name}: {before}", f"{name}: {after}")
         for name in sorted({*first, *second} - _SAID)
         if (before := str(first.get(name))) != (after := str(second.get(name)))
     ]
-    return fill(
-        DiffDocument,
-        a=_side(a, file_a),
-        b=_side(b, file_b),
+    return PolicyComparison(
+        ComparedPolicy(file_a, a.digest, str(first["created"])),
+        ComparedPolicy(file_b, b.digest, str(second["created"])),
         same=a.digest == b.digest,
         same_stops=all(first.get(name) == second.get(name) for name in _STOPS),
-        changes=changes,
+        changes=tuple(changes),
     )
 
 
-def _side(policy: Policy, file: Path) -> _Side:
-    return {"policy": str(file), "digest": policy.digest, "created": str(policy.content["created"])}
-
-
-def _changes(a: Content, b: Content) -> Iterator[tuple[str, str, str]]:
-    yield "rule", _rule(a), _rule(b)
+def _changes(a: Content, b: Content) -> Iterator[Change]:
+    yield Change("rule", _rule(a), _rule(b))
     if a["family"] == b["family"] and any(a.get(name) != b.get(name) for name in _RULE):
-        yield "model of the rule", "its weights", f"others, over {len(b['features'])} features"
-    yield "probes", _probes(a), _probes(b)
-    yield "threshold", number(a["threshold"]), number(b["threshold"])
-    yield "reply", _reply(a), _reply(b)
-    yield "promise", _promise(a), _promise(b)
-    yield "evidence", _evidence(a), _evidence(b)
-    yield "saving", _saving(a), _saving(b)
-    yield "accuracy", _accuracy(a), _accuracy(b)
-    yield "serving", a["serving"], b["serving"]
-    yield "language model", *_apart(a["model"], b["model"])
-    yield "engine", *_apart(a["engine"], b["engine"])
-    yield "prompts", *_apart(_prompts(a), _prompts(b))
-    yield "sampling", *_apart(a["sampling"], b["sampling"])
-    yield "caps", _caps(a), _caps(b)
-    yield "workload", _short(a["workload_sha256"]), _short(b["workload_sha256"])
-    yield "task", a["task"], b["task"]
-    yield "grader", _grader(a), _grader(b)
+        yield Change(
+            "model of the rule", "its weights", f"others, over {len(b['features'])} features"
+        )
+    yield Change("probes", _probes(a), _probes(b))
+    yield Change("threshold", number(a["threshold"]), number(b["threshold"]))
+    yield Change("reply", _reply(a), _reply(b))
+    yield Change("promise", _promise(a), _promise(b))
+    yield Change("evidence", _evidence(a), _evidence(b))
+    yield Change("saving", _saving(a), _saving(b))
+    yield Change("accuracy", _accuracy(a), _accuracy(b))
+    yield Change("serving", a["serving"], b["serving"])
+    yield Change("language model", *_apart(a["model"], b["model"]))
+    yield Change("engine", *_apart(a["engine"], b["engine"]))
+    yield Change("prompts", *_apart(_prompts(a), _prompts(b)))
+    yield Change("sampling", *_apart(a["sampling"], b["sampling"]))
+    yield Change("caps", _caps(a), _caps(b))
+    yield Change("workload", _short(a["workload_sha256"]), _short(b["workload_sha256"]))
+    yield Change("task", a["task"], b["task"])
+    yield Change("grader", _grader(a), _grader(b))
 
 
 def _rule(content: Content) -> str:

@@ -1,0 +1,312 @@
+"""What `stopadvisor calibrate` did: one result of certificate or refusal, for people and programs.
+
+Knows a certification and the files of its policy; certifies nothing, and words nothing but where a
+policy asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stopadvisor.assessment.assess import Repeats
+from stopadvisor.certification.certify import Certification
+from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.certification.labelling import LabelCounts
+from stopadvisor.certification.transfer import TARGET_CALIBRATED
+from stopadvisor.policy.promises import asked
+from stopadvisor.policy.shown import (
+    Certificate,
+    Expected,
+    ExpectedOnTest,
+    TransferredCertificate,
+    certificate_of,
+    expected_of,
+    where_of,
+)
+from stopadvisor.policy.triggers import listed_positions, trigger_of
+from stopadvisor.probes.trajectories import Share
+from stopadvisor.rules.losses import LOST, LossName
+from stopadvisor.stats.bounds import Certified, NotCertified
+
+__all__ = ["CalibratedRun", "CertificateRefusal", "Headline", "RuleTest", "Transfer", "calibrated"]
+
+
+# --- The result -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LookEntry:
+    """A look at the calibration questions."""
+
+    number: int
+    """Of this look at the calibration questions."""
+    planned: int | None
+    """Looks planned beforehand."""
+    spent: float
+    """Error probability spent by all looks so far."""
+    elsewhere: int
+    """Looks on record at other questions of the run, or at other probes of these in neighbouring
+    runs."""
+    head: str
+    """Digest of its line in the run's looks.jsonl."""
+    opened: bool
+    """Whether its figures are shown: those of a certificate, of labelling and of the last planned
+    one. Of any other look only its failure is shown."""
+
+
+@dataclass(frozen=True)
+class CertificateRefusal:
+    """Why nothing was certified."""
+
+    reason: str
+    """Why nothing was certified."""
+    labels_needed: int | None
+    """Calibration labels that would do; null where no number would."""
+    assumed_risk: float | None
+    """Risk that `labels_needed` assumes; 0 where fewer labels cannot certify even zero losses."""
+
+
+@dataclass(frozen=True)
+class RuleTest:
+    """A rule that was tested."""
+
+    family: str
+    """The rule."""
+    certified: bool
+    """Whether a threshold passed."""
+    position: int | None
+    """Of its last passed threshold, in the order fixed on fit."""
+    n: int
+    """Calibration questions that were counted; where a look showed no figure, all of them."""
+    losses: int | None
+    """Lost questions at that threshold."""
+    upper: float | None
+    """Exact upper limit there."""
+    reason: str | None
+    """Why none passed."""
+    labels_needed: int | None
+    """Labels that would do."""
+    gained: int | None = None
+    """Only of a drop: questions that stopping made right."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The source policy of a rule."""
+
+    protocol: str
+    """How the policy was carried over."""
+    source: str = field(metadata={"alias": "from"})
+    """File of the source policy."""
+    source_digest: str
+    """Its digest."""
+    source_model: str | None
+    """Its model; null for an archive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedRun:
+    """A certificate or a refusal, and the policy that was written."""
+
+    protocol: Literal["deploy"] = "deploy"
+    """Only this one certifies."""
+    run: str
+    """Where the probes are."""
+    alpha: float
+    """The risk asked for."""
+    loss: LossName | None = None
+    """What it limits, `differs` or `drop`; without it lost answers."""
+    asked: str | None = None
+    """All limits asked for in words, where they are not one on lost answers."""
+    delta: float
+    """Error probability of this look."""
+    conditional: bool
+    """Whether alpha is a share of the questions that full thinking gets right."""
+    confidence: float | None
+    """Of a certificate of this look; null where none was taken, as the next."""
+    look: LookEntry | None
+    """This look at the calibration questions."""
+    certified: bool
+    """Whether a rule was certified."""
+    policy: str
+    """The file that was written; no other policy is ever written there."""
+    digest: str
+    """Digest of that policy: so the calibration names what it is about."""
+    promoted: str | None
+    """Its copy, the policy in use; null where another stays in use, and with `--out`."""
+    kind: Literal["stop", "full-budget"]
+    """`stop` or `full-budget`."""
+    family: str | None
+    """The exported rule; null for `full-budget`, as the next three."""
+    schedule: tuple[int, ...] | None
+    """Thinking tokens at which it probes; null too where each trace has positions of its own."""
+    where: str | None
+    """The same in words."""
+    threshold: float | None
+    """It stops when the score reaches this."""
+    serving: str
+    """The serving regime for which it was chosen."""
+    on_stop: Literal["answer"] | None = None
+    """Only with `--on-stop answer`."""
+    certificate: TransferredCertificate | Certificate | None
+    """What was shown; null where nothing was."""
+    refusal: CertificateRefusal | None
+    """Why not, where nothing was."""
+    tested: tuple[RuleTest, ...]
+    """Each rule that was tested."""
+    expected: ExpectedOnTest | Expected | None
+    """What the policy is expected to do."""
+    graded_by: Literal["gold", "agreement"]
+    """What says that an answer is right. By `agreement`, where gold is missing, it is right where
+    it is what full thinking answers: then every accuracy here is a share that agrees, and every
+    risk one that differs."""
+    advised_family: str | None
+    """The rule that `assess` advised; null for the full budget, as the next three."""
+    advised_schedule: tuple[int, ...] | None
+    """Where it probes."""
+    advised_where: str | None
+    """The same in words."""
+    advised_fit_total_saving_pct: float | None
+    """Its net saving on fit questions."""
+    changed: str | None
+    """Why another rule than the advised one was exported; null where it was not."""
+    profile: Mapping[str, Share] | None
+    """Kinds of fit questions, along their thinking; with `--from` of the calibration questions."""
+    remarks: tuple[str, ...]
+    """What the reader should know."""
+    headline: str
+    """First line of the screen and of the report."""
+    repeats: Repeats | None = None
+    """Only where fit questions thought twice: full thinking against itself."""
+    transfer: Transfer | None = None
+    """Only with `--from`."""
+    labels: LabelCounts | None = None
+    """Only where few calibration questions have gold: what labels there are."""
+
+
+Headline = Callable[[Expected | None, str, str | None], str]
+"""Words a first line from what to expect (None: not certified), the policy's serving stack, and
+the one that the run's server was measured to be."""
+
+
+def calibrated(
+    found: Certification | TransferCertification,
+    run: str,
+    policy: str,
+    promoted: str | None,
+    remarks: tuple[str, ...],
+    headline: Headline,
+    *,
+    source_policy: str | None = None,
+    measured: str | None = None,
+) -> CalibratedRun:
+    """Put a certification and the files of its policy into the result.
+
+    Parameters
+    ----------
+    run, policy, promoted : str
+        Run folder, file of the policy, and its copy in use.
+    remarks : tuple of str
+        On the files; those of the certification come first.
+    headline : callable
+    source_policy : str, optional
+        File of the policy that the rule came from.
+    measured : str, optional
+        The stack that the run's server was measured to be.
+    """
+    settings, content, calibration = found.settings, found.content, found.calibration
+    look = found.look
+    expected = expected_of(content["expected"])
+    advised: dict[str, Any] = {
+        # Nothing is chosen on fit questions in a transfer, so nothing was advised.
+        **dict.fromkeys(("advised_family", "advised_schedule", "advised_where", "changed")),
+        "advised_fit_total_saving_pct": None,
+    }
+    if isinstance(found, Certification):
+        choice, advice = found.assessment.choice, found.assessment.recommendation
+        point = choice.advised_point
+        advised = {
+            "advised_family": advice.family,
+            "advised_schedule": advice.schedule,
+            "advised_where": advice.where,
+            "advised_fit_total_saving_pct": None
+            if advice.family is None or point is None
+            else point.fit_total_saving_pct,
+            "changed": found.changed,
+            "repeats": found.assessment.repeats,
+            "labels": found.labels,
+        }
+    return CalibratedRun(
+        run=run,
+        alpha=settings.alpha,
+        loss=None if settings.loss == LOST.name else settings.loss,
+        asked=None if settings.is_lost else asked(settings.guarantees),
+        delta=settings.delta if look is None else look.delta,
+        conditional=settings.conditional,
+        confidence=None if look is None else look.confidence,
+        look=None
+        if look is None
+        else LookEntry(
+            look.number, look.planned, look.spent, look.elsewhere, look.head, look.opened
+        ),
+        certified=calibration.rule is not None,
+        policy=policy,
+        digest=content["digest"],
+        promoted=promoted,
+        kind=content["kind"],
+        family=content["family"],
+        schedule=_positions(content),
+        where=where_of(content),
+        threshold=content["threshold"],
+        serving=content["serving"],
+        on_stop="answer" if content["on_stop"] == "answer" else None,
+        certificate=certificate_of(content),
+        refusal=_refusal(calibration.refusal),
+        tested=tuple(
+            _tested(family, result, calibration.n_counted) for family, result in calibration.tested
+        ),
+        expected=expected,
+        graded_by=calibration.entered.graded_by,
+        profile=_profile(content["profile"]),
+        remarks=(*found.remarks, *remarks),
+        headline=headline(expected, content["serving"], measured),
+        transfer=None if isinstance(found, Certification) else _transfer(found, str(source_policy)),
+        **advised,
+    )
+
+
+def _positions(content: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Where a policy asks; None where it asks nothing, or each trace has positions of its own."""
+    return None if content["kind"] != "stop" else listed_positions(trigger_of(content))
+
+
+def _profile(shares: Mapping[str, Any] | None) -> Mapping[str, Share] | None:
+    if shares is None:
+        return None
+    return {
+        name: Share(row["count"], row["share"], (row["ci95"][0], row["ci95"][1]))
+        for name, row in shares.items()
+    }
+
+
+def _refusal(refusal: NotCertified | None) -> CertificateRefusal | None:
+    if refusal is None:
+        return None
+    return CertificateRefusal(refusal.reason, refusal.labels_needed, refusal.assumed_risk)
+
+
+def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
+    if isinstance(result, NotCertified):
+        needed = result.labels_needed
+        return RuleTest(family, False, None, n, None, None, result.reason, needed)
+    return RuleTest(
+        family, True, result.index, result.n, result.losses, result.upper, None, None, result.gained
+    )
+
+
+def _transfer(found: TransferCertification, file: str) -> Transfer:
+    content = found.source.content
+    model = None if content["model"] is None else content["model"]["name"]
+    return Transfer(TARGET_CALIBRATED, file, content["digest"], model)

@@ -1,0 +1,257 @@
+"""What `stopadvisor inspect` shows: a policy without its golden decisions and question ids.
+
+Knows a policy that was loaded and the files next to it; words nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stopadvisor.policy.engine_settings import EngineSetting, engine_settings
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.signature import is_signed, signature_path
+from stopadvisor.workload.questions import PartCounts
+
+__all__ = ["InspectedPolicy", "ShownTrigger", "inspected"]
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """The model that a policy is bound to."""
+
+    name: str
+    """Its name."""
+    revision: str | None
+    """Revision or content hash."""
+    tokenizer_sha256: str | None
+    """Hash of its tokenizer."""
+    template_sha256: str | None
+    """Hash of its chat template."""
+
+
+@dataclass(frozen=True)
+class BoundEngine:
+    """The engine that probed."""
+
+    name: str
+    """What asked the model."""
+    version: str | None
+    """Its version."""
+    dtype: str | None
+    """Number format of the weights."""
+    quantization: str | None
+    """Of the weights."""
+    attention: str | None
+    """Implementation of attention."""
+    device: str | None
+    """Where it ran."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text of the probe."""
+
+    text: str
+    """As text."""
+    ids: tuple[int, ...] | None
+    """As token ids."""
+
+
+@dataclass(frozen=True)
+class ShownProbe:
+    """How an answer is forced."""
+
+    closer: Tokens
+    """Ends the thinking."""
+    cue: Tokens
+    """Asks for the answer."""
+    cap: int
+    """Most tokens of a forced answer."""
+    stop_ids: tuple[int, ...] | None
+    """Tokens that end it."""
+    answer_cap: int | None
+    """Most tokens of a visible answer; null where it was not recorded."""
+    open_cue: bool | None = None
+    """True where the cue stands in the open thinking; else missing."""
+
+
+@dataclass(frozen=True)
+class ShownTrigger:
+    """Where a policy probes."""
+
+    kind: Literal["grid", "stride", "marker", "none"]
+    """`grid`, `stride`, `marker`, or `none` for a fixed budget."""
+    every: int | None
+    """Tokens from one position to the next."""
+    first: int | None
+    """First position of a stride; null: `every`."""
+    cap: int | None
+    """Last possible position of a stride."""
+    min_gap: int | None
+    """Least tokens between a probe and the next marker that counts."""
+    max_probes: int | None
+    """Most probes of a trace."""
+    max_markers: int | None
+    """Number of markers that count, from the first; null: all."""
+    markers: tuple[tuple[int, ...], ...]
+    """Token ids of each marker."""
+    stop_at: int | None
+    """Whoever still thinks here is stopped; null: nobody is."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature of a learned rule."""
+
+    name: str
+    """Of the feature."""
+    coef: float | None
+    """Its coefficient."""
+    mean: float | None
+    """Subtracted from it first."""
+    scale: float | None
+    """By which it is divided then."""
+    splits: int | None
+    """Splits of boosted trees that ask for it."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The signature next to a policy."""
+
+    file: str
+    """Where it is."""
+    key_sha256: str | None
+    """SHA-256 of the public key (PEM) that it is right by; null where none was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedPolicy:
+    """A frozen policy, as people and programs read it."""
+
+    policy: Path
+    """The file."""
+    policy_schema: int
+    """Schema of the file."""
+    digest_valid: Literal[True] = True
+    """Always true: a policy whose digest is wrong is not loaded."""
+    kind: Literal["stop", "full-budget"]
+    """`stop` or `full-budget`."""
+    family: str | None
+    """The rule; null for `full-budget`, as the next two."""
+    threshold: float | None
+    """It stops when the score reaches this."""
+    decision_threshold: float | None
+    """The same on the linear scale."""
+    trigger: ShownTrigger | None
+    """Where it probes; null for `full-budget`."""
+    budgets: tuple[int, ...]
+    """Thinking tokens at which it probes, where that is a grid."""
+    on_stop: Literal["probe", "answer"]
+    """The reply of a stopped question: the `probe`, or a visible `answer`."""
+    task: str
+    """The kind of question that it answers."""
+    serving: str
+    """The serving regime for which it was chosen."""
+    entropy_source: str
+    """`full`, `top-k:K` or `none`."""
+    max_think: int | None
+    """Cap on thinking tokens."""
+    model: BoundModel | None
+    """What it is bound to; null for an archive or a simulation."""
+    engine: BoundEngine | None
+    """What probed; another one asks for a passing `verify`."""
+    certificate: Mapping[str, Any] | None
+    """What was shown, as the file has it; `schema calibrate` describes the fields."""
+    profile: Mapping[str, Any] | None
+    """Kinds of the questions on which the rule was chosen, as the file has them."""
+    expected: Mapping[str, Any] | None
+    """What it is expected to do, as the file has it; `schema calibrate` describes the fields."""
+    versions: Mapping[str, str | None]
+    """Of packages, by name."""
+    created: str
+    """When, in ISO 8601."""
+    digest: str
+    """SHA-256 over the content."""
+    n_questions: PartCounts | None
+    """Questions that made it."""
+    features: tuple[Feature, ...]
+    """By weight: the size of the coefficient, or the number of splits."""
+    probe: ShownProbe | None
+    """What a probe appends."""
+    sampling: Mapping[str, Any]
+    """`greedy`, `temperature`, `seed`; `recorded`, a SHA-256, where thinking was."""
+    normalizer: str
+    """Version of the rules that compare answers."""
+    grader: str
+    """What graded them: a version of the comparison with gold, or a function."""
+    workload_sha256: str | None
+    """Of the workload that made it."""
+    engine_settings: tuple[EngineSetting, ...]
+    """A fixed budget as settings of engines; empty for other rules, and where the reply is the
+    forced answer."""
+    signature: Signature | None
+    """Of the file; null where there is none."""
+
+
+def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> InspectedPolicy:
+    """Return what a policy that was loaded from `path` says."""
+    content, summary = policy.content, policy.summary()
+    taken = {
+        name: summary[name]
+        for name in (
+            *("kind", "family", "threshold", "decision_threshold", "on_stop", "task", "serving"),
+            *("entropy_source", "max_think", "certificate", "profile", "expected", "versions"),
+            *("created", "digest"),
+        )
+    }
+    taken |= {
+        name: content[name] for name in ("sampling", "normalizer", "grader", "workload_sha256")
+    }
+    model, engine, counts = content["model"], content["engine"], summary["n_questions"]
+    signature = Signature(str(signature_path(path)), signed_by)
+    return InspectedPolicy(
+        policy=path,
+        policy_schema=content["schema"],
+        trigger=_trigger(summary["trigger"]),
+        budgets=tuple(summary["budgets"]),
+        model=None if model is None else BoundModel(**model),
+        engine=None if engine is None else BoundEngine(**engine),
+        n_questions=None if counts is None else PartCounts(**counts),
+        features=tuple(_features(content)),
+        probe=_probe(content["probe"]),
+        engine_settings=engine_settings(content),
+        signature=signature if is_signed(path) else None,
+        **taken,
+    )
+
+
+def _trigger(where: Mapping[str, Any] | None) -> ShownTrigger | None:
+    if where is None:
+        return None
+    return ShownTrigger(**{**where, "markers": tuple(map(tuple, where["markers"]))})
+
+
+def _probe(probe: Mapping[str, Any] | None) -> ShownProbe | None:
+    if probe is None:
+        return None
+    closer, cue = (Tokens(**probe[name]) for name in ("closer", "cue"))
+    return ShownProbe(
+        closer, cue, probe["cap"], probe["stop_ids"], probe["answer_cap"], probe.get("open_cue")
+    )
+
+
+def _features(content: Mapping[str, Any]) -> list[Feature]:
+    names = content["features"]
+    if content["family"] == "learned-boosted":
+        splits = [sum(t["feature"].count(k) for t in content["trees"]) for k in range(len(names))]
+        rows = [Feature(name, None, None, None, n) for name, n in zip(names, splits, strict=True)]
+        return sorted(rows, key=lambda row: -(row.splits or 0))
+    rows = [
+        Feature(name, content["coef"][k], content["mean"][k], content["scale"][k], None)
+        for k, name in enumerate(names)
+    ]
+    return sorted(rows, key=lambda row: -abs(row.coef or 0.0))

@@ -1,0 +1,248 @@
+"""The sheet of `calibrate`: what is certain, what is exported, and what to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.assessment.assess import Repeats
+from stopadvisor.certification.calibrated import (
+    CalibratedRun,
+    CertificateRefusal,
+    LookEntry,
+    Transfer,
+)
+from stopadvisor.policy.promises import counted, loss_name, promised
+from stopadvisor.policy.shown import Certificate, Expected, ExpectedOnTest
+from stopadvisor.report.headline import (
+    accuracy_words,
+    answers_label,
+    expected_effect,
+    other_stacks,
+    saving_words,
+)
+from stopadvisor.report.sheet import Fact, Section, Sheet
+from stopadvisor.report.sheets.label import label_counts, more_labels
+from stopadvisor.report.words import (
+    BRACKETS,
+    advised_otherwise,
+    explained,
+    interval,
+    listed,
+    number,
+    percent,
+    rule_headline,
+    share,
+    shell_quote,
+)
+from stopadvisor.results import to_document
+
+__all__ = ["calibrate_sheet", "evidence", "expectation", "graded_facts", "meaning", "pointwise"]
+
+
+def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
+    """Return the certificate or the refusal, and the policy that was written."""
+    facts = _refused(run)
+    if run.certificate is not None and run.expected is not None:
+        facts = _certified(run, run.certificate, run.expected, verbose=verbose)
+    sections = []
+    if run.tested and (verbose or not run.certified):
+        sections.append(_tested(run))
+    if run.transfer is not None:
+        sections.append(Section("Transfer", texts=(_transfer(run.transfer),)))
+    return Sheet(
+        run.headline,
+        "good" if run.certified else "doubtful",
+        tuple(facts),
+        f"stopadvisor inspect {shell_quote(run.promoted or run.policy)}",
+        sections=tuple(sections),
+    )
+
+
+# --- Words that `inspect` and the page share ------------------------------------------------------
+
+
+def evidence(certificate: Mapping[str, Any]) -> str:
+    """Return what was counted, and by which test."""
+    whom = "calibration questions"
+    if certificate.get("conditional"):
+        whom += " that full thinking gets right"
+    test = f"{certificate['bound']} test"
+    if "groups" in certificate:
+        whom += f" in {certificate['groups']} groups"
+        test = f"betting on groups of up to {certificate['group_cap']}"
+    elif "group_claim" in certificate:
+        whom += ", one of each group,"
+    return f"{counted(certificate, whom)} ({test}, {certificate['multiplicity']})"
+
+
+def pointwise(certificate: Mapping[str, Any]) -> str:
+    """Return the limit at the exported threshold, as if no other one had been tested."""
+    confidence = certificate.get("chain_delta", certificate["delta"])
+    return (
+        f"at most {share(certificate['upper'])} at this threshold alone (confidence "
+        f"{share(1 - confidence)}; pointwise, not the promise)"
+    )
+
+
+def meaning(certificate: Mapping[str, Any], expected: Expected, serving: str) -> Iterator[Fact]:
+    """Yield alpha as a share of what full thinking gets right, where that adds something.
+
+    It is measured on calibration or test questions, never on fit questions.
+    """
+    full = expected_effect(expected, serving).full_accuracy
+    if full and loss_name(certificate) != "differs" and not certificate.get("conditional"):
+        alpha, ratio = certificate["alpha"], share(certificate["alpha"] / full)
+        what = "those that full thinking gets right"
+        yield "means", f"{promised(alpha)} of all questions are {ratio} of {what}"
+
+
+def expectation(expected: Expected, serving: str) -> list[Fact]:
+    """Return what a policy is expected to do, from test questions where there are any."""
+    effect = expected_effect(expected, serving)
+    rows = [
+        ("saves", f"{saving_words(effect)} ({effect.whose})"),
+        (answers_label(effect), f"{accuracy_words(effect)} ({effect.whose})"),
+        ("stack", explained(serving)),
+    ]
+    if others := other_stacks(effect):
+        rows.append(("elsewhere", f"the same rule {listed(others)}"))
+    elif expected.saving_by_serving is None:
+        rows.append(("elsewhere", "not recorded in this policy; `calibrate` measures it now"))
+    if effect.saving_range or effect.risk_range:
+        rows.append(BRACKETS)
+    return rows
+
+
+def graded_facts(graded_by: str, repeats: Repeats | None) -> Iterator[Fact]:
+    """Yield what stands for right answers where gold is missing, and how far to trust that."""
+    if graded_by == "agreement":
+        yield "no gold", "a reply counts as right where it is what full thinking answers"
+    if repeats is not None:
+        spread = f"{share(repeats.share)} {interval(repeats.ci95, 100)}"
+        yield (
+            "itself",
+            f"full thinking gave another answer to {repeats.differing} of {repeats.questions} fit "
+            f"questions when it thought again: {spread}; nothing is subtracted for that",
+        )
+
+
+# --- The facts ------------------------------------------------------------------------------------
+
+
+def _certified(
+    run: CalibratedRun, certificate: Certificate, expected: Expected, *, verbose: bool
+) -> Iterator[Fact]:
+    yield "promise", certificate.claim
+    yield from expectation(expected, run.serving)
+    yield "rule", rule_headline(str(run.family), run.where)
+    if run.on_stop == "answer":
+        yield "on stop", _on_stop(expected)
+    yield "evidence", evidence(to_document(certificate))
+    yield from _labels(run)
+    yield from meaning(to_document(certificate), expected, run.serving)
+    yield from graded_facts(run.graded_by, run.repeats)
+    yield "policy", _files(run)
+    if run.look is not None and (run.look.number > 1 or verbose):
+        yield "look", _look(run.look, run.confidence)
+    if verbose:
+        fitted = expected.fit_total_saving_pct
+        if fitted is not None:
+            yield "forecast", f"fit questions had said a saving of {percent(fitted)}"
+        yield "threshold", f"stops when the score reaches {number(run.threshold)}"
+        yield "limit", pointwise(to_document(certificate))
+    if run.transfer is not None:
+        return
+    if run.changed is not None:
+        yield "changed", run.changed
+    elif advised_otherwise(run):
+        text = "full thinking"
+        if run.advised_family is not None:
+            text = rule_headline(run.advised_family, run.advised_where)
+        yield "advised", f"assess had said: {text}"
+
+
+def _refused(run: CalibratedRun) -> Iterator[Fact]:
+    of_right = " of the questions that full thinking gets right" if run.conditional else ""
+    asked = run.asked or f"that at most {promised(run.alpha)} are lost{of_right}"
+    yield "asked", f"to promise {asked}"
+    if run.refusal is not None:
+        yield "why not", run.refusal.reason
+        yield "labels", _needed(run.refusal)
+    yield from _labels(run)
+    yield "look", _look(run.look, run.confidence)
+    yield "policy", f"{_files(run)}: it lets every question think to its end"
+
+
+def _needed(refusal: CertificateRefusal) -> str:
+    needed, assumed = refusal.labels_needed, refusal.assumed_risk
+    if needed is None:
+        return "no number of them would be enough at the risk and the costs seen here"
+    if not assumed:
+        return f"{needed} calibration questions in all are enough, if none of them is lost"
+    return (
+        f"about {needed} calibration questions in all are enough four times in five, if "
+        f"{share(assumed)} of them are lost"
+    )
+
+
+def _files(run: CalibratedRun) -> str:
+    """Where the policy is, and whether it is the one in use."""
+    if run.promoted is None:
+        return run.policy
+    return f"{run.policy}, and a copy of it as {Path(run.promoted).name}"
+
+
+def _look(look: LookEntry | None, confidence: float | None) -> str:
+    if look is None:
+        return "none was taken: no calibration question was opened"
+    planned = "" if look.planned is None else f" of {look.planned} planned"
+    return (
+        f"number {look.number}{planned} at these calibration questions: confidence "
+        f"{share(confidence)}"
+    )
+
+
+def _labels(run: CalibratedRun) -> Iterator[Fact]:
+    """How many labels there are, and what more would buy, where few questions have gold."""
+    if run.labels is not None:
+        yield "gold", label_counts(run.labels)
+        yield "more gold", more_labels(run.labels)
+
+
+def _on_stop(expected: Expected) -> str:
+    text = "thinking is closed and the model writes its visible answer"
+    saved, whose = expected.calibration_answer_saving_pct, "calibration"
+    if isinstance(expected, ExpectedOnTest) and expected.test_answer_saving_pct is not None:
+        saved, whose = expected.test_answer_saving_pct, "test"
+    return (
+        text
+        if saved is None
+        else f"{text}; {percent(saved)} of its tokens saved ({whose} questions)"
+    )
+
+
+def _tested(run: CalibratedRun) -> Section:
+    rows: dict[str, list[str]] = {}
+    for row in run.tested:
+        text = f"not certified: {row.reason}"
+        if row.certified:
+            text = f"certified, {counted({**to_document(row), 'loss': run.loss or 'lost'}, '')}"
+            text += "" if run.certified else ", but saves nothing"
+        rows.setdefault(text, []).append(row.family)
+    return Section(
+        "Rules tested on calibration questions",
+        rows=tuple(
+            (", ".join(families), text if len(families) == 1 else f"each {text}")
+            for text, families in rows.items()
+        ),
+    )
+
+
+def _transfer(transfer: Transfer) -> str:
+    model = transfer.source_model or "no model (an archive)"
+    return (
+        f"The rule comes from {transfer.source} ({model}, digest {transfer.source_digest[:8]}); "
+        "its threshold was certified here."
+    )

@@ -1,0 +1,282 @@
+"""Sheets of `inspect`: what a policy does and what was shown about it, or what changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stopadvisor.policy.inspected import InspectedPolicy, ShownTrigger
+from stopadvisor.policy.shown import Expected, expected_of
+from stopadvisor.report.comparison import PolicyComparison
+from stopadvisor.report.headline import calibrated_headline
+from stopadvisor.report.sheet import Fact, Section, Sheet
+from stopadvisor.report.sheets.calibrate import evidence, expectation, meaning, pointwise
+from stopadvisor.report.words import listed, number, plural, share, shell_quote
+from stopadvisor.rules.families import rule_name
+
+__all__ = ["comparison_sheet", "inspect_sheet"]
+
+_STOPS_WHEN = {
+    "confidence": "the trial answer's confidence (exp of its mean log-probability) is at least",
+    "entropy": "minus the mean entropy of the trial answer (nats) is at least",
+    "run-stability": "the same trial answer has come this often in a row:",
+    "confidence-leap": "the confidence in the trial answer leaps up by at least",
+    "agreement": "the thinking tokens for which the trial answer has stayed the same reach",
+    "agreement-scaled": (
+        "the tokens for which the trial answer has stayed the same, over the root of the position, "
+        "reach"
+    ),
+    "learned-keeps": "the estimated probability that stopping loses nothing is at least",
+}
+_STOPS_WHEN["deer"] = _STOPS_WHEN["confidence"]
+_REVISION = 24
+"""Characters of a model's revision or hash that are shown."""
+_LEARNED = "the estimated probability that the trial answer is right is at least"
+
+
+def inspect_sheet(shown: InspectedPolicy, *, verbose: bool = False) -> Sheet:
+    """Return a policy in words."""
+    stops, expected = shown.kind == "stop", expected_of(shown.expected)
+    command = None
+    if stops and shown.model is not None:
+        command = f"stopadvisor run {shell_quote(shown.policy)} WORKLOAD --compare-full"
+    return Sheet(
+        _headline(shown, expected)
+        if stops
+        else "Never stops early: every question thinks to its end, without a probe.",
+        facts=tuple(_rule(shown)),
+        command=command,
+        sections=tuple(_sections(shown, expected, verbose=verbose)),
+    )
+
+
+def comparison_sheet(compared: PolicyComparison) -> Sheet:
+    """Return the changes, one a line where they fit."""
+    changes = compared.changes
+    headline = "Two calibrations of the same rule: nothing differs in what it does."
+    if compared.same:
+        headline = "The same policy."
+    elif changes:
+        stops = "both stop at the same places" if compared.same_stops else "they stop elsewhere"
+        headline = f"B differs from A in {plural(len(changes), 'point')}; {stops}."
+    sections = []
+    if changes:
+        rows = tuple((row.what, f"{row.before} -> {row.after}") for row in changes)
+        sections.append(Section("What it is in A -> in B", rows=rows))
+    return Sheet(
+        headline,
+        "good" if compared.same else None,
+        tuple(
+            (name, f"{side.policy} (digest {side.digest[:8]}, of {side.created[:10]})")
+            for name, side in (("A", compared.a), ("B", compared.b))
+        ),
+        sections=tuple(sections),
+    )
+
+
+def _sections(
+    shown: InspectedPolicy, expected: Expected | None, *, verbose: bool
+) -> Iterator[Section]:
+    if shown.family == "fixed-budget":
+        yield _settings(shown)
+    if shown.certificate is None:
+        text = "None: nothing was certified, so nothing is stopped."
+        yield Section("Promise", texts=(text,))
+    else:
+        claim = str(shown.certificate["claim"])
+        yield Section("Promise", texts=(claim,))
+        rows = tuple(_certificate(shown, shown.certificate, expected, verbose=verbose))
+        yield Section(rows=rows)
+    if expected is not None:
+        yield Section("Expected", rows=tuple(expectation(expected, shown.serving)))
+    elif shown.expected:  # another program wrote it
+        rows = tuple((name, json.dumps(value)) for name, value in shown.expected.items())
+        yield Section("Expected", rows=rows)
+    if shown.features:
+        yield _features(shown)
+    yield Section("Bound to", rows=tuple(_bound(shown)))
+    if made := tuple(_made_from(shown)):
+        yield Section("Made from", rows=made)
+    yield Section(
+        "File",
+        rows=(
+            ("path", str(shown.policy)),
+            ("digest", f"{shown.digest[:16]}...; file check: OK"),
+            ("created", shown.created),
+            *_signature(shown),
+        ),
+    )
+
+
+def _headline(shown: InspectedPolicy, expected: Expected | None) -> str:
+    """What the policy saves and loses; by which rule it stops where that was not measured."""
+    if shown.certificate and expected:
+        return calibrated_headline(expected, shown.serving)
+    certified = "Certified" if shown.certificate else "Not certified"
+    return f"{certified}: stops early by {rule_name(str(shown.family))}, {_where(shown)}."
+
+
+def _signature(shown: InspectedPolicy) -> tuple[Fact, ...]:
+    signature = shown.signature
+    if signature is None:
+        return ()
+    if signature.key_sha256 is None:
+        return (("signature", f"not checked: --key KEY.pub checks {signature.file}"),)
+    return (("signed by", f"{signature.key_sha256} (SHA-256 of the public key)"),)
+
+
+def _where(shown: InspectedPolicy) -> str:
+    trigger = shown.trigger
+    assert trigger is not None  # of a policy that stops
+    return {
+        "grid": f"at {plural(len(shown.budgets), 'checkpoint')}",
+        "stride": f"every {trigger.every} thinking tokens",
+        "marker": "where a marker begins",
+        "none": f"at {trigger.stop_at} thinking tokens",
+    }[trigger.kind]
+
+
+def _rule(shown: InspectedPolicy) -> Iterator[Fact]:
+    trigger, family = shown.trigger, shown.family
+    if trigger is None:
+        return
+    if family != "fixed-budget":
+        when = _STOPS_WHEN.get(str(family), _LEARNED)
+        yield "stops", f"when {when} {number(shown.threshold)}"
+        yield "probe at", _positions(shown, trigger)
+    if trigger.stop_at is not None:
+        least = "" if family == "fixed-budget" else "at the latest "
+        yield "stops all", f"{least}at {trigger.stop_at} thinking tokens"
+    reply = {
+        "probe": "the trial answer itself (a forced answer)",
+        "answer": "the visible answer that the model writes after closing its thinking",
+    }
+    yield "reply", reply[shown.on_stop]
+
+
+def _positions(shown: InspectedPolicy, trigger: ShownTrigger) -> str:
+    every = trigger.every
+    if trigger.kind == "grid":
+        return f"{listed(shown.budgets)} thinking tokens"
+    if trigger.kind == "stride":
+        first = every if trigger.first is None else trigger.first
+        return f"every {every} thinking tokens, from {first} up to {trigger.cap}"
+    spellings = plural(len(trigger.markers), "spelling")
+    if not trigger.markers:
+        spellings = "known from a recording by position alone, so that it cannot be served"
+    text = (
+        f"markers ({spellings}), at least {trigger.min_gap} tokens after the last probe, at most "
+        f"{plural(trigger.max_probes or 0, 'time')}"
+    )
+    if trigger.max_markers is not None:
+        text += f"; of a trace the first {plural(trigger.max_markers, 'marker')}"
+    return text if every is None else f"{text}; where none comes, every {every} tokens"
+
+
+def _settings(shown: InspectedPolicy) -> Section:
+    """Say how engines serve a fixed budget by themselves, or why they cannot."""
+    rows = []
+    text = (
+        "None: the certified reply is the forced answer. An engine that ends the thinking goes on "
+        "with a visible one, which --on-stop answer certifies."
+    )
+    for setting in shown.engine_settings:
+        fields = json.dumps(setting.request)[1:-1]
+        words = [f"{fields} in each request"] if fields else []
+        words.append(f"{' '.join(setting.server)} at the server")
+        rows.append((setting.engine, "; ".join(words)))
+        text = (
+            "The certificate covers an engine that closes the thinking there as the policy does, "
+            "with its closer and no message before it."
+        )
+    return Section("Engine settings", rows=tuple(rows), texts=(text,))
+
+
+def _looks(certificate: Mapping[str, Any]) -> str:
+    # More than the number is not held by the policy's schema.
+    elsewhere = certificate.get("looks_elsewhere")
+    text = f"number {certificate['looks']} at these calibration questions"
+    return text + (f", and {elsewhere} elsewhere" if elsewhere else "")
+
+
+def _certificate(
+    shown: InspectedPolicy,
+    certificate: Mapping[str, Any],
+    expected: Expected | None,
+    *,
+    verbose: bool,
+) -> Iterator[Fact]:
+    yield "evidence", evidence(certificate)
+    yield "look", _looks(certificate)
+    if verbose:
+        reference = "its own visible answer at the end of thinking"
+        if certificate["reference"] != "natural":
+            reference = "the forced answer at the last checkpoint"
+        yield "limit", pointwise(certificate)
+        yield "full thinking", f"means {reference}"
+    # More than the fields above is not held by the policy's schema.
+    if isinstance(transfer := certificate.get("transfer"), str):
+        source = str(certificate.get("source_digest"))[:8]
+        yield "transfer", f"{transfer}: the rule of policy {source}"
+    if expected is not None:
+        yield from meaning(certificate, expected, shown.serving)
+    if isinstance(cut := certificate.get("truncated_share"), float):
+        yield "cut off", f"{share(cut)} of the calibration traces, at the cap"
+
+
+def _features(shown: InspectedPolicy) -> Section:
+    if shown.family == "learned-boosted":
+        return Section(
+            "Features by number of splits",
+            ("feature", "splits"),
+            tuple((row.name, str(row.splits)) for row in shown.features),
+        )
+    return Section(
+        "Features by weight",
+        ("feature", "coefficient", "mean", "scale"),
+        tuple(
+            (row.name, f"{row.coef:+.4f}", f"{row.mean:.4f}", f"{row.scale:.4f}")
+            for row in shown.features
+        ),
+    )
+
+
+def _made_from(shown: InspectedPolicy) -> Iterator[Fact]:
+    """Hashes to hold against a run's own; more than the workload's is not in every policy."""
+    certificate = shown.certificate or {}
+    provenance = certificate.get("provenance")
+    hashes = provenance if isinstance(provenance, Mapping) else {}
+    for name, value in (
+        ("workload", shown.workload_sha256),
+        ("thinking", shown.sampling.get("recorded")),
+        ("probes", hashes.get("probes_sha256")),
+        ("labels", hashes.get("labels_sha256")),
+        ("ledger", certificate.get("ledger_head")),
+    ):
+        if isinstance(value, str):
+            yield name, f"{value[:16]}..."
+    if version := shown.versions.get("stopadvisor"):
+        yield "written by", f"stopadvisor {version}"
+
+
+def _bound(shown: InspectedPolicy) -> Iterator[Fact]:
+    model, engine, counts = shown.model, shown.engine, shown.n_questions
+    if model is None:
+        origin = "a published archive" if engine is None else f"{engine.name} probes"
+        yield "model", f"none: made from {origin}, it suits no model as it is"
+    else:
+        revision = model.revision or "revision unknown"
+        text = f"{revision[:_REVISION]}..." if len(revision) > _REVISION else revision
+        yield "model", f"{model.name} ({text})"
+    if engine is not None:
+        details = (engine.name, engine.version, engine.dtype, engine.device)
+        yield "engine", ", ".join(filter(None, details))
+    if shown.max_think is not None:
+        yield "cap", f"{shown.max_think} thinking tokens"
+    yield "task", f"{shown.task}; entropy: {shown.entropy_source}"
+    if counts is not None:
+        yield (
+            "questions",
+            f"{counts.fit} fit, {counts.calibration} calibration, {counts.test} test",
+        )
