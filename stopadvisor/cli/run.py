@@ -40,9 +40,8 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.report.sheets.run import run_sheet
-from stopadvisor.serving.answer_summary import summarise
+from stopadvisor.serving.answer_pass import AnsweringEngine
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
-from stopadvisor.serving.engine import AnsweringEngine
 
 __all__ = ["command"]
 
@@ -126,7 +125,7 @@ def command(files: tuple[Path, ...], *, json: bool, quiet: bool, **params: Any) 
         if not named:
             progress.remark(f"following {policy}, the policy written last")
         opened = partial(_open, replace(model, remark=progress.remark))
-        summary = summarise(answer_workload(settings, opened, progress))
+        summary = answer_workload(settings, opened, progress)
     sheet = run_sheet(summary, model=model.model)
     show(replace(summary, headline=sheet.headline), sheet, json=json)
     return 0

@@ -9,22 +9,78 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, ThinkingMode, make_requests
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
+from stopadvisor.policy.session import Rule
+from stopadvisor.probes.plan import Engine, ProbePlan
 from stopadvisor.progress import Progress, report_remarks
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
-from stopadvisor.serving.engine import AnsweringEngine
 from stopadvisor.workload.questions import Question
 
-__all__ = ["AnswerPass"]
+__all__ = ["AnswerPass", "AnsweringEngine"]
 
 GROUP_BATCHES = 4
 """Batches of questions between two turns of stopping and not stopping."""
+
+
+class AnsweringEngine(Engine, Protocol):
+    """An engine that answers requests, each thinking only as long as a rule lets it."""
+
+    @property
+    def name(self) -> str:
+        """The model's name, as a reader should see it."""
+        ...
+
+    def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
+        """Plan of a policy at this engine; see `policy.requests.policy_plan`."""
+        ...
+
+    def entropy_for(self, policy: Policy) -> str:
+        """Entropy source that this engine gives a policy."""
+        ...
+
+    def thinking_mode(
+        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
+    ) -> ThinkingMode | None:
+        """How this engine thinks: as asked, else as the policy was chosen for, where that works.
+
+        None where there is but one way.  `remarks` grows where the policy's way does not work; what
+        is asked for and does not work raises `ModelError`.
+        """
+        ...
+
+    def questions_at_once(self, plan: ProbePlan) -> int:
+        """Requests that `serve` should be working on, where the user does not say."""
+        ...
+
+    def serve(
+        self,
+        requests: Sequence[Request],
+        plan: ProbePlan,
+        rule: Rule | None,
+        *,
+        batch_size: int | None = None,
+        on_stop: OnStop = "probe",
+        serving: ThinkingMode | None = None,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Answer requests and yield each with its position as soon as it is over.
+
+        `plan`, `batch_size` and `serving` are those of `policy_plan`, `questions_at_once` and
+        `thinking_mode`; a `rule` is a policy, or None to think to the end without any probe.
+
+        Raises
+        ------
+        OutOfMemory
+            Too many at once; those that were yielded are done.
+        EngineError
+            The engine failed; what was over before is yielded first.
+        """
+        ...
 
 
 @dataclass

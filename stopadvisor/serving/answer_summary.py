@@ -1,18 +1,32 @@
-"""What `run` prints: an answered workload as one value."""
+"""What `run` prints and saves: an answered workload as one value, and the sums in it.
+
+Knows lines of answers; no policy, no engine and no screen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stopadvisor.policy.requests import OnStop, ThinkingMode
-from stopadvisor.rules.losses import loss_of
-from stopadvisor.serving.answering import AnsweredWorkload
-from stopadvisor.serving.recorded_stops import Agreement
-from stopadvisor.serving.totals import Escapes, FullComparison
+from stopadvisor.serving.answer_file import AnswerRecord, FullAnswer
+from stopadvisor.stats.intervals import exact_interval
 
-__all__ = ["AgainstProbes", "AnswerSummary", "MeanTokens", "TimedComparison", "summarise"]
+__all__ = [
+    "AgainstProbes",
+    "AnswerSummary",
+    "Depth",
+    "Escapes",
+    "FullComparison",
+    "MeanTokens",
+    "TimedComparison",
+    "compare_full",
+    "escapes_of",
+    "mean_of",
+]
+
+_DEPTHS = (0, 64, 256, 1024, 4096)
+"""Thinking tokens at a stop, by which replies are told apart: the least of each group."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +39,77 @@ class MeanTokens:
     """Probes."""
     visible: float | None
     """Visible answer."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Replies that were stopped at similar depth, and those of them that go on reasoning."""
+
+    least: int
+    """Thinking tokens at the stop, at least."""
+    most: int | None
+    """At most; null for the last group, which has no end."""
+    stopped: int
+    """Replies that were stopped there."""
+    escaped: int
+    """Those of them that go on reasoning."""
+    share: float
+    """Their share."""
+
+
+@dataclass(frozen=True)
+class Escapes:
+    """Replies in which reasoning goes on after the forced close."""
+
+    replies: int
+    """Stopped replies in which reasoning goes on after the forced close."""
+    tokens: int
+    """Their reasoning, which is counted with their visible answers, or with their probes."""
+    by_depth: tuple[Depth, ...]
+    """Of all stopped replies; groups without any are left out."""
+
+
+@dataclass(frozen=True)
+class FullComparison:
+    """Stopping against full thinking, over the same questions."""
+
+    questions: int
+    """Answered both with stopping and without."""
+    decoded_tokens: int
+    """Tokens with stopping, those of the probes included."""
+    full_decoded_tokens: int
+    """Tokens without."""
+    think_tokens: int
+    """Thinking tokens with stopping."""
+    full_think_tokens: int
+    """Thinking tokens without."""
+    differing: int
+    """Stopped questions whose reply is not, in normal form, what full thinking answers; it counts
+    where either is empty, or full thinking was cut off."""
+    differing_share: float | None
+    """Their share of the questions."""
+    differing_ci95: tuple[float, float] | None
+    """Its exact interval."""
+    labelled: int
+    """Questions with gold; what follows, but for the savings, is of these."""
+    correct: int
+    """Right with stopping."""
+    full_correct: int
+    """Right without."""
+    lost: int
+    """Right without, wrong with stopping."""
+    token_saving_pct: float | None
+    """Decoded tokens saved, those of the probes paid; null without any question."""
+    think_saving_pct: float | None
+    """Thinking tokens saved."""
+    accuracy: float | None
+    """Accuracy with stopping; null without gold, as what follows."""
+    full_accuracy: float | None
+    """Accuracy without."""
+    risk: float | None
+    """Share lost."""
+    risk_ci95: tuple[float, float] | None
+    """Its exact interval."""
 
 
 @dataclass(frozen=True)
@@ -122,69 +207,77 @@ class AnswerSummary:
     """First line of the screen."""
 
 
-def summarise(answered: AnsweredWorkload) -> AnswerSummary:
-    """Sum up an answered workload."""
-    totals, policy = answered.totals, answered.policy
-    certificate = policy.content["certificate"]
-    return AnswerSummary(
-        policy=str(answered.settings.policy),
-        digest=policy.digest,
-        kind=policy.kind,
-        family=policy.content["family"],
-        workload=str(answered.workload),
-        model=answered.model,
-        out=str(answered.out),
-        setting=answered.setting,
-        on_stop=answered.on_stop,
-        serving=answered.serving,
-        server_saving_pct=_server_saving(policy.content),
-        certified=answered.certified,
-        alpha=answered.alpha,
-        loss=None if answered.alpha is None else loss_of(certificate).name,
-        questions=totals.questions,
-        new=answered.new,
-        seconds=round(answered.seconds, 3),
-        stopped=totals.stopped,
-        stopped_share=totals.stopped_share,
-        mean_tokens=MeanTokens(
-            totals.mean_think_tokens, totals.mean_probe_tokens, totals.mean_visible_tokens
-        ),
-        escapes=totals.escapes,
-        labelled=totals.labelled,
-        accuracy=totals.accuracy,
-        full=None if answered.full is None else _timed(answered, answered.full),
-        against=_against(str(answered.settings.against), answered.agreement),
-        remarks=answered.remarks,
+# --- Sums over lines ------------------------------------------------------------------------------
+
+
+def mean_of(values: Sequence[int]) -> float | None:
+    """Return the mean; None where there is nothing to take it of."""
+    return sum(values) / len(values) if values else None
+
+
+def escapes_of(lines: Sequence[AnswerRecord]) -> Escapes:
+    """Count the stopped replies in which reasoning goes on."""
+    stopped = [line for line in lines if line.stopped]
+    groups = []
+    for least, most in zip(_DEPTHS, (*(d - 1 for d in _DEPTHS[1:]), None), strict=True):
+        group = [
+            line
+            for line in stopped
+            if least <= (line.budget or 0) and (most is None or (line.budget or 0) <= most)
+        ]
+        if group:
+            escaped = sum(line.escaped_tokens > 0 for line in group)
+            groups.append(Depth(least, most, len(group), escaped, escaped / len(group)))
+    return Escapes(
+        replies=sum(group.escaped for group in groups),
+        tokens=sum(line.escaped_tokens for line in stopped),
+        by_depth=tuple(groups),
     )
 
 
-def _server_saving(content: Mapping[str, Any]) -> float | None:
-    """Net saving of a policy on the stack that most people have, as its calibration measured it."""
-    expected: Mapping[str, Any] = content.get("expected") or {}
-    saving: float | None = expected.get("saving_by_serving", {}).get("prefix-cache")
-    return saving if content.get("serving") == "kv-fork" else None
-
-
-def _timed(answered: AnsweredWorkload, full: FullComparison) -> TimedComparison:
-    timed = answered.timed_questions
-    return TimedComparison(
-        **{each.name: getattr(full, each.name) for each in fields(full)},
-        timed_questions=timed,
-        seconds=round(answered.seconds, 3) if timed else None,
-        full_seconds=round(answered.full_seconds, 3) if timed else None,
-        time_saving_pct=answered.time_saving_pct,
-        unmet=answered.full_of_unseen,
+def compare_full(lines: Sequence[AnswerRecord]) -> FullComparison:
+    """Compare those lines that hold the full answer too."""
+    pairs = [(line, line.full) for line in lines if line.full is not None]
+    graded = [
+        (bool(line.correct), bool(full.correct))
+        for line, full in pairs
+        if line.correct is not None and full.correct is not None
+    ]
+    n, labelled = len(pairs), len(graded)
+    decoded = sum(line.decoded_tokens for line, _ in pairs)
+    full_decoded = sum(full.decoded_tokens for _, full in pairs)
+    think = sum(line.think_tokens for line, _ in pairs)
+    full_think = sum(full.think_tokens for _, full in pairs)
+    differing = sum(_differs(line, full) for line, full in pairs)
+    correct = sum(right for right, _ in graded)
+    full_correct = sum(full for _, full in graded)
+    lost = sum(full and not right for right, full in graded)
+    return FullComparison(
+        questions=n,
+        decoded_tokens=decoded,
+        full_decoded_tokens=full_decoded,
+        think_tokens=think,
+        full_think_tokens=full_think,
+        differing=differing,
+        differing_share=differing / n if n else None,
+        differing_ci95=exact_interval(differing, n) if n else None,
+        labelled=labelled,
+        correct=correct,
+        full_correct=full_correct,
+        lost=lost,
+        token_saving_pct=_saving(decoded, full_decoded) if n else None,
+        think_saving_pct=_saving(think, full_think) if n else None,
+        accuracy=correct / labelled if labelled else None,
+        full_accuracy=full_correct / labelled if labelled else None,
+        risk=lost / labelled if labelled else None,
+        risk_ci95=exact_interval(lost, labelled) if labelled else None,
     )
 
 
-def _against(run: str, agreement: Agreement | None) -> AgainstProbes | None:
-    if agreement is None:
-        return None
-    return AgainstProbes(
-        run=run,
-        questions=agreement.questions,
-        differing_stops=agreement.differing_stops,
-        differing_stops_share=agreement.differing_stops_share,
-        differing_answers=agreement.differing_answers,
-        examples=agreement.examples,
-    )
+def _differs(line: AnswerRecord, full: FullAnswer) -> bool:
+    same = line.normalized == full.normalized != "" and full.finish != "length"
+    return line.stopped and not same
+
+
+def _saving(spent: float, full: float) -> float:
+    return 100 * (1 - spent / full) if full else 0.0

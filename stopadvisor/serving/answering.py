@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +22,24 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.progress import Progress
+from stopadvisor.rules.losses import loss_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord
-from stopadvisor.serving.answer_pass import AnswerPass
-from stopadvisor.serving.engine import AnsweringEngine
-from stopadvisor.serving.recorded_stops import Agreement, compare_stops
-from stopadvisor.serving.totals import AnswerTotals, FullComparison, compare, total
+from stopadvisor.serving.answer_pass import AnsweringEngine, AnswerPass
+from stopadvisor.serving.answer_summary import (
+    AgainstProbes,
+    AnswerSummary,
+    MeanTokens,
+    TimedComparison,
+    compare_full,
+    escapes_of,
+    mean_of,
+)
+from stopadvisor.serving.recorded_stops import compare_stops
 from stopadvisor.workload.questions import Workload, read_workload
 
-__all__ = ["AnswerSettings", "AnsweredWorkload", "OpenEngineOf", "answer_workload"]
+__all__ = ["AnswerSettings", "OpenEngineOf", "answer_workload"]
 
 OpenEngineOf = Callable[[Policy], AbstractContextManager[AnsweringEngine]]
 """Loads the model that a policy is for, when it is entered, and closes it at the end."""
@@ -65,78 +73,9 @@ class AnswerSettings:
     """Public keys, of which one must have signed the policy; without any it may be unsigned."""
 
 
-@dataclass(frozen=True)
-class AnsweredWorkload:
-    """What was answered, now and earlier, and what it came to."""
-
-    settings: AnswerSettings
-    policy: Policy
-    workload: Path
-    model: str
-    out: Path
-    """The answers' file."""
-    setting: str
-    """Short hash over all that decides an answer and what it costs."""
-    on_stop: OnStop
-    serving: ThinkingMode | None
-    """How a server thought; None where the model ran here."""
-    lines: tuple[AnswerRecord, ...]
-    """Answers to the questions that were asked for, in the order of the file."""
-    new: int
-    """Questions answered by this call."""
-    seconds: float
-    """Wall time of the engine for these, with stopping."""
-    full_seconds: float
-    """The same without stopping; 0 without `compare_full`."""
-    agreement: Agreement | None
-    """With the recorded probes of `settings.against`."""
-    remarks: tuple[str, ...]
-
-    @property
-    def certified(self) -> bool:
-        """Whether the policy's certificate covers these answers."""
-        terms = self.policy.terms
-        return terms.certificate is not None and self.on_stop == terms.on_stop
-
-    @property
-    def alpha(self) -> float | None:
-        """The certificate's; None where there is none."""
-        certificate = self.policy.terms.certificate
-        return None if certificate is None else certificate.alpha
-
-    @property
-    def totals(self) -> AnswerTotals:
-        """Sums and means over all lines."""
-        return total(self.lines)
-
-    @property
-    def timed_questions(self) -> int:
-        """Questions that this call answered both ways, one after the other."""
-        return self.new if self.settings.compare_full else 0
-
-    @property
-    def time_saving_pct(self) -> float | None:
-        """Time saved by stopping; None where nothing was timed."""
-        if not self.timed_questions or not self.full_seconds:
-            return None
-        return 100 * (1 - self.seconds / self.full_seconds)
-
-    @property
-    def full(self) -> FullComparison | None:
-        """Stopping against full thinking; None if no question was answered both ways."""
-        return compare(self.lines) if any(line.full for line in self.lines) else None
-
-    @property
-    def full_of_unseen(self) -> FullComparison:
-        """The same over the questions that neither fitted nor calibrated the policy."""
-        split = self.policy.terms.split
-        seen = set() if split is None else {*split.fit, *split.calibration}
-        return compare([line for line in self.lines if line.key not in seen])
-
-
 def answer_workload(
     settings: AnswerSettings, open_engine: OpenEngineOf, progress: Progress
-) -> AnsweredWorkload:
+) -> AnswerSummary:
     """Answer what the file of answers lacks, and sum up all of it.
 
     `open_engine` is called when policy, questions and recorded probes were not refused.
@@ -193,25 +132,11 @@ def answer_workload(
                 remarks.append(remark)
                 progress.remark(f"note: {remark}")
             wanted = {question.id for question in workload.questions[: settings.limit]}
-            lines = tuple(line for line in file.lines if line.id in wanted)
-            return AnsweredWorkload(
-                settings=settings,
-                policy=policy,
-                workload=workload.path,
-                model=engine.name,
-                out=path,
-                setting=setting,
-                on_stop=on_stop,
-                serving=serving,
-                lines=lines,
-                new=answer_pass.new,
-                seconds=answer_pass.seconds,
-                full_seconds=answer_pass.full_seconds,
-                agreement=(
-                    None if recorded is None else compare_stops(policy, lines, recorded, on_stop)
-                ),
-                remarks=tuple(remarks),
-            )
+            lines = [line for line in file.lines if line.id in wanted]
+            against = None
+            if recorded is not None:
+                against = compare_stops(policy, lines, recorded, on_stop)
+            return _summed_up(settings, answer_pass, lines, engine.name, against, tuple(remarks))
 
 
 def _answer(
@@ -239,6 +164,75 @@ def _answer(
             f"{why}what was answered is kept in {path}; the same command goes on from there"
         )
         raise
+
+
+def _summed_up(
+    settings: AnswerSettings,
+    answered: AnswerPass,
+    lines: Sequence[AnswerRecord],
+    model: str,
+    against: AgainstProbes | None,
+    remarks: tuple[str, ...],
+) -> AnswerSummary:
+    policy, content = answered.policy, answered.policy.content
+    certificate = policy.terms.certificate
+    graded = [line.correct for line in lines if line.correct is not None]
+    stopped = sum(line.stopped for line in lines)
+    return AnswerSummary(
+        policy=str(settings.policy),
+        digest=policy.digest,
+        kind=policy.kind,
+        family=content["family"],
+        workload=str(settings.workload),
+        model=model,
+        out=str(answered.file.path),
+        setting=answered.file.setting,
+        on_stop=answered.on_stop,
+        serving=answered.mode,
+        server_saving_pct=_server_saving(content),
+        certified=certificate is not None and answered.on_stop == policy.terms.on_stop,
+        alpha=None if certificate is None else certificate.alpha,
+        loss=None if certificate is None else loss_of(content["certificate"]).name,
+        questions=len(lines),
+        new=answered.new,
+        seconds=round(answered.seconds, 3),
+        stopped=stopped,
+        stopped_share=stopped / len(lines) if lines else None,
+        mean_tokens=MeanTokens(
+            mean_of([line.think_tokens for line in lines]),
+            mean_of([line.probe_tokens for line in lines]),
+            mean_of([line.visible_tokens for line in lines]),
+        ),
+        escapes=escapes_of(lines),
+        labelled=len(graded),
+        accuracy=mean_of(graded),
+        full=_timed(answered, lines) if any(line.full for line in lines) else None,
+        against=against,
+        remarks=remarks,
+    )
+
+
+def _server_saving(content: Mapping[str, Any]) -> float | None:
+    """Net saving of a policy on the stack that most people have, as its calibration measured it."""
+    expected: Mapping[str, Any] = content.get("expected") or {}
+    saving: float | None = expected.get("saving_by_serving", {}).get("prefix-cache")
+    return saving if content.get("serving") == "kv-fork" else None
+
+
+def _timed(answered: AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparison:
+    """Compare with full thinking, and the times where this call answered both ways."""
+    split = answered.policy.terms.split
+    seen = set() if split is None else {*split.fit, *split.calibration}
+    seconds, full_seconds = answered.seconds, answered.full_seconds
+    timed = answered.new if answered.compare_full else 0
+    return TimedComparison(
+        **vars(compare_full(lines)),
+        timed_questions=timed,
+        seconds=round(seconds, 3) if timed else None,
+        full_seconds=round(full_seconds, 3) if timed else None,
+        time_saving_pct=100 * (1 - seconds / full_seconds) if timed and full_seconds else None,
+        unmet=compare_full([line for line in lines if line.key not in seen]),
+    )
 
 
 # --- Before the first question --------------------------------------------------------------------

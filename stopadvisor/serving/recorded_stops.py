@@ -21,29 +21,11 @@ from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import Trigger, as_recorded, recorded_ids
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.serving.answer_file import AnswerRecord
+from stopadvisor.serving.answer_summary import AgainstProbes
 
-__all__ = ["Agreement", "compare_stops", "recorded_stop"]
+__all__ = ["compare_stops", "recorded_stop"]
 
 _MOST_EXAMPLES = 10
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Real stops beside recorded ones."""
-
-    questions: int
-    """Questions that were answered and are in the run."""
-    differing_stops: int
-    """Questions that stop elsewhere."""
-    differing_answers: int
-    """Questions with another answer, in normal form."""
-    examples: tuple[str, ...]
-    """Ids of the first questions that stop elsewhere."""
-
-    @property
-    def differing_stops_share(self) -> float | None:
-        """Share that stops elsewhere; None without a question."""
-        return self.differing_stops / self.questions if self.questions else None
 
 
 @dataclass(frozen=True)
@@ -102,7 +84,7 @@ def recorded_stop(
 
 def compare_stops(
     policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory, on_stop: OnStop | None = None
-) -> Agreement:
+) -> AgainstProbes:
     """Compare real stops with those of a run's recorded probes, the first trace of each question.
 
     `on_stop` is how the lines were served; the policy's own by default.
@@ -136,4 +118,11 @@ def compare_stops(
             answers += recorded != line.normalized
         else:
             answers += position != line.budget
-    return Agreement(len(both), len(moved), answers, tuple(moved[:_MOST_EXAMPLES]))
+    return AgainstProbes(
+        run=str(run.path),
+        questions=len(both),
+        differing_stops=len(moved),
+        differing_stops_share=len(moved) / len(both),
+        differing_answers=answers,
+        examples=tuple(moved[:_MOST_EXAMPLES]),
+    )

@@ -122,8 +122,10 @@ class Bench:
             **options,
         )
         found = answer_workload(settings, opened, self.progress)
-        assert len(found.lines) == N
-        return {line.id: line for line in found.lines}
+        assert found.questions == N
+        lines = Path(found.out).read_text(encoding="utf-8").splitlines()
+        records = [AnswerRecord.from_dict(json.loads(line), found.out) for line in lines]
+        return {record.id: record for record in records}
 
 
 @pytest.fixture

@@ -286,6 +286,8 @@ def test_replies_are_the_same_however_the_engine_works(
     arguments: tuple[str, ...], vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
 ) -> None:
     told = with_plugin(tmp_path, PluginSettings(POLICY).environment())
+    if "--tensor-parallel-size" in arguments:  # by itself vLLM wants a memory node for each
+        told["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     server = VllmServer(vllm_home, tmp_path, (*own, *arguments), told)
     try:

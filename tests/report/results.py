@@ -28,10 +28,12 @@ from stopadvisor.runs.policy_checks import PolicyCheck
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,
     AnswerSummary,
+    Depth,
+    Escapes,
+    FullComparison,
     MeanTokens,
     TimedComparison,
 )
-from stopadvisor.serving.totals import Depth, Escapes, FullComparison
 
 __all__ = [
     "ANSWERED", "CALIBRATED", "EXPECTED", "PREFLIGHT", "PROFILE", "PROMOTION", "REFUSED", "VERIFIED"

@@ -16,8 +16,9 @@ from stopadvisor.errors import EngineError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.progress import NullProgress
 from stopadvisor.results import to_document
-from stopadvisor.serving.answer_summary import summarise
-from stopadvisor.serving.answering import AnsweredWorkload, AnswerSettings, answer_workload
+from stopadvisor.serving.answer_file import AnswerRecord
+from stopadvisor.serving.answer_summary import AnswerSummary
+from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_online import engine_at, policy_of
 
@@ -57,8 +58,18 @@ class Bench:
         self.opened.append(policy)
         yield self.engine
 
-    def answer(self, settings: AnswerSettings | None = None) -> AnsweredWorkload:
+    def answer(self, settings: AnswerSettings | None = None) -> AnswerSummary:
         return answer_workload(settings or self.settings, self.open, self.progress)
+
+    @property
+    def lines(self) -> list[AnswerRecord]:
+        """What the file of answers holds."""
+        return read_lines(self.folder / "answers.jsonl")
+
+
+def read_lines(path: Path) -> list[AnswerRecord]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [AnswerRecord.from_dict(json.loads(line), str(path)) for line in lines]
 
 
 @pytest.fixture
@@ -73,19 +84,19 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_every_question_is_answered_and_kept(bench: Bench) -> None:
     found = bench.answer()
-    assert [policy.digest for policy in bench.opened] == [found.policy.digest]
-    assert (found.new, len(found.lines), found.totals.questions) == (N, N, N)
-    assert {(line.budget, line.answer, line.setting) for line in found.lines} == {
+    assert [policy.digest for policy in bench.opened] == [found.digest]
+    assert (found.new, len(bench.lines), found.questions) == (N, N, N)
+    assert {(line.budget, line.answer, line.setting) for line in bench.lines} == {
         (4, " 5", found.setting)
     }
-    assert found.totals.accuracy == 0.5
+    assert found.accuracy == 0.5
     assert (found.on_stop, found.serving, found.certified, found.alpha) == (
         *("probe", "resume"),
         *(True, 0.15),
     )
-    assert (found.full, found.agreement, found.time_saving_pct) == (None, None, None)
+    assert (found.full, found.against) == (None, None)
     assert found.seconds > 0
-    assert len(found.out.read_text(encoding="utf-8").splitlines()) == N
+    assert found.out == str(bench.settings.out)
     assert found.remarks == ()
     (remark,) = bench.progress.remarks
     assert remark.startswith("the server (version")
@@ -93,13 +104,14 @@ def test_every_question_is_answered_and_kept(bench: Bench) -> None:
 
 def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
     first = bench.answer(replace(bench.settings, limit=2))
+    kept = bench.lines
     bench.server.asked.clear()
     again = bench.answer(replace(bench.settings, limit=2))
-    assert (first.new, again.new) == (2, 0)
-    assert again.lines == first.lines
+    assert (first.new, again.new, again.questions) == (2, 0, 2)
+    assert bench.lines == kept
     assert not bench.server.asked
     whole = bench.answer()
-    assert (whole.new, whole.lines[:2]) == (N - 2, first.lines)
+    assert (whole.new, bench.lines[:2]) == (N - 2, kept)
 
 
 def test_full_thinking_beside_it_says_what_stopping_saves_and_loses(bench: Bench) -> None:
@@ -108,11 +120,12 @@ def test_full_thinking_beside_it_says_what_stopping_saves_and_loses(bench: Bench
     assert full is not None
     assert (full.questions, full.correct, full.full_correct, full.lost) == (N, 3, 3, 3)
     assert full.decoded_tokens < full.full_decoded_tokens
-    assert found.timed_questions == N
-    assert found.time_saving_pct is not None
+    assert full.timed_questions == N
+    assert full.time_saving_pct is not None
     # None of these questions made the policy.
-    assert found.full_of_unseen == full
-    again = bench.answer(replace(bench.settings, compare_full=True))
+    assert {name: getattr(full, name) for name in vars(full.unmet)} == vars(full.unmet)
+    again = bench.answer(replace(bench.settings, compare_full=True)).full
+    assert again is not None
     assert (again.timed_questions, again.time_saving_pct) == (0, None)
 
 
@@ -132,7 +145,7 @@ def test_another_reply_is_not_certified_and_not_mixed(bench: Bench) -> None:
     with pytest.raises(OutputError, match="answers under other settings"):
         bench.answer(other)
     found = bench.answer(replace(other, out=bench.folder / "other.jsonl"))
-    assert {line.answer for line in found.lines} == {"Final answer: 7"}
+    assert {line.answer for line in read_lines(Path(found.out))} == {"Final answer: 7"}
     assert not found.certified
     assert "the certificate does not cover these answers" in found.remarks[-1]
 
@@ -165,9 +178,9 @@ def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Benc
 
 def test_the_document_says_what_was_found(bench: Bench) -> None:
     found = bench.answer(replace(bench.settings, compare_full=True))
-    document = to_document(summarise(found))
+    document = to_document(found)
     assert (document["questions"], document["new"], document["stopped"]) == (N, N, N)
     assert (document["setting"], document["serving"]) == (found.setting, "resume")
     assert document["full"] is not None
     assert document["full"]["lost"] == 3
-    assert document["mean_tokens"]["probe"] == found.totals.mean_probe_tokens
+    assert document["mean_tokens"]["probe"] == found.mean_tokens.probe

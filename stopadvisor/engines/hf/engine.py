@@ -40,8 +40,8 @@ _ASSUMED_PROMPT = 512
 class HfEngine(LocalModel, ChatEngine):
     """A loaded model that draws traces and probes them over the cache that they left.
 
-    Made by `load_engine`; implements `probes.plan.Engine` and `serving.engine.AnsweringEngine`,
-    where the methods are described.
+    Made by `load_engine`; implements `probes.plan.Engine` and
+    `serving.answer_pass.AnsweringEngine`, where the methods are described.
     """
 
     def identity(self) -> dict[str, Any]:

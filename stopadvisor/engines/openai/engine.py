@@ -51,7 +51,7 @@ USUAL_TOP = 20
 
 @dataclass
 class OpenAiEngine(ChatEngine):
-    """A served model, as `probes.plan.Engine` and `serving.engine.AnsweringEngine`.
+    """A served model, as `probes.plan.Engine` and `serving.answer_pass.AnsweringEngine`.
 
     Made by `load_engine`; `close` it, as connections and a thread belong to it.  What does not fit
     the server raises `ModelError`; a server that refuses, or fails for longer than its retry

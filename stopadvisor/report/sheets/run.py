@@ -17,8 +17,13 @@ from stopadvisor.report.words import (
     share,
     shell_quote,
 )
-from stopadvisor.serving.answer_summary import AgainstProbes, AnswerSummary, TimedComparison
-from stopadvisor.serving.totals import Escapes, FullComparison
+from stopadvisor.serving.answer_summary import (
+    AgainstProbes,
+    AnswerSummary,
+    Escapes,
+    FullComparison,
+    TimedComparison,
+)
 
 __all__ = ["run_sheet"]
 
