@@ -385,9 +385,9 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
     CalibrationError
         A look is needed and not allowed; gold is missing; or the paper has no such serving regime.
     """
-    if settings.serving == "overlap":
+    if settings.serving == "vllm":
         raise CalibrationError(
-            "the paper's serving regimes are kv-fork, prefix-cache and black-box, got 'overlap'"
+            "the paper's serving regimes are kv-fork, prefix-cache and black-box, got 'vllm'"
         )
     if source.table.graded_by != "gold":
         raise CalibrationError(

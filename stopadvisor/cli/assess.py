@@ -25,6 +25,7 @@ from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.model import ModelOptions, open_engine
 from stopadvisor.cli.options import PATH, VERBOSE, emit, is_given, option
 from stopadvisor.cli.page import Command
+from stopadvisor.cli.pricing import PRICING, PricingOptions, computed_weights, pricing_options
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
@@ -60,6 +61,8 @@ class AssessOptions:
     """Options of probing that were named; an archive keeps its split and seed otherwise."""
     serving_is_open: bool = False
     """Cost as the server was measured, where it was; else as the settings say."""
+    pricing: PricingOptions | None = None
+    """For which machine to compute prices; None: they are given, or the paper's."""
     report: bool = True
     """Write ``report.html`` too, where its extra is installed."""
 
@@ -85,7 +88,7 @@ class AssessOptions:
     examples=[
         "stopadvisor assess samples/arithmetic.jsonl --model samples/tiny-reasoner",
         "stopadvisor assess my.jsonl --model Qwen/Qwen3-8B --max-think 8192",
-        "stopadvisor assess runs/my-Qwen3-8B-1a2b3c4d --serving prefix-cache",
+        "stopadvisor assess runs/my-Qwen3-8B-1a2b3c4d --gpu h100",
     ],
     exit_codes=(0, 1, 2, 5, 130),
 )
@@ -97,6 +100,7 @@ class AssessOptions:
     help="What to act on, or the published analysis number for number.",
 )
 @setting_options()
+@PRICING
 @GUARANTEES
 @_ANALYSIS(
     "--open-calibration",
@@ -120,6 +124,12 @@ def command(target: Path, protocol: str, **params: Any) -> int:
     """
     given = {f.name for f in (*fields(ProbeSettings), *fields(ModelOptions)) if is_given(f.name)}
     wanted = overrides(params)
+    pricing = pricing_options(params)
+    if pricing is not None and (wanted.weights is not None or protocol == "paper"):
+        raise click.UsageError(
+            "--gpu, --in-flight, --tensor-parallel and --model-config compute prices: they exclude "
+            "--price, --serving-profile and --protocol paper"
+        )
     open_calibration, report = params.pop("open_calibration"), params.pop("report")
     if protocol == "paper" and (wanted.loss or wanted.also):
         raise click.UsageError("--protocol paper counts lost answers alone: leave --loss out")
@@ -132,6 +142,7 @@ def command(target: Path, protocol: str, **params: Any) -> int:
         open_calibration,
         frozenset(given),
         not (is_given("serving") or is_given("cache_block")),
+        pricing,
         report,
     )
     if not options.is_workload:
@@ -149,7 +160,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         server = None if source.is_archive else read_regime(source.folder)
         served = server is not None or (source.engine or "").startswith("openai")
         is_paper, settings = options.protocol == "paper", _settings(options, source)
-        if served and options.serving_is_open:
+        if served and options.serving_is_open and options.pricing is None:
             settings = measured_settings(settings, server)
         assessment = _assess(source, settings, options)
         of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
@@ -175,6 +186,10 @@ def _settings(options: AssessOptions, source: Source) -> Settings:
     if options.protocol == "paper":
         return options.wanted.settings()
     settings = options.wanted.settings(graded_by=source.graded_by)
+    if options.pricing is not None:
+        settings = replace(settings, weights=computed_weights(options.pricing, source))
+        if options.serving_is_open:
+            settings = replace(settings, serving="vllm")
     needy = [limit for limit in settings.guarantees if limit.counted.needs_gold]
     if needy and source.graded_by == "agreement":
         raise CalibrationError(

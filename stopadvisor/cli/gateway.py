@@ -85,7 +85,7 @@ GATEWAY = (
     _gateway(
         "--serving",
         type=click.Choice(THINKING_MODES),
-        show_default="overlap if the policy was chosen for it",
+        show_default="overlap if the policy was chosen for vllm",
         help="Resume thinking after each probe, or let it stream on while one runs.",
     ),
     _gateway(

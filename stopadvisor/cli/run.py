@@ -100,7 +100,7 @@ __all__ = ["command"]
 @click.option(
     "--serving",
     type=click.Choice(THINKING_MODES),
-    show_default="overlap if the policy was chosen for it",
+    show_default="overlap if the policy was chosen for vllm",
     help="At a server: resume thinking after each probe, or let it stream on while one runs.",
 )
 @SIGNATURE

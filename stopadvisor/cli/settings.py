@@ -112,6 +112,15 @@ def _families(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
+class _Stack(click.Choice[str]):
+    """A serving stack; one that had another name is answered with the new one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "overlap":
+            self.fail("overlap is called vllm: say --serving vllm", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 _OWN = Settings()
 _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "alpha": (
@@ -120,7 +129,7 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
     "delta": ("Certificate", float, _OWN.delta, "Probability that the certificate is wrong."),
     "serving": (
-        "Serving costs", click.Choice(REGIMES), _OWN.serving,
+        "Serving costs", _Stack(REGIMES), _OWN.serving,
         "Your serving stack, which decides what a probe costs.",
     ),
     "cache-block": (

@@ -67,7 +67,8 @@ _EXPECTED = record(
     optional={
         "weights": record(
             {"prefilled": _WEIGHT, "cached": _WEIGHT, "decoded": _WEIGHT, "unit": LINE},
-            optional={"request": _WEIGHT, "round_trip": _WEIGHT},
+            optional=dict.fromkeys(("request", "round_trip", "held", "context"), _WEIGHT)
+            | {"gpu": LINE, "model": LINE, "in_flight": whole(1)},
         ),
         "cache_block": whole(1),
         "graded_by": one_of("agreement"),

@@ -243,7 +243,7 @@ FIELDS: dict[str, FieldCheck] = {
         )
     ).means("What was shown; null only for `full-budget`."),
     "expected": nullable(_ANY_DICT).means("Risk and saving on test questions, for reading."),
-    "serving": one_of("kv-fork", "prefix-cache", "black-box", "overlap").means(
+    "serving": one_of("vllm", "kv-fork", "prefix-cache", "black-box").means(
         "How probes are paid for in `expected`."
     ),
     "created": where("a date and time in ISO 8601", _is_timestamp).means("When it was built."),

@@ -44,6 +44,17 @@ class TokenPrices:
     """Measured only: of a request, whatever it reads."""
     round_trip: float | None = None
     """Measured only: tokens that a trace decodes while a request is on its way."""
+    held: float | None = None
+    """Computed only: what a decoded token costs more for each token of its context; `decoded` is
+    without any."""
+    context: float | None = None
+    """Computed only: at which mean context, in tokens."""
+    gpu: str | None = None
+    """Computed only: for which accelerators."""
+    model: str | None = None
+    """Computed only: for which model."""
+    in_flight: int | None = None
+    """Not of a bill: requests that decode together."""
 
 
 @dataclass(frozen=True, kw_only=True)

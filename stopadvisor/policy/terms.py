@@ -108,7 +108,7 @@ class PolicyTerms:
     """One of the tasks, or ``mixed``."""
     entropy_source: str
     """``full``, ``top-k:K`` or ``none``."""
-    serving: Literal["kv-fork", "prefix-cache", "black-box", "overlap"]
+    serving: Literal["vllm", "kv-fork", "prefix-cache", "black-box"]
     max_think: int | None
     prompt_template: str | Mapping[str, str] | None
     """One template, or one by task."""

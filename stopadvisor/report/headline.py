@@ -18,6 +18,7 @@ from stopadvisor.policy.shown import Expected, ExpectedOnTest
 from stopadvisor.report.words import (
     COMMON_STACK,
     advised_point,
+    by_stack,
     cost_noun,
     interval,
     on_stack,
@@ -250,7 +251,8 @@ def other_stacks(effect: Effect) -> list[str]:
             said = f"saves {percent(saving)}"
             if saving < 0:
                 said = f"costs {percent(-saving)} more than full thinking"
-            found.append(f"{said} under {name}{' (as in vLLM)' * (name == COMMON_STACK)}")
+            in_vllm = name == COMMON_STACK and effect.serving != "vllm"
+            found.append(f"{said} under {name}{' (as in vLLM)' * in_vllm}")
     return found
 
 
@@ -273,7 +275,7 @@ def assessed_effect(document: Document) -> Effect | None:
     point = advised_point(document)
     if point is None or document["protocol"] == "paper":
         return None
-    rows = document["serving"].items()
+    rows = by_stack(document)
     bare = document["workload"].get("graded_by") == "agreement"
     return Effect(
         point["fit_total_saving_pct"],
@@ -284,10 +286,8 @@ def assessed_effect(document: Document) -> Effect | None:
         document["split"]["fit"],
         f"{document['split']['fit']} fit questions",
         point["fit_think_saving_pct"],
-        savings={name: row["saving_pct"] for name, row in rows if isinstance(row, Mapping)},
-        decoded={
-            name: row.get("decoded_saving_pct") for name, row in rows if isinstance(row, Mapping)
-        },
+        savings={name: row["saving_pct"] for name, row in rows.items()},
+        decoded={name: row.get("decoded_saving_pct") for name, row in rows.items()},
         unit=document["settings"]["weights"]["unit"],
         loss=document["settings"].get("loss", "lost"),
     )

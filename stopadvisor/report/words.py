@@ -12,7 +12,7 @@ from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
 from stopadvisor.certification.calibrated import CalibratedRun
-from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS
+from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, REGIMES, SECONDS
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
     FIXED_BUDGET,
@@ -26,7 +26,9 @@ __all__ = [
     "KINDS_OF_QUESTION",
     "advised_otherwise",
     "advised_point",
+    "by_stack",
     "cell",
+    "computed_for",
     "cost_noun",
     "explained",
     "favoured",
@@ -53,16 +55,17 @@ Document = Mapping[str, Any]
 COMMON_STACK = "prefix-cache"
 """What vLLM and most servers do."""
 _ON_STACK = {
+    "vllm": " inside vLLM",
     "prefix-cache": " on vLLM's prefix cache",
     "black-box": " at a server without a cache",
-    "overlap": " where thinking streams on during a probe",
 }
 _STACKS = {
+    "vllm": "the policy runs inside vLLM: thinking streams on while a probe runs, and what comes "
+    "after a stop is wasted",
     "kv-fork": "a decoding loop of your own that can fork its cache (not vLLM)",
     "prefix-cache": "a probe is a request of its own, which reads the thinking so far from the "
     "server's prefix cache, as in vLLM",
     "black-box": "nothing is cached: a probe pays for the whole thinking so far again",
-    "overlap": "thinking streams on while a probe runs, and what comes after a stop is wasted",
 }
 _NOUNS = {PAPER_WEIGHTS.unit: "the tokens", MONEY: "the price", SECONDS: "the capacity"}
 
@@ -180,6 +183,26 @@ def cost_noun(unit: str | None) -> str:
 def on_stack(stack: str) -> str:
     """On which stack a figure holds, as the end of a clause; nothing for the one assumed."""
     return _ON_STACK.get(stack, "")
+
+
+def by_stack(document: Document) -> dict[str, Any]:
+    """What the rule that is priced costs on each serving stack."""
+    return {name: row for name, row in document["serving"].items() if name in REGIMES}
+
+
+def computed_for(document: Document) -> str:
+    """For which machine prices were computed, as the end of a clause; empty for other prices."""
+    settings = document.get("settings") or {"weights": {}}
+    weights, prices = settings["weights"], document["serving"].get("prices")
+    if not prices or prices["source"] != "roofline":
+        return ""
+    of = [f"{prices[kind] / prices['decoded']:.2g}" for kind in ("prefilled", "cached", "request")]
+    return (
+        f"; prices computed for {weights['model']} on {prices['gpu']}, {prices['in_flight']} "
+        f"requests in flight at {weights['context']:.0f} tokens: in decoded tokens of "
+        f"{1000 * prices['decoded']:.2g} ms a prefilled token is {of[0]} (at most), a cached one "
+        f"{of[1]}, a request {of[2]}"
+    )
 
 
 def explained(stack: str) -> str:

@@ -31,12 +31,13 @@ __all__ = [
     "TokenCounts",
     "Weights",
     "full_counts",
+    "mean_context",
     "serving_costs",
     "stopped_counts",
 ]
 
-Serving = Literal["kv-fork", "prefix-cache", "black-box", "overlap"]
-REGIMES: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box", "overlap")
+Serving = Literal["vllm", "kv-fork", "prefix-cache", "black-box"]
+REGIMES: tuple[Serving, ...] = ("vllm", "kv-fork", "prefix-cache", "black-box")
 DEFAULT_CACHE_BLOCK = 16
 """Tokens per block of a prefix cache; only whole blocks are reused (vLLM's default)."""
 
@@ -52,23 +53,34 @@ class Weights:
     request: float = 0.0
     """Of a request, whatever it reads and decodes."""
     round_trip: float = 0.0
-    """Tokens that a trace decodes while a request goes to the server and back: with overlap they
-    are wasted at a stop, beside those that the answer takes."""
+    """Tokens that a trace decodes while a request is on its way: under vllm they are wasted at a
+    stop, with those that the answer takes."""
+    held: float = 0.0
+    """What a decoded token costs more for each token of its context; `decoded` is then the price
+    without any."""
+    context: float = 0.0
+    """Mean context for which the prices were computed, in tokens; 0 where they were not."""
+    gpu: str | None = None
+    """Accelerators for which they were computed; None where they were not."""
+    model: str | None = None
+    """Model for which they were computed, in words."""
+    in_flight: int | None = None
+    """Requests that decode together; None where that is not known."""
 
     def __post_init__(self) -> None:
         values = (self.prefilled, self.cached, self.decoded)
-        own = (*values, self.request, self.round_trip)
+        own = (*values, self.request, self.round_trip, self.held, self.context)
         if not all(np.isfinite(v) and v >= 0 for v in own) or self.decoded == 0:
             raise CalibrationError(
                 "weights must be finite, >= 0 and positive for decoded tokens, "
                 f"got prefilled/cached/decoded {values!r}, request {self.request!r}, round trip "
-                f"{self.round_trip!r}"
+                f"{self.round_trip!r}, held {self.held!r}, context {self.context!r}"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """What documents and policies hold: what only a profile measures, where it was measured."""
-        fields = asdict(self)
-        return {k: v for k, v in fields.items() if v or k not in ("request", "round_trip")}
+        """What documents and policies hold: what not all prices have, where these have it."""
+        priced = ("prefilled", "cached", "decoded", "unit")
+        return {k: v for k, v in asdict(self).items() if v or k in priced}
 
     def per_thousand(self, cost: float) -> float | None:
         """Money for a thousand requests of this mean cost; None where weights are no prices."""
@@ -93,6 +105,8 @@ class TokenCounts:
     cached: FloatArray
     prefilled: FloatArray
     requests: FloatArray
+    attended: FloatArray
+    """Tokens of context, summed over the decoded ones: KV-token-time."""
     headroom: FloatArray | None = None
     """Tokens that thinking could still waste behind a stop; None where it does not stream on."""
 
@@ -106,6 +120,7 @@ class TokenCounts:
         """Cost in the unit of the weights."""
         return (
             weights.decoded * (self.decoded + self.wasted(weights))
+            + weights.held * self.attended
             + weights.cached * self.cached
             + weights.prefilled * self.prefilled
             + weights.request * self.requests
@@ -122,9 +137,25 @@ def full_counts(table: ProbeTable) -> TokenCounts:
     if table.reference == "natural":
         assert table.natural_tokens is not None  # held by ProbeTable
         decoded = table.trace_tokens + table.natural_tokens
+        attended = _attended(prompt, decoded)
     else:
-        decoded = np.minimum(table.trace_tokens, table.budgets[-1]) + table.probe_tokens[:, -1]
-    return TokenCounts(decoded, np.zeros_like(prompt), prompt, np.ones_like(prompt))
+        last = float(table.budgets[-1])
+        thinking, answer = np.minimum(table.trace_tokens, last), table.probe_tokens[:, -1]
+        decoded = thinking + answer
+        attended = _attended(prompt, thinking)
+        attended += _attended(prompt + last + table.suffix_tokens, answer)
+    return TokenCounts(decoded, np.zeros_like(prompt), prompt, np.ones_like(prompt), attended)
+
+
+def _attended(before: FloatArray, decoded: FloatArray) -> FloatArray:
+    """Context summed over tokens that are decoded after so many others."""
+    return decoded * before + decoded**2 / 2
+
+
+def mean_context(table: ProbeTable) -> float:
+    """Context of a token that full thinking decodes, on average, in tokens."""
+    counts = full_counts(table)
+    return float(counts.attended.sum() / counts.decoded.sum())
 
 
 @dataclass(frozen=True)
@@ -169,7 +200,7 @@ def stopped_counts(
     view : ProbeTable
         Every probe in it is made, until the rule stops; under ``last-checkpoint`` it ends with the
         last checkpoint.
-    serving : {"kv-fork", "prefix-cache", "black-box", "overlap"}
+    serving : {"vllm", "kv-fork", "prefix-cache", "black-box"}
     cache_block : int
         Whole blocks of this many tokens are found in a prefix cache.
     asking : Asking
@@ -191,12 +222,12 @@ def stopped_counts(
     With on-stop ``answer`` (visible answers in the table) a stop at j sends one request more,
     P + B_j as a resume does, and decodes the visible answer: closer, answer and ending token.  The
     closer counts as decoded, as it does in the natural answer, and not a second time as sent.
-    Under kv-fork that request is a fork and sends nothing; under overlap it is the only resume.
+    Under kv-fork that request is a fork and sends nothing; under vllm it is the only resume.
 
     Behind an open cue a server takes up to two requests a probe: the second sees whether the model
     closes its thinking behind the newline that ended the answer.  Two are counted for each.
 
-    Under kv-fork a probe is a branch of the one request that there is.  Under overlap a stop wastes
+    Under kv-fork a probe is a branch of the one request that there is.  Under vllm a stop wastes
     what is decoded while the probe's answer is, and while the probe is on its way: the former is
     counted as decoded, of the latter the weights know how much it is.
     """
@@ -219,17 +250,24 @@ def stopped_counts(
     headroom = None
     decoded[:, :-1] = thinking + probes_decoded[:, :-1]
     decoded[:, -1] = probes_decoded[:, -1]
+    attended = _so_far(_attended(prefix + suffix, answers), asking)
+    attended[:, :-1] += _attended(prompt, thinking)
     if view.reference == "natural":
         assert view.natural_tokens is not None  # held by ProbeTable
-        decoded[:, -1] += view.trace_tokens + view.natural_tokens
+        whole = view.trace_tokens + view.natural_tokens
+        decoded[:, -1] += whole
     else:
         # Reaching the last checkpoint alive, its probe is the answer, counted with those before.
         counted = live[:, -1] & asking.before
         last_answer = np.where(counted, 0.0, view.probe_tokens[:, -1])
-        decoded[:, -1] += np.minimum(view.trace_tokens, positions[:, -1]) + last_answer
+        whole = np.minimum(view.trace_tokens, positions[:, -1])
+        decoded[:, -1] += whole + last_answer
+        attended[:, -1] += _attended(prefix[:, -1] + suffix, last_answer)
+    attended[:, -1] += _attended(prompt[:, 0], whole)
 
     if view.visible_tokens is not None:
         decoded[:, :-1] += view.visible_tokens
+        attended[:, :-1] += _attended(prefix, view.visible_tokens)
 
     # A probe at 0 tokens is the first request; else thinking starts alone and sends the prompt.
     at_once = asked[:, 0] & (positions[:, 0] == 0)
@@ -247,7 +285,7 @@ def stopped_counts(
     else:
         standing = np.floor(np.maximum(prefix - 1, 0) / cache_block) * cache_block
         probe_read = standing.copy()
-        if serving == "prefix-cache":  # with overlap, thinking starts with the first probe
+        if serving == "prefix-cache":  # under vllm, thinking starts with the first probe
             probe_read[at_once, 0] = 0.0  # nothing was sent before
         probe_fill = prefix + suffix - probe_read
         resume_read, resume_fill = standing, prefix - standing
@@ -264,7 +302,7 @@ def stopped_counts(
         reply_read, reply_fill = resume_read.copy(), resume_fill.copy()
         reply_read[unopened, 0], reply_fill[unopened, 0] = 0.0, prompt[unopened, 0]
         opens[unopened, 0] = 0.0
-    if serving == "overlap":
+    if serving == "vllm":
         resume_read, resume_fill, resume_requests = (np.zeros_like(prefix) for _ in range(3))
         # Thinking streams on while the probe decodes; what it wrote is thrown away.
         last = view.trace_tokens
@@ -273,6 +311,7 @@ def stopped_counts(
         left = np.maximum(last[:, None] - positions, 0.0)
         thrown_away = np.minimum(answers, left)
         decoded[:, :-1] += thrown_away
+        attended[:, :-1] += _attended(prefix, thrown_away)
         headroom = np.zeros_like(decoded)
         headroom[:, :-1] = np.where(asked, left - thrown_away, 0.0)
     if view.reference == "last-checkpoint":
@@ -287,7 +326,7 @@ def stopped_counts(
         cached[:, :-1] += np.where(live, reply_read, 0.0)
         prefilled[:, :-1] += np.where(live, reply_fill, 0.0)
         requests[:, :-1] += np.where(live, reply_requests, 0.0)
-    return TokenCounts(decoded, cached, prefilled, requests, headroom)
+    return TokenCounts(decoded, cached, prefilled, requests, attended, headroom)
 
 
 def _asked(
@@ -343,6 +382,8 @@ class ServingCost:
     """Net saving against full thinking, in the weights given."""
     decoded_saving_pct: float
     """Of the decoded tokens alone."""
+    held_saving_pct: float
+    """Of KV-token-time, see `TokenCounts`."""
     decoded: float
     cached: float
     prefilled: float
@@ -378,6 +419,7 @@ def serving_costs(
     """
     full = full_counts(view)
     full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())
+    full_attended = float(full.attended.mean())
     positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
     asked = _asked(view, positions, view.live, asking)
     column = np.arange(view.n_checkpoints)
@@ -387,26 +429,33 @@ def serving_costs(
     reply = view.think_tokens.astype(np.float64)
     if view.visible_tokens is not None:
         reply += view.visible_tokens
+    prompt = view.prompt_tokens[:, None].astype(np.float64)
     last = np.column_stack([reply, full.decoded])
+    held = np.column_stack([_attended(prompt, reply), full.attended])
     thinking = float(
         weights.decoded * np.take_along_axis(last, stops[:, None], axis=1).mean()
+        + weights.held * np.take_along_axis(held, stops[:, None], axis=1).mean()
         + weights.prefilled * full.prefilled.mean()
         + weights.request
     )
     rows = []
     for regime in REGIMES:
         counts = stopped_counts(view, regime, cache_block=cache_block, asking=asking)
-        decoded, cached, prefilled, requests = (
+        decoded, cached, prefilled, requests, attended = (
             float(np.take_along_axis(kind, stops[:, None], axis=1).mean())
             for kind in (
                 counts.decoded + counts.wasted(weights),
                 counts.cached,
                 counts.prefilled,
                 counts.requests,
+                counts.attended,
             )
         )
         bare = (
-            weights.decoded * decoded + weights.prefilled * prefilled + weights.request * requests
+            weights.decoded * decoded
+            + weights.held * attended
+            + weights.prefilled * prefilled
+            + weights.request * requests
         )
         cost = bare + weights.cached * cached
         probing, shortened = cost - thinking, full_cost - thinking
@@ -415,6 +464,7 @@ def serving_costs(
                 regime,
                 100 * (1 - cost / full_cost),
                 100 * (1 - decoded / full_decoded),
+                100 * (1 - attended / full_attended),
                 decoded,
                 cached,
                 prefilled,

@@ -110,7 +110,9 @@ class _Reader:
         self.hidden = self._whole("hidden_size")
 
     def _refuse(self, why: str) -> NoReturn:
-        raise CalibrationError(f"the model's config does not tell its prices: {why}; give --price")
+        raise CalibrationError(
+            f"the model's config does not tell its prices: {why}; give --price or --model-config"
+        )
 
     def _whole(self, *names: str) -> int:
         """The first of these fields that is there."""

@@ -13,6 +13,7 @@ from typing import Literal
 
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.accelerators import Accelerator
+from stopadvisor.rules.costs import PAPER_WEIGHTS, SECONDS, Weights
 from stopadvisor.rules.model_shape import ModelShape
 
 __all__ = ["DEFAULT_IN_FLIGHT", "PriceSource", "Prices", "Roofline"]
@@ -39,20 +40,30 @@ class Prices:
 
     source: PriceSource
     gpu: str | None
-    """Accelerator, and how many of them; None where nothing was computed."""
+    """Accelerators for which they were computed; None where they were not."""
     in_flight: int | None
     """Requests that decode together; None where that is not known."""
     prefilled: float
     cached: float
     """Of a token read back from the cache."""
     decoded: float
-    """Of a token decoded at a context of `context` tokens."""
+    """Of a token decoded at the mean context of the recorded questions."""
     request: float
     """Of a request, whatever it reads and decodes."""
-    held: float = 0.0
-    """What a decoded token costs more for each further token of its context."""
-    context: float = 0.0
-    """Tokens of context for which `decoded` holds; 0 where it holds for all."""
+
+    @classmethod
+    def of(cls, weights: Weights) -> Prices:
+        """Weights as people read them."""
+        computed: PriceSource = "measured" if weights.gpu is None else "roofline"
+        return cls(
+            {PAPER_WEIGHTS.unit: "paper", SECONDS: computed}.get(weights.unit, "bill"),
+            weights.gpu,
+            weights.in_flight,
+            weights.prefilled,
+            weights.cached,
+            weights.decoded + weights.held * weights.context,
+            weights.request,
+        )
 
 
 @dataclass(frozen=True)
@@ -122,7 +133,7 @@ class Roofline:
     def _multiplying(self, in_flight: int) -> float:
         return 2 * self.model.active * in_flight * self._operation
 
-    def prices(self, context: float, in_flight: int = DEFAULT_IN_FLIGHT) -> Prices:
+    def weights(self, context: float, in_flight: int = DEFAULT_IN_FLIGHT) -> Weights:
         """Prices at a mean context, with as many requests in flight as fit, at most `in_flight`.
 
         A prefilled token attends to half of that context on average.  Its price is an upper limit:
@@ -134,17 +145,20 @@ class Roofline:
                 f"{in_flight!r} and {context!r}"
             )
         here = min(in_flight, self.most_in_flight(context))
+        step = self.step(here, context)
         reads = self._reading(here, context) >= self._multiplying(here)
-        count = "" if self.tensor_parallel == 1 else f"{self.tensor_parallel} x "
+        held = self.cached if reads else 0.0
         operations = 2 * self.model.active + self.model.attended * context / 2
-        return Prices(
-            "roofline",
-            count + self.gpu.name,
-            here,
+        count = "" if self.tensor_parallel == 1 else f"{self.tensor_parallel} x "
+        return Weights(
             operations * self._operation,
             self.cached,
-            self.step(here, context) / here,
-            _REQUEST,
-            self.cached if reads else 0.0,
-            context,
+            step / here - held * context,
+            SECONDS,
+            request=_REQUEST,
+            round_trip=_REQUEST / step,
+            held=held,
+            context=context,
+            gpu=count + self.gpu.name,
+            in_flight=here,
         )

@@ -106,6 +106,7 @@ class ServingProfile:
             SECONDS,
             request=self.per_request_seconds,
             round_trip=self.round_trip_seconds / step,
+            in_flight=self.at_batch,
         )
 
     @classmethod

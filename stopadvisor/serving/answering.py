@@ -66,7 +66,7 @@ class AnswerSettings:
     answer_cap: int | None = None
     """None: the one that was certified, else the default."""
     serving: ThinkingMode | None = None
-    """None: overlap at a server where the policy was chosen for it."""
+    """None: overlap at a server where the policy was chosen for vllm."""
     grader: str | None = None
     """``MODULE:FUNCTION`` that says what is right; None: compare with gold."""
     require_signature: tuple[Path, ...] = ()

@@ -239,7 +239,7 @@ async def _added_first(asking: Asking, urls: dict[str, str], how: How) -> list[f
 def policies(folder: Path) -> tuple[dict[str, Path], Policy]:
     """Write a policy that stops, and one of full thinking."""
     local = hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
-    own = {"budgets": BUDGETS, "entropy_source": "none", "serving": "overlap"}
+    own = {"budgets": BUDGETS, "entropy_source": "none", "serving": "vllm"}
     stops = rule(local, "run-stability", 2.0, **own)
     full = bound(local, full_budget_content())
     found = {}

@@ -26,7 +26,8 @@ other questions.
 
 *Costs.*  A decoded token counts 1, a token that is read 1 or .25: the prompt once, and 8 tokens
 that ask for an answer at each probe.  A reply after a stop is the forced answer.  Full thinking
-pays its thinking and its own answer.
+pays its thinking and its own answer.  The last cells price the stack ``vllm`` on an H100 by the
+models' shapes, 32 requests in flight; the fixed budget there is StopAdvisor's own.
 
 *Broken certificates.*  20 frozen fits and 50 calibrations of each, drawn with replacement from all
 questions outside fit, whose true risk is known; exits with 1 where more are broken than delta
@@ -41,14 +42,16 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # before numpy is imported
     os.environ.setdefault(_name, "1")
 
-from stopadvisor.arrays import BoolArray  # noqa: E402
+from stopadvisor.arrays import BoolArray, FloatArray  # noqa: E402
+from stopadvisor.rules.families import FIXED_BUDGET  # noqa: E402
 from stopadvisor.studies.trial import Trial, draw_split  # noqa: E402
 from tests.benchmarks.real_advisor import StopAdvisor  # noqa: E402
 from tests.benchmarks.real_rivals import (  # noqa: E402
@@ -65,7 +68,7 @@ from tests.benchmarks.real_trial import Broken, Sizes, broken, run_trial  # noqa
 
 DELTA = 0.05
 ALPHAS = (0.05, 0.10)
-PREFILLS = (1.0, 0.25)
+PREFILLS: tuple[float | None, ...] = (1.0, 0.25, None)
 SIZES = {False: Sizes(160, 240), True: Sizes(128, 192)}
 """By whether "Wait" was asked."""
 FIXED, AGREEING, WAITING, OURS = "fixed budget", "k equal answers", "sure at Wait", "StopAdvisor"
@@ -74,23 +77,28 @@ SIMPLE = (FIXED, AGREEING, WAITING)
 
 @dataclass(frozen=True)
 class Cell:
-    """One model, one risk, one price of reading."""
+    """One model, one risk, one way of pricing."""
 
     model: str
     with_waits: bool
     alpha: float
-    prefill: float
+    prefill: float | None
+    """Price of a token that is read; None: inside vLLM on an H100, as StopAdvisor computes it."""
 
     @property
     def name(self) -> str:
         """As the table shows it."""
         signal = "text and confidence" if self.with_waits else "text alone"
-        return f"{self.model}, {signal}, α = {self.alpha:g}, prefill {self.prefill:g}"
+        priced = f"prefill {self.prefill:g}" if self.prefill is not None else "vllm on an H100"
+        return f"{self.model}, {signal}, α = {self.alpha:g}, {priced}"
 
     def contestants(self, number: int) -> dict[str, Contestant]:
         """Everyone, on one pass over the questions."""
         traces = load_traces(self.model, number, with_waits=self.with_waits)
         waits = load_waits(number) if self.with_waits else None
+        if self.prefill is None:
+            ours = StopAdvisor(traces, waits, self.alpha, DELTA, 1.0, self.model)
+            return {FIXED: replace(ours, families=(FIXED_BUDGET,)), OURS: ours}
         equal = tuple(agreement(traces, self.prefill, every) for every in AGREEMENT_EVERY)
         found: dict[str, Contestant] = {
             FIXED: OneSequence(fixed_budget(traces, self.prefill), self.alpha, DELTA),
@@ -101,6 +109,14 @@ class Cell:
             found[WAITING] = OneSequence(sure, self.alpha, DELTA)
         found[OURS] = StopAdvisor(traces, waits, self.alpha, DELTA, self.prefill)
         return found
+
+    def full_cost(self, number: int) -> FloatArray:
+        """Cost of full thinking on one pass, (n_questions,)."""
+        traces = load_traces(self.model, number, with_waits=self.with_waits)
+        if self.prefill is not None:
+            return traces.full_cost(self.prefill)
+        waits = load_waits(number) if self.with_waits else None
+        return StopAdvisor(traces, waits, self.alpha, DELTA, 1.0, self.model).full_cost
 
 
 def cells() -> Iterator[Cell]:
@@ -123,7 +139,8 @@ def measure(cell: Cell, half: str, n_splits: int, fits: int, draws: int) -> dict
         draw_split(rows, sizes.fit, sizes.calibration, number, with_replacement=half != "all")
         for number in range(n_splits)
     ]
-    trial = run_trial(passes, splits, make, cell.prefill)
+    full = tuple(map(cell.full_cost, range(len(PASSES))))
+    trial = run_trial(passes, splits, make, full)
     failures: dict[str, Broken] = {}
     if fits and cell.prefill == PREFILLS[0]:  # prices choose rules, they do not break certificates
         failures = broken(
@@ -184,11 +201,17 @@ def _table(document: dict[str, Any]) -> str:
 
 def _summary(documents: list[dict[str, Any]]) -> str:
     lines = ["mean over cells"]
-    for with_waits, words in ((False, "text alone"), (True, "text and confidence")):
-        here = [d for d in documents if d["with_waits"] == with_waits]
+    kinds = ((False, "text alone"), (True, "text and confidence"))
+    for (with_waits, words), inside in product(kinds, (False, True)):
+        here = [
+            d
+            for d in documents
+            if d["with_waits"] == with_waits and (d["prefill"] is None) == inside
+        ]
         if not here:
             continue
         best = [d["rules"][d["best_simple"]]["saving_pct"]["mean"] for d in here]
+        words += ", vllm on an H100" * inside
         line = f"  {words}: better simple rule {sum(best) / len(best):.1f}"
         for name in here[0]["rules"]:
             mean = sum(d["rules"][name]["saving_pct"]["mean"] for d in here) / len(here)

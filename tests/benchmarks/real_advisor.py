@@ -17,12 +17,29 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
-from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.accelerators import accelerator
+from stopadvisor.rules.costs import Costing, Weights, mean_context
+from stopadvisor.rules.model_shape import PRESETS, model_shape
+from stopadvisor.rules.roofline import Roofline
 from stopadvisor.studies.rivals import certified
 from tests.benchmarks.real_rivals import CUE_TOKENS, Outcome
 from tests.benchmarks.real_traces import Traces, Waits
 
 __all__ = ["StopAdvisor"]
+
+CONFIGS = {
+    "qwen3-8b": PRESETS["8b"],
+    "r1-qwen-7b": PRESETS["8b"]
+    | {
+        "num_hidden_layers": 28,
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "intermediate_size": 18944,
+        "vocab_size": 152064,
+    },
+}
+"""Shapes of the recorded models."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +52,35 @@ class StopAdvisor:
     alpha: float
     delta: float
     prefill: float
+    """Price of a token that is read, a decoded one at 1."""
+    inside_vllm: str | None = None
+    """A model: costs are then those inside vLLM on an H100, computed for it."""
+    families: tuple[str, ...] = Settings().families
 
     def fit(self, rows: IntArray, n_calibration: int) -> _Chosen:
-        weights = Weights(self.prefill, PAPER_CACHED_WEIGHT, 1.0, "tokens")
         settings = Settings(
-            alpha=self.alpha, delta=self.delta, weights=weights, allow_truncated=True
+            alpha=self.alpha,
+            delta=self.delta,
+            serving=self.costing.serving,
+            weights=self.costing.weights,
+            allow_truncated=True,
+            families=self.families,
         )
         questions = self.table.take(rows).as_fit()
         return _Chosen(choose(questions, n_calibration, settings), self.table)
+
+    @cached_property
+    def costing(self) -> Costing:
+        """How costs are counted."""
+        if self.inside_vllm is None:
+            return Costing(weights=Weights(self.prefill, PAPER_CACHED_WEIGHT, 1.0, "tokens"))
+        engine = Roofline(model_shape(CONFIGS[self.inside_vllm]), accelerator("h100"))
+        return Costing("vllm", engine.weights(mean_context(self.table)))
+
+    @property
+    def full_cost(self) -> FloatArray:
+        """Cost of full thinking, shape (n_questions,)."""
+        return self.costing.full(self.table)
 
     @cached_property
     def table(self) -> OpenQuestions:

@@ -31,8 +31,13 @@ Make = Callable[[int], Mapping[str, Contestant]]
 """From the number of a pass to the contestants on it."""
 
 
-def run_trial(passes: tuple[Traces, ...], splits: list[Split], make: Make, prefill: float) -> Trial:
-    """Fit, certify and measure every contestant in every split; splits take turns in the passes."""
+def run_trial(
+    passes: tuple[Traces, ...], splits: list[Split], make: Make, full: tuple[FloatArray, ...]
+) -> Trial:
+    """Fit, certify and measure every contestant in every split; splits take turns in the passes.
+
+    `full` holds costs of full thinking for each pass, (n_questions,).
+    """
     contestants = [make(number) for number in range(len(PASSES))]
     names = list(contestants[0])
     cost: dict[str, list[FloatArray]] = {name: [] for name in names}
@@ -48,7 +53,7 @@ def run_trial(passes: tuple[Traces, ...], splits: list[Split], make: Make, prefi
     return Trial(
         held_out,
         np.stack([traces.truncated for traces in turns]),
-        np.stack([traces.full_cost(prefill) for traces in turns]),
+        np.stack([full[split.number % len(passes)] for split in splits]),
         {name: np.stack(values) for name, values in cost.items()},
         {name: np.stack(values) for name, values in lost.items()},
     )

@@ -83,7 +83,7 @@ def _cell(row: dict[str, str]) -> Cell:
     shape = model_shape(config(row["model"], int(row["weight_bits"])))
     engine = Roofline(shape, accelerator(row["gpu"]), int(row["gpus"]))
     context = float(row["context"])
-    prices = engine.prices(context, int(row["in_flight"]))
+    prices = engine.weights(context, int(row["in_flight"]))
     assert prices.in_flight is not None
     turnover = float(row["prompt"]) / float(row["reply"]) if row["prompt"] else 0.0
     return Cell(

@@ -30,7 +30,7 @@ SHORT = {
 """Arguments of each benchmark that needs no server."""
 
 NARROWER: dict[str, dict[str, Any]] = {
-    "real": {"MODELS": MODELS[:1], "ALPHAS": (0.1,), "PREFILLS": (1.0,)},
+    "real": {"MODELS": MODELS[:1], "ALPHAS": (0.1,), "PREFILLS": (1.0, None)},
     "real_picture": {"RUNS": {"one": (MODELS[0], False)}, "ALPHAS": (0.1,)},
 }
 """Cells of tables that have many, by constant of the module."""

@@ -82,6 +82,10 @@ def test_figures_of_a_document_agree_with_each_other(call: Call, target: str) ->
     assert found["regime"]["basis"] == "fit"
     assert len(found["matched_risk"]) == 1
     assert sum(r["is_here"] for r in found["label_savings"]) == 1
+    assert found["serving"]["prices"] == {
+        "source": "paper", "gpu": None, "in_flight": None, "prefilled": 1.0, "cached": 0.1,
+        "decoded": 1.0, "request": 0.0,
+    }  # fmt: skip
     assert found["serving"]["kv-fork"]["money_per_1000"] is None
     assert set(found["recommendation"]["schedule"]) <= set(found["workload"]["budgets"])
 
@@ -113,7 +117,7 @@ def test_what_is_printed_is_what_is_written(call: Call) -> None:
 
 def test_settings_are_recorded_for_calibrate(call: Call) -> None:
     found = assessed(
-        call, "runs/sums", "--price", "0.5/0.05/2", "--serving", "overlap", "--alpha", "0.1",
+        call, "runs/sums", "--price", "0.5/0.05/2", "--serving", "vllm", "--alpha", "0.1",
         "--delta", "0.1", "--bound", "hoeffding", "--multiplicity", "finite-grid",
         "--families", "entropy,learned", "--cache-block", "64",
     )  # fmt: skip
@@ -123,9 +127,9 @@ def test_settings_are_recorded_for_calibrate(call: Call) -> None:
     }  # fmt: skip
     assert settings["families"] == ["entropy", "learned"]
     assert (settings["bound"], settings["multiplicity"]) == ("hoeffding", "finite-grid")
-    assert (settings["serving"], settings["cache_block"]) == ("overlap", 64)
+    assert (settings["serving"], settings["cache_block"]) == ("vllm", 64)
     assert (found["alpha"], found["delta"]) == (0.1, 0.1)
-    assert "overlap" in found["serving"]
+    assert "vllm" in found["serving"]
 
 
 def test_prices_give_money_and_break_evens(call: Call) -> None:
@@ -156,10 +160,9 @@ def timed(request: float, round_trip: float = 0.0) -> Path:
 
 @pytest.mark.slow
 def test_what_a_request_takes_decides_where_to_ask(call: Call) -> None:
-    words = ("runs/sums", "--serving", "overlap", "--serving-profile")
+    words = ("runs/sums", "--serving", "vllm", "--serving-profile")
     found = {
-        price: assessed(call, *words, str(timed(price)))["serving"]["overlap"]
-        for price in (0.0, 12.0)
+        price: assessed(call, *words, str(timed(price)))["serving"]["vllm"] for price in (0.0, 12.0)
     }
     assert found[12.0]["probes"] < found[0.0]["probes"]
     assert 0 < found[12.0]["saving_pct"] < found[0.0]["saving_pct"]
@@ -187,9 +190,9 @@ def test_a_rule_that_takes_more_time_is_said_to_save_nothing(call: Call) -> None
 
 
 def test_overlap_is_charged_its_round_trip(call: Call) -> None:
-    words = ("runs/sums", *FAST, "--serving", "overlap", "--serving-profile")
+    words = ("runs/sums", *FAST, "--serving", "vllm", "--serving-profile")
     near, far = (assessed(call, *words, str(timed(0.0, trip))) for trip in (0.0, 20.0))
-    rows = [found["serving"]["overlap"] for found in (near, far)]
+    rows = [found["serving"]["vllm"] for found in (near, far)]
     assert far["settings"]["weights"]["round_trip"] == 20
     assert rows[1]["decoded_saving_pct"] < rows[0]["decoded_saving_pct"]
 
@@ -380,7 +383,7 @@ SCREENS = {
     "archive": ["raw.npz", "--serving", "black-box", *FAST],
     "one side": ["runs/sums", "--families", "entropy"],
     "paper": ["raw.npz", "--protocol", "paper"],
-    "overlap": ["runs/sums", "--serving", "overlap", *FAST],
+    "vllm": ["runs/sums", "--serving", "vllm", *FAST],
 }
 
 
@@ -484,7 +487,8 @@ def test_wrong_values_are_refused_before_a_model_is_opened(
         (["--families", "entropy,magic"], "families must be among"),
         (["--price", "1/2"], "three prices"),
         (["--price", "1/2/nan"], "weights must be finite"),
-        (["--protocol", "paper", "--serving", "overlap"], "the paper's serving regimes"),
+        (["--protocol", "paper", "--serving", "vllm"], "the paper's serving regimes"),
+        (["--serving", "overlap"], "overlap is called vllm: say --serving vllm"),
         (["--protocol", "paper", "--alpha", "2"], "alpha must be in (0, 1), got 2.0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

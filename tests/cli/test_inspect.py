@@ -95,7 +95,7 @@ def test_what_is_no_policy_is_one_line(call: Call, data: bytes | None, said: str
 def test_a_changed_policy_is_refused(call: Call) -> None:
     save("entropy", "policy.json")
     text = Path("policy.json").read_text(encoding="utf-8")
-    Path("policy.json").write_text(text.replace('"kv-fork"', '"overlap"'), encoding="utf-8")
+    Path("policy.json").write_text(text.replace('"kv-fork"', '"vllm"'), encoding="utf-8")
     code, _, err = call("policy.json")
     assert code == 2
     assert "the digest does not match" in err

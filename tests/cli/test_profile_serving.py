@@ -55,7 +55,9 @@ NAMES: dict[str, Any] = {
 def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
     profile = ServingProfile.of_fit(FIT, round_trip_seconds=0.016, **NAMES)
     # At 64 at once a step takes 12.8 ms.
-    busy = Weights(3e-5, 1e-6, 2e-4, "seconds", request=2e-3, round_trip=0.016 / 0.0128)
+    busy = Weights(
+        3e-5, 1e-6, 2e-4, "seconds", request=2e-3, round_trip=0.016 / 0.0128, in_flight=64
+    )
     assert profile.weights == busy
     assert ServingProfile.from_dict(json.loads(json.dumps(to_document(profile))), "it") == profile
 

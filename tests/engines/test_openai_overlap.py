@@ -312,9 +312,9 @@ def test_markers_cost_no_request_a_token() -> None:
 @pytest.mark.parametrize(
     ("chosen_for", "asked", "used"),
     [
-        ("overlap", None, "overlap"),
+        ("vllm", None, "overlap"),
         ("prefix-cache", None, "resume"),
-        ("overlap", "resume", "resume"),
+        ("vllm", "resume", "resume"),
         ("kv-fork", "overlap", "overlap"),
     ],
 )
@@ -332,13 +332,13 @@ def test_the_policy_says_unless_the_user_does(
 
 def test_a_server_that_streams_no_ids_is_found_out() -> None:
     with fake_server(streams_ids=False) as server, engine_at(server) as engine:
-        policy = policy_of(engine, serving="overlap")
+        policy = policy_of(engine, serving="vllm")
         remarks: list[str] = []
         assert (
             engine.call(choose_thinking_mode, engine.served_model, policy, None, remarks)
             == "resume"
         )
-        assert "chosen for overlap" in remarks[0]
+        assert "chosen for vllm" in remarks[0]
         assert "streams token ids" in remarks[0]
         with pytest.raises(ModelError, match="streams token ids"):
             engine.call(choose_thinking_mode, engine.served_model, policy, "overlap", remarks)
@@ -351,7 +351,7 @@ def test_run_overlaps_where_the_policy_was_chosen_for_it(
     (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with fake_server() as server:
         with engine_at(server) as engine:
-            save_policy(policy_of(engine, serving="overlap").content, tmp_path / "policy.joblib")
+            save_policy(policy_of(engine, serving="vllm").content, tmp_path / "policy.joblib")
 
         def run(out: str, *more: str) -> tuple[int, str, str]:
             server.asked.clear()

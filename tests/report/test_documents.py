@@ -69,7 +69,7 @@ def deploy(source: Source, **settings: Any) -> FitAssessment:
 
 
 @pytest.mark.parametrize("alpha", [0.001, 0.05, 0.3])
-@pytest.mark.parametrize("serving", ["kv-fork", "black-box", "overlap"])
+@pytest.mark.parametrize("serving", ["kv-fork", "black-box", "vllm"])
 def test_assessments_are_plain_whatever_they_advise(
     source: Source, alpha: float, serving: str
 ) -> None:

@@ -75,7 +75,7 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
         ),
         pytest.param(
             COSTLY,
-            "overlap",
+            "vllm",
             f"Saves 16% of the tokens for 7.8 points of accuracy{OTHER}",
             id="measured, but not priced",
         ),

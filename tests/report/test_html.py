@@ -449,8 +449,7 @@ def test_an_archive_has_no_texts(tmp_path: Path, paper: tuple[ReportData, Page])
             id="learned only, money",
         ),
         pytest.param(
-            Settings(families=("entropy", "confidence"), serving="overlap"),
-            id="scalar only, overlap",
+            Settings(families=("entropy", "confidence"), serving="vllm"), id="scalar only, overlap"
         ),
         pytest.param(Settings(alpha=0.001, families=QUICK), id="nothing to certify"),
         pytest.param(

@@ -144,9 +144,10 @@ def test_assess(
         "assess",
         answer(capsys, "assess", runs / "served"),
         answer(
-            capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4",
+            capsys, "assess", runs / "copy", "--serving", "vllm", "--price", "1/0.1/4",
             "--families", "learned,entropy",
         ),
+        answer(capsys, "assess", runs / "copy", "--gpu", "h100", "--families", "entropy"),
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
         answer(
             capsys, "assess", runs / "apart" / "visible", "--families", "learned",
@@ -173,6 +174,7 @@ def test_calibrate_inspect_and_verify(
     apart.annotate(grading=apart.manifest["grading"] | function)
     timed = ("--serving-profile", runs / "profile.json")
     visible = answer(capsys, "calibrate", *CERTIFY, apart.path, *several, *rule, *timed)
+    answer(capsys, "assess", runs / "old", "--gpu", "h100", "--serving", "kv-fork", *ALPHA, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
     inspected = answer(capsys, "inspect", policy)

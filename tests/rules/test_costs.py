@@ -20,18 +20,19 @@ from stopadvisor.rules.costs import (
     Serving,
     Weights,
     full_counts,
+    mean_context,
     serving_costs,
     stopped_counts,
 )
 from tests.populations import make_table, with_own_positions
 
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
-Walked = tuple[float, float, float, int]  # and requests
+Walked = tuple[float, float, float, int, float]  # and requests, and context of decoded tokens
 
 
 EVERYWHERE = Asking()
 FIXED = Asking(before=False)
-SECONDS_OF = Weights(0.5, 0.05, 2.0, "seconds", request=30.0)
+SECONDS_OF = Weights(0.5, 0.05, 2.0, "seconds", request=30.0, held=0.003)
 
 
 def serve(
@@ -56,9 +57,14 @@ def serve(
     length = int(table.trace_tokens[i])
     natural = table.reference == "natural"
     last = length if natural else min(length, int(table.positions[i, -1]))
-    reuses = serving in ("prefix-cache", "overlap")
-    decoded = cached = prefilled = 0.0
+    reuses = serving in ("prefix-cache", "vllm")
+    decoded = cached = prefilled = attended = 0.0
     requests = 0
+
+    def decode(tokens: float, context: float) -> None:
+        nonlocal decoded, attended
+        decoded += tokens
+        attended += tokens * context + tokens**2 / 2
 
     def send(tokens: int, standing: int) -> None:
         nonlocal cached, prefilled, requests
@@ -80,16 +86,16 @@ def serve(
             if not started and (serving == "kv-fork" or budget > 0):
                 send(prompt, 0)
                 started = True
-            decoded += budget - position
+            decode(budget - position, prompt + position)
             if serving != "kv-fork":
                 send(prompt + budget, prompt + budget - 1 if started else 0)
             assert table.visible_tokens is not None
-            decoded += float(table.visible_tokens[i, column])
-            return decoded, cached, prefilled, requests
-        if not started and (serving in ("kv-fork", "overlap") or budget > 0):
+            decode(float(table.visible_tokens[i, column]), prompt + budget)
+            return decoded, cached, prefilled, requests, attended
+        if not started and (serving in ("kv-fork", "vllm") or budget > 0):
             send(prompt, 0)
             started = True
-        decoded += budget - position
+        decode(budget - position, prompt + position)
         position = budget
         here = prompt + budget
         answer = float(table.probe_tokens[i, column])
@@ -99,31 +105,32 @@ def serve(
             # Behind an open cue a second request sees what follows the answer.
             for _ in range(1 if table.closed_by_itself is None else 2):
                 send(here + suffix, here - 1 if started else 0)
-        decoded += answer
+        decode(answer, here + suffix)
         if column == stop:
-            if serving == "overlap":
-                # Thinking ran on meanwhile.
-                decoded += min(answer + round_trip, last - budget)
+            if serving == "vllm":
+                # Thinking ran on meanwhile; the context of the few on the way is not counted.
+                decode(min(answer, last - budget), here)
+                decoded += min(round_trip, max(0.0, last - budget - answer))
             if table.visible_tokens is not None:
                 if serving != "kv-fork":
                     send(here, here - 1)
-                decoded += float(table.visible_tokens[i, column])
-            return decoded, cached, prefilled, requests
+                decode(float(table.visible_tokens[i, column]), here)
+            return decoded, cached, prefilled, requests, attended
         is_reply = not natural and column == table.n_checkpoints - 1
         if is_reply:
-            return decoded, cached, prefilled, requests
+            return decoded, cached, prefilled, requests, attended
         if serving in ("prefix-cache", "black-box"):
             send(here, here - 1)
             started = True
     if not started:
         send(prompt, 0)
-    decoded += last - position
+    decode(last - position, prompt + position)
     if natural:
         assert table.natural_tokens is not None
-        decoded += float(table.natural_tokens[i])
+        decode(float(table.natural_tokens[i]), prompt + last)
     else:
-        decoded += float(table.probe_tokens[i, -1])
-    return decoded, cached, prefilled, requests
+        decode(float(table.probe_tokens[i, -1]), prompt + int(table.positions[i, -1]) + suffix)
+    return decoded, cached, prefilled, requests, attended
 
 
 def is_asked(table: OpenQuestions, position: int, asking: Asking) -> bool:
@@ -213,12 +220,14 @@ def test_equals_the_server_walked_through(
     found = stopped_counts(table, serving, cache_block=block, asking=asking)
     for i in range(table.n_questions):
         for stop in places(table, i, asking):
-            arrays = (found.decoded, found.cached, found.prefilled, found.requests)
+            arrays = (
+                found.decoded, found.cached, found.prefilled, found.requests, found.attended
+            )  # fmt: skip
             got = tuple(float(a[i, stop]) for a in arrays)
             assert got == serve(table, i, stop, serving, block, asking), (i, stop)
             priced = replace(SECONDS_OF, round_trip=float(block))
             walked = serve(table, i, stop, serving, block, asking, round_trip=block)
-            cost = float(np.dot(walked, [2.0, 0.05, 0.5, 30.0]))
+            cost = float(np.dot(walked, [2.0, 0.05, 0.5, 30.0, 0.003]))
             assert found.weighed(priced)[i, stop] == pytest.approx(cost)
 
 
@@ -250,7 +259,7 @@ def one_question(**changes: Any) -> OpenQuestions:
         ("prefix-cache", (58, 96 + 144, 104 + 4 + 10), (155, 96 + 288 + 352, 118 + 6 + 8 + 4)),
         ("black-box", (58, 0, 104 + 100 + 154), (155, 0, 104 + 100 + 154 + 150 + 184 + 180)),
         # Five tokens of thinking were written while the second probe decoded.
-        ("overlap", (58 + 5, 96 + 144, 100 + 8 + 10), (155, 96 + 144 + 176, 100 + 8 + 10 + 8)),
+        ("vllm", (58 + 5, 96 + 144, 100 + 8 + 10), (155, 96 + 144 + 176, 100 + 8 + 10 + 8)),
     ],
 )
 def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) -> None:
@@ -267,7 +276,7 @@ def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) 
         ("kv-fork", (58 + 9, 0, 108)),
         ("prefix-cache", (58 + 9, 240 + 144, 118 + 6)),
         ("black-box", (58 + 9, 0, 358 + 150)),
-        ("overlap", (63 + 9, 240 + 144, 118 + 6)),
+        ("vllm", (63 + 9, 240 + 144, 118 + 6)),
     ],
 )
 def test_a_visible_answer_is_one_request_more(serving: Serving, stopped: Counts) -> None:
@@ -288,7 +297,7 @@ def test_a_visible_answer_is_one_request_more(serving: Serving, stopped: Counts)
         ("kv-fork", (50 + 5, 0, 100 + 4), (50 + 9, 0, 100)),
         ("prefix-cache", (50 + 5, 144, 100 + 10), (50 + 9, 144, 100 + 6)),
         ("black-box", (50 + 5, 0, 100 + 154), (50 + 9, 0, 100 + 150)),
-        ("overlap", (50 + 5 + 5, 144, 100 + 10), (50 + 9, 144, 100 + 6)),
+        ("vllm", (50 + 5 + 5, 144, 100 + 10), (50 + 9, 144, 100 + 6)),
     ],
 )
 def test_a_fixed_budget_asks_nothing_on_its_way(
@@ -331,7 +340,7 @@ def test_under_the_last_checkpoint_never_stopping_is_stopping_at_the_last() -> N
 
 @pytest.mark.parametrize(
     ("serving", "stopped", "never"),
-    [("kv-fork", 1, 1), ("prefix-cache", 3, 6), ("black-box", 3, 6), ("overlap", 3, 4)],
+    [("kv-fork", 1, 1), ("prefix-cache", 3, 6), ("black-box", 3, 6), ("vllm", 3, 4)],
 )
 def test_requests_by_hand(serving: Serving, stopped: int, never: int) -> None:
     # At a server the probe at 0 comes first, then a resume before each further probe; with overlap
@@ -344,16 +353,26 @@ def test_overlap_wastes_what_is_decoded_on_the_way() -> None:
     # Stopped at 50 of 120: the answer's 5 tokens are wasted beside the round trip's 12, and where
     # thinking ends before the answer is back, no more than thinking has left.
     dear = Weights(0.0, 0.0, 1.0, "tokens", round_trip=12.0)
-    found = stopped_counts(one_question(), "overlap")
+    found = stopped_counts(one_question(), "vllm")
     assert found.weighed(dear)[0, 1] == 58 + 5 + 12
-    (*_, overlap) = serving_costs(one_question(), np.array([1]), dear)
+    (overlap, *_) = serving_costs(one_question(), np.array([1]), dear)
     assert (overlap.decoded, overlap.cost) == (75, 75)
     assert overlap.decoded_saving_pct == pytest.approx(100 * (1 - 75 / 140))
-    short = stopped_counts(one_question(trace_tokens=np.array([60])), "overlap")
+    short = stopped_counts(one_question(trace_tokens=np.array([60])), "vllm")
     assert short.weighed(dear)[0, 1] == 58 + 10
     assert found.weighed(dear)[0, 3] == 155, "who never stops wastes nothing"
     kept = stopped_counts(one_question(), "prefix-cache")
     assert kept.weighed(dear)[0, 1] == 58, "nothing streams on"
+
+
+def test_full_thinking_is_stopping_never_without_probes() -> None:
+    for table in (one_question(), one_question(natural_tokens=None, reference="last-checkpoint")):
+        full, found = full_counts(table), stopped_counts(table, "kv-fork", asking=FIXED)
+        assert full.decoded[0] == found.decoded[0, -1]
+        assert full.attended[0] == found.attended[0, -1]
+    # 140 tokens after 100 of prompt.
+    assert full_counts(one_question()).attended[0] == 140 * 100 + 140**2 / 2
+    assert mean_context(one_question()) == 100 + 140 / 2
 
 
 def test_what_only_a_profile_measures_is_written_where_it_was() -> None:

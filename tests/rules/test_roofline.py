@@ -8,6 +8,7 @@ import pytest
 
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.accelerators import ACCELERATORS, accelerator, recognised
+from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS, Weights
 from stopadvisor.rules.model_shape import PRESETS, model_shape
 from stopadvisor.rules.roofline import Prices, Roofline
 from tests.benchmarks.roofline import cells, config, share
@@ -62,10 +63,14 @@ GEMMA3 = {
 }  # fmt: skip
 
 
-def prices(of: dict[str, Any], gpu: str = "h100", parallel: int = 1, **where: Any) -> Prices:
-    return Roofline(model_shape(of), accelerator(gpu), parallel).prices(
+def weights(of: dict[str, Any], gpu: str = "h100", parallel: int = 1, **where: Any) -> Weights:
+    return Roofline(model_shape(of), accelerator(gpu), parallel).weights(
         where.get("context", 4000), where.get("in_flight", 32)
     )
+
+
+def prices(of: dict[str, Any], gpu: str = "h100", parallel: int = 1, **where: Any) -> Prices:
+    return Prices.of(weights(of, gpu, parallel, **where))
 
 
 def test_qwen3_8b_on_an_h100() -> None:
@@ -78,10 +83,24 @@ def test_qwen3_8b_on_an_h100() -> None:
 
 
 def test_a_later_token_costs_more() -> None:
-    found = prices(PRESETS["8b"])
-    at_start = found.decoded - found.held * found.context
-    half, whole = (at_start * n + found.held * n**2 / 2 for n in (4000, 8000))
+    found = weights(PRESETS["8b"])
+    half, whole = (found.decoded * n + found.held * n**2 / 2 for n in (4000, 8000))
     assert 1 - half / whole == pytest.approx(0.62, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("of", "source"),
+    [
+        (PAPER_WEIGHTS, "paper"),
+        (Weights(0.5, 0.05, 2, MONEY), "bill"),
+        (Weights(0.5, 0.05, 2, SECONDS, in_flight=8), "measured"),
+        (Weights(0.5, 0.05, 2, SECONDS, in_flight=8, gpu="l4"), "roofline"),
+    ],
+)
+def test_prices_say_where_they_are_from(of: Weights, source: str) -> None:
+    found = Prices.of(of)
+    assert (found.source, found.gpu, found.in_flight) == (source, of.gpu, of.in_flight)
+    assert (found.prefilled, found.cached, found.decoded) == (of.prefilled, of.cached, of.decoded)
 
 
 def test_published_times_are_met() -> None:
@@ -204,7 +223,7 @@ def test_memory_caps_requests_in_flight() -> None:
 
 
 def test_where_multiplying_takes_longer_context_costs_nothing() -> None:
-    found = prices(config("Qwen3-0.6B"), "l4", context=10, in_flight=512)
+    found = weights(config("Qwen3-0.6B"), "l4", context=10, in_flight=512)
     assert (found.held, found.cached > 0) == (0.0, True)
 
 

@@ -44,21 +44,21 @@ async def choose_thinking_mode(
 ) -> ThinkingMode:
     """Return how thinking is drawn: as asked, else as the policy was chosen for, where that works.
 
-    `remarks` grows where the policy was chosen for overlap and the server cannot do it.
+    `remarks` grows where the policy was chosen for vllm and the server cannot do it.
 
     Raises
     ------
     ModelError
         The server cannot do what is asked for, or what the policy takes.
     """
-    if asked == "resume" or (asked is None and policy.terms.serving != "overlap"):
+    if asked == "resume" or (asked is None and policy.terms.serving != "vllm"):
         return "resume"
     try:
         await check_streams(served.client)
     except ModelError as error:
         if asked is not None:
             raise
-        remarks.append(f"the policy was chosen for overlap: {error}")
+        remarks.append(f"the policy was chosen for vllm, where thinking streams on: {error}")
         return "resume"
     return "overlap"
 

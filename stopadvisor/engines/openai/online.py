@@ -56,7 +56,7 @@ async def connect(
     serving
         ``resume`` the thinking after each probe, or ``overlap``: it streams on while the probe
         runs.  The answer comes sooner, and what was thought meanwhile is wasted at a stop.  By
-        default overlap where the policy was chosen for it and the server streams token ids.
+        default overlap where the policy was chosen for vllm and the server streams token ids.
     **options
         As `open_model` takes them, such as ``api_key_env`` or ``retry_timeout``.
 

@@ -14,6 +14,7 @@ from stopadvisor.report.documents.fields import Document, fields_of, fill
 from stopadvisor.report.documents.parts import (
     GradedByField,
     PartCountFields,
+    PriceFields,
     ProfileFields,
     RepeatFields,
     RequestTokens,
@@ -22,6 +23,7 @@ from stopadvisor.report.documents.parts import (
 from stopadvisor.report.headline import assessed_headline
 from stopadvisor.rules.costs import Serving, ServingCost
 from stopadvisor.rules.losses import LOST
+from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.server_regime import RegimeMeasure
 
@@ -133,6 +135,11 @@ class _ServingCostFields(TypedDict):
     decoded_saving_pct: NotRequired[
         Annotated[float | None, "Deploy only: of the decoded tokens alone."]
     ]
+    held_saving_pct: NotRequired[
+        Annotated[
+            float | None, "Deploy only: of KV-token-time, the context of every decoded token."
+        ]
+    ]
     tokens: NotRequired[Annotated[RequestTokens | None, "Deploy only: of one request."]]
     money_per_1000: NotRequired[
         Annotated[_Money | None, "Deploy with `--price` only: money per 1000 requests."]
@@ -150,14 +157,13 @@ _Serving = TypedDict(
     "_Serving",
     {
         "operating_point": Annotated[str | None, "The rule that is priced, in words."],
+        "prices": NotRequired[Annotated[PriceFields, "Deploy only: what tokens cost."]],
+        "vllm": NotRequired[
+            Annotated[_ServingCostFields, "Only where asked for: the policy runs inside vLLM."]
+        ],
         "kv-fork": Annotated[_ServingCostFields, "The server keeps the whole cache of a request."],
         "prefix-cache": Annotated[_ServingCostFields, "The server caches prefixes in blocks."],
         "black-box": Annotated[_ServingCostFields, "Every request pays for its whole prefix."],
-        "overlap": NotRequired[
-            Annotated[
-                _ServingCostFields, "Only where asked for: thinking streams on during a probe."
-            ]
-        ],
     },
 )
 
@@ -387,8 +393,8 @@ def _fit_serving(choice: Choice) -> _Serving:
     point = choice.advised_point
     rows = {row.serving: row for row in choice.serving}
     names: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
-    if choice.settings.serving == "overlap":
-        names += ("overlap",)
+    if choice.settings.serving == "vllm":
+        names = ("vllm", *names)
     at = None
     if point is not None and point.threshold is not None:
         at = (
@@ -396,7 +402,8 @@ def _fit_serving(choice: Choice) -> _Serving:
             "of fold"
         )
     costs = {name: _serving_cost(rows.get(name)) for name in names}
-    return fill(_Serving, costs, operating_point=at)
+    prices = fill(PriceFields, Prices.of(choice.settings.weights))
+    return fill(_Serving, costs, operating_point=at, prices=prices)
 
 
 def _serving_cost(row: ServingCost | None) -> _ServingCostFields:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from stopadvisor.rules.roofline import PriceSource
+
 __all__ = [
     "GradedByField",
     "KindShare",
     "PartCountFields",
+    "PriceFields",
     "ProfileFields",
     "RepeatFields",
     "RequestTokens",
@@ -58,6 +61,29 @@ class WeightFields(TypedDict):
             float, "Measured only: tokens that a trace decodes while a request is on its way."
         ]
     ]
+    held: NotRequired[
+        Annotated[
+            float,
+            "Computed only: what a decoded token costs more for each token of its context; "
+            "`decoded` is without any.",
+        ]
+    ]
+    context: NotRequired[Annotated[float, "Computed only: at which mean context, in tokens."]]
+    gpu: NotRequired[Annotated[str, "Computed only: for which accelerators."]]
+    model: NotRequired[Annotated[str, "Computed only: for which model."]]
+    in_flight: NotRequired[Annotated[int, "Not of a bill: requests that decode together."]]
+
+
+class PriceFields(TypedDict):
+    """What tokens cost, and where that is known from."""
+
+    source: Annotated[PriceSource, "Where the prices are from."]
+    gpu: Annotated[str | None, "Accelerators for which they were computed."]
+    in_flight: Annotated[int | None, "Requests that decode together."]
+    prefilled: Annotated[float, "Of a token that is read for the first time."]
+    cached: Annotated[float, "Of one read back from the cache."]
+    decoded: Annotated[float, "Of one that is decoded, at the mean context."]
+    request: Annotated[float, "Of a request, whatever it reads and decodes."]
 
 
 class RequestTokens(TypedDict):

@@ -23,7 +23,15 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.words import favoured, kind_points, listed, percent, risk_difference, share
+from stopadvisor.report.words import (
+    by_stack,
+    favoured,
+    kind_points,
+    listed,
+    percent,
+    risk_difference,
+    share,
+)
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 
@@ -179,8 +187,7 @@ def labels_caption(document: Document) -> Caption | None:
 
 def saving_by_stack(document: Document) -> dict[str, Any]:
     """Net saving of the rule that is priced, in percent, by serving stack."""
-    rows = document["serving"].items()
-    return {name: row["saving_pct"] for name, row in rows if name != "operating_point"}
+    return {name: row["saving_pct"] for name, row in by_stack(document).items()}
 
 
 def serving_caption(document: Document) -> Caption | None:

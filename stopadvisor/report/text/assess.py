@@ -24,6 +24,8 @@ from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,
     advised_point,
+    by_stack,
+    computed_for,
     explained,
     favoured,
     interval,
@@ -149,7 +151,11 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 
 def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
     """For which stack the rule was chosen, the server's own measure, and the other stacks."""
-    rows = [("stack", explained(effect.serving)), *_server(document)]
+    stack = f"{explained(effect.serving)}{computed_for(document)}"
+    rows = [("stack", stack), *_server(document)]
+    if (row := by_stack(document).get(effect.serving)) and row["decoded_saving_pct"] is not None:
+        fewer, less = -row["decoded_saving_pct"], -row["held_saving_pct"]
+        rows.append(("tokens", f"decoded {fewer:+.1f}%, KV-token-time {less:+.1f}%"))
     elsewhere = f"the same rule {listed(other_stacks(effect))}{_anew(document, effect)}"
     rows.append(("elsewhere", elsewhere))
     money = document["serving"].get(effect.serving, {}).get("money_per_1000")
@@ -178,7 +184,7 @@ def graded_rows(graded_by: str, document: Document) -> list[tuple[str, str]]:
 
 def _anew(document: Document, effect: Effect) -> str:
     """How to choose for the stack that most people have."""
-    if effect.serving == COMMON_STACK:
+    if effect.serving in (COMMON_STACK, "vllm"):
         return ""
     again = f"{shell_quote(document['run'])} --serving {COMMON_STACK} {_limits(document)}"
     return (
@@ -350,7 +356,7 @@ def _serving(screen: Screen, document: Document) -> None:
     serving, asked = document["serving"], document["recommendation"]["serving"]
     if serving["operating_point"] is None:
         return
-    named = {name: row for name, row in serving.items() if name != "operating_point"}
+    named = by_stack(document)
     if document["protocol"] == "paper":
         screen.table(
             "What another rule saves on each serving stack",

@@ -47,7 +47,7 @@ class GatewaySettings:
     """The served model's name where it is not the policy's; for one policy alone."""
     tokenizer: str | None = None
     serving: ThinkingMode | None = None
-    """By default overlap where the policy was chosen for it."""
+    """By default overlap where the policy was chosen for vllm."""
     shadow: bool = False
     """Judge, count, and never stop."""
     any_text: bool = False

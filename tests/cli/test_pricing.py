@@ -1,0 +1,103 @@
+"""`assess --gpu`: prices computed from the model's config and the accelerator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli import pricing
+from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.model_shape import PRESETS
+from stopadvisor.rules.roofline import Prices
+from tests.material import CERTIFY, Call
+
+FAST = ("--families", "entropy,confidence", "--no-report")
+
+
+@pytest.fixture(name="call")
+def assessing(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """As `call`, on a machine without a GPU and without cached models."""
+    monkeypatch.setattr(pricing, "_DRIVER", tmp_path / "no-driver")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return call
+
+
+def assessed(call: Call, *words: str) -> dict[str, Any]:
+    code, out, err = call("assess", "runs/sums", "--json", *FAST, *words)
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_gpu_prices_the_engine_and_is_said(call: Call) -> None:
+    found = assessed(call, "--gpu", "L4", "--in-flight", "8")
+    weights = Weights(**found["settings"]["weights"])
+    assert found["recommendation"]["serving"] == found["settings"]["serving"] == "vllm"
+    assert found["serving"]["prices"] == vars(Prices.of(weights))
+    assert (weights.gpu, weights.in_flight) == ("l4", 8)
+    assert weights.model is not None
+    assert "8B with grouped queries (this run's model is not known here)" in weights.model
+    assert list(found["serving"])[:3] == ["operating_point", "prices", "vllm"]
+    _, out, _ = call("assess", "runs/sums", *FAST, "--gpu", "L4", "--in-flight", "8")
+    screen = " ".join(out.split())
+    assert "vllm: the policy runs inside vLLM" in screen
+    assert "on l4, 8 requests in flight at" in screen
+    assert "%, KV-token-time -" in screen
+
+
+def test_calibrate_takes_the_prices_over(call: Call) -> None:
+    words = ("--gpu", "h200", "--tensor-parallel", "2", "--serving", "kv-fork", "--alpha", "0.3")
+    wanted = assessed(call, *words)["settings"]["weights"]
+    assert (wanted["gpu"], wanted["unit"]) == ("2 x h200", "seconds")
+    code, _, err = call("calibrate", "runs/sums", *CERTIFY, "--alpha", "0.3")
+    assert code == 0, err
+    _, out, _ = call("inspect", "runs/sums/policy.joblib", "--json")
+    assert json.loads(out)["expected"]["weights"] == wanted
+
+
+def test_the_model_is_the_runs_own_else_the_one_named(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def model(*words: str) -> str:
+        return str(assessed(call, *words)["settings"]["weights"]["model"])
+
+    config = json.dumps(PRESETS["32b"])
+    Path("config.json").write_text(config, encoding="utf-8")
+    assert model("--model-config", "config.json") == "config.json"
+    assert model("--model-config", "32b") == "a dense model of 32B with grouped queries"
+    cached = tmp_path / "hub/models--tests--scripted/snapshots/abc/config.json"
+    cached.parent.mkdir(parents=True)
+    cached.write_text(config, encoding="utf-8")
+    assert model("--gpu", "h200") == "tests/scripted"
+
+
+def test_the_local_gpu_is_the_default(call: Call, tmp_path: Path) -> None:
+    assert assessed(call, "--in-flight", "4")["serving"]["prices"]["gpu"] == "h100"
+    device = tmp_path / "no-driver/0000:01:00.0"
+    device.mkdir(parents=True)
+    (device / "information").write_text("Model: \t NVIDIA GeForce RTX 4090\n", encoding="utf-8")
+    assert assessed(call, "--in-flight", "4")["serving"]["prices"]["gpu"] == "rtx-4090"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpu", "tpu"], "'tpu' is not one of"),
+        (["--gpu", "h100", "--price", "1/0.1/4"], "they exclude --price"),
+        (["--in-flight", "4", "--protocol", "paper"], "--protocol paper"),
+        (["--model-config", "70b"], "do not fit on 1 x h100"),
+        (["--model-config", "none.json"], "cannot read none.json: No such file"),
+        (["--model-config", "list.json"], "list.json: expected a JSON object, got []"),
+        (["--model-config", "torn.json"], "torn.json: not JSON"),
+        (["--model-config", "other.json"], "model_type 'rwkv' is not among"),
+    ],
+)
+def test_bad_requests_are_one_line(call: Call, words: list[str], message: str) -> None:
+    for name, text in (("list", "[]"), ("torn", "{"), ("other", '{"model_type": "rwkv"}')):
+        Path(f"{name}.json").write_text(text, encoding="utf-8")
+    code, out, err = call("assess", "runs/sums", *FAST, *words)
+    assert (code, out) == (2, "")
+    assert message in err
