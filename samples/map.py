@@ -49,8 +49,6 @@ class Mapped:
     advice: dict[float, Document]
     """What `assess` said, by alpha."""
     calibration: Document
-    conditional: Document
-    """Of a copy of the run: the promise is about what full thinking gets right."""
     paper: Document
 
 
@@ -68,11 +66,7 @@ def stopadvisor(*words: str | Path) -> Document:
 
 
 def map_workload(name: str, runs: Path) -> Mapped:
-    """Probe, assess, calibrate, and assess as the paper did.
-
-    A look after a success is refused, so the other promise is made about a copy of the probes.
-    Each promise holds by itself; both together would share their error probability.
-    """
+    """Probe, assess, calibrate, and assess as the paper did."""
     run = runs / name
     file, model = SAMPLES / f"{name}.jsonl", SAMPLES / "tiny-reasoner"
     last = ("--alpha", str(ALPHA), "--no-report")
@@ -81,14 +75,11 @@ def map_workload(name: str, runs: Path) -> Mapped:
         words = ("--alpha", str(alpha), "--no-report", "--quiet")
         advice[alpha] = stopadvisor("assess", run, *words)
     calibrate = ("calibrate", run, "--alpha", str(ALPHA), "--allow-large-alpha", "--quiet")
-    again = runs / "conditional" / name
-    shutil.copytree(run, again)
     calibration = stopadvisor(*calibrate)
-    second = stopadvisor("calibrate", again, *calibrate[2:], "--conditional")
     # The paper's protocol shows calibration questions, which a failed look has not.
     opened = ("--protocol", "paper", "--open-calibration")
     paper = stopadvisor("assess", run, *opened, *last, "--quiet")
-    return Mapped(name, run, advice, calibration, second, paper)
+    return Mapped(name, run, advice, calibration, paper)
 
 
 @dataclass
@@ -199,21 +190,16 @@ def rule(policy: str | None, family: str | None, where: str | None) -> str:
 
 
 def advised(mapped: Mapped) -> Iterator[str]:
-    """What `assess` advised at each alpha, then what the second look certified."""
+    """What `assess` advised at each alpha."""
     for alpha in (*OTHER_ALPHAS, ALPHA):
         advice = mapped.advice[alpha]["recommendation"]
         yield rule(advice["policy"], advice["family"], advice["where"])
-    second = mapped.conditional
-    yield rule(second["kind"], second["family"], second["where"])
 
 
 def advice_by_alpha(found: Sequence[Mapped]) -> str:
-    """The recommendation at three risk targets, and under the promise about right answers."""
+    """The recommendation at three risk targets."""
     promises = [f"`--alpha {alpha:g}`" for alpha in (*OTHER_ALPHAS, ALPHA)]
-    last = f"`calibrate --conditional --alpha {ALPHA:g}`"
-    return table(
-        ["workload", *promises, last], [[mapped.name, *advised(mapped)] for mapped in found]
-    )
+    return table(["workload", *promises], [[mapped.name, *advised(mapped)] for mapped in found])
 
 
 def verdict(row: Document) -> str:

@@ -19,7 +19,7 @@ from stopadvisor.assessment.label_need import LabelNeed, label_needs
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError, NothingToChoose
-from stopadvisor.probes.grouping import calibration_rows, question_rows
+from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
@@ -169,25 +169,15 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
     _check_sizes(counts, n_calibration, source.fractions)
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
-    n_entering, n_groups = n_calibration, n_calibration
     sealed = source.part("calibration")
-    entering = calibration_rows(sealed)
-    if settings.group_claim == "questions":
-        entering = question_rows(sealed)
-        n_entering = entering.size
-    categories = Counter(sealed.take(entering).categories)
+    categories = Counter(sealed.take(calibration_rows(sealed)).categories)
     try:
         check_labels(fit)
         choice = choose(
-            fit,
-            n_entering,
-            settings,
-            n_groups=n_groups,
-            categories=categories,
-            others=_other_parts(source),
+            fit, n_calibration, settings, categories=categories, others=_other_parts(source)
         )
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
-        choice = nothing_chosen(fit, n_entering, settings, str(error), n_groups=n_groups)
+        choice = nothing_chosen(fit, n_calibration, settings, str(error))
     return FitAssessment(
         "deploy",
         source,

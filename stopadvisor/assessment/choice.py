@@ -6,7 +6,6 @@ question is looked at.  `certification.calibration` tests it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.evidence import compare, saving_lower
-from stopadvisor.assessment.grouped import group_test
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, category_size
 from stopadvisor.assessment.points import FitPoint, LabelSaving
@@ -38,7 +36,6 @@ from stopadvisor.rules.families import (
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
-from stopadvisor.stats.group_test import GroupTest
 
 __all__ = [
     "SIMPLER_WITHIN",
@@ -98,19 +95,14 @@ class Choice:
     fit: FitData
     nothing: str | None = None
     """Why there is no rule to choose; then there is no sequence either."""
-    groups: GroupTest | None = None
-    """How questions will be tested, where groups hold several; None where each enters alone."""
     counted: tuple[int, ...] = ()
     """Calibration questions that each guarantee is of, where there is more than one plain loss."""
 
     def deltas(self, n_counted: int) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
         settings = self.settings
-        # A grid of thresholds may spend all of it, and of bets the size is not known exactly, nor
-        # is it that of several tests at once.
-        rest = 0.0
-        if settings.multiplicity == "fixed-sequence" and self.groups is None and settings.is_plain:
-            rest = unspent(n_counted, settings.alpha, settings.delta, settings.bound)
+        # What several tests at once leave of it is not known exactly.
+        rest = unspent(n_counted, settings.alpha, settings.delta) if settings.is_plain else 0.0
         return (settings.delta, rest)[: len(self.sequences)]
 
 
@@ -126,7 +118,6 @@ def choose(
     n_calibration: int,
     settings: Settings,
     *,
-    n_groups: int | None = None,
     categories: Mapping[str | None, int] | None = None,
     others: ProbeTable | None = None,
 ) -> Choice:
@@ -136,8 +127,6 @@ def choose(
     ----------
     n_calibration : int
         How many calibration questions will enter the test; their number, not their outcomes.
-    n_groups : int, optional
-        In how many groups, where groups hold several; None for as many as their size on fit says.
     categories : mapping, optional
         Calibration questions of each category; None for as many as their share on fit says.
     others : ProbeTable, optional
@@ -147,8 +136,7 @@ def choose(
     Raises
     ------
     CalibrationError
-        Questions of another type, or too few of them; or groups of several questions, and settings
-        that test single ones.
+        Questions of another type, or too few of them.
     NothingToChoose
         A risk target that full thinking cannot miss, or nothing that a rule could be measured by.
 
@@ -159,7 +147,6 @@ def choose(
     chosen anew in each resample.
     """
     require_fit(fit_table)
-    groups = group_test(fit_table, n_calibration, n_groups, settings)
     table = _at_most(fit_table)
     full_accuracy = float(table.full_correct.mean())
     if settings.limits_accuracy and settings.alpha >= full_accuracy:
@@ -168,10 +155,10 @@ def choose(
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
     fit = _fit_data(table, settings, others)
-    imitation = Imitation.draw(fit, n_calibration, settings, groups)
+    imitation = Imitation.draw(fit, n_calibration, settings)
     measured = _measured(fit, settings, imitation)
     counted = _counted(table, n_calibration, settings, categories)
-    limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy, groups, counted)
+    limit = fit_limit(table.n_questions, n_calibration, settings, counted)
     learned, scalar, fixed = (
         [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)
     )
@@ -202,7 +189,7 @@ def choose(
         None if advised is None else _fit_point(fit, advised, index),
         None if advised is None else saving_lower(fit, _sequences(measured), limit),
         max(
-            certification_probability(fit, each.sequence, n_calibration, settings, groups, counted)
+            certification_probability(fit, each.sequence, n_calibration, settings, counted)
             for each in tested
         ),
         ()
@@ -217,11 +204,10 @@ def choose(
         ()
         if sequence is None
         else tuple(
-            LabelSaving(n, Imitation.draw(fit, n, settings, groups).saving_pct(sequence))
+            LabelSaving(n, Imitation.draw(fit, n, settings).saving_pct(sequence))
             for n in sorted({*_LABELS, n_calibration})
         ),
         fit,
-        groups=groups,
         counted=counted,
     )
 
@@ -242,12 +228,7 @@ def _counted(
 
 
 def nothing_chosen(
-    fit_table: FitQuestions,
-    n_calibration: int,
-    settings: Settings,
-    why: str,
-    *,
-    n_groups: int | None = None,
+    fit_table: FitQuestions, n_calibration: int, settings: Settings, why: str
 ) -> Choice:
     """A choice of full thinking, where what was measured leaves no rule to choose."""
     require_fit(fit_table)
@@ -274,7 +255,6 @@ def nothing_chosen(
         label_savings=(),
         fit=_fit_data(table, settings),
         nothing=why,
-        groups=group_test(fit_table, n_calibration, n_groups, settings),
     )
 
 
@@ -413,8 +393,6 @@ def _fit_point(fit: FitData, each: _Measured, index: int) -> FitPoint:
 
 def fewest_labels(choice: Choice) -> int:
     """Calibration questions without which nothing can be certified, even if none is lost."""
-    settings = choice.settings
-    needed = counted_labels(settings, choice.groups, settings.delta, 0.0)
+    needed = counted_labels(choice.settings, choice.settings.delta, 0.0)
     assert needed is not None  # no loss at all is below any alpha
-    # The bound counts full-correct questions, a deployer labels all of them.
-    return math.ceil(needed / choice.full_accuracy) if settings.conditional else needed
+    return needed

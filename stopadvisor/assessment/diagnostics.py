@@ -167,12 +167,10 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
         row: list[float | None] = []
         for k, alpha in enumerate(alphas):
             asked = replace(settings, alpha=alpha)
-            limit = fit_limit(choice.n_fit, choice.n_calibration, asked, accuracy, choice.groups)
+            limit = fit_limit(choice.n_fit, choice.n_calibration, asked)
             index = sequence.index(limit)
             row.append(None if index < 0 else 100 * (1 - float(sequence.costs[index]) / full))
-            probability = certification_probability(
-                fit, sequence, choice.n_calibration, asked, choice.groups
-            )
+            probability = certification_probability(fit, sequence, choice.n_calibration, asked)
             probabilities[k] = max(probabilities[k], probability)
         savings[sequence.scorer.family] = tuple(row)
     return AlphaSavings(tuple(alphas), savings, tuple(probabilities.tolist()))
@@ -181,9 +179,7 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
 def fit_risk(choice: Choice) -> FitRisk:
     """Risk on fit questions of the rule that calibration will test first."""
     sequence, n_fit = choice.sequences[0], choice.n_fit
-    limit = fit_limit(
-        n_fit, choice.n_calibration, choice.settings, choice.full_accuracy, choice.groups
-    )
+    limit = fit_limit(n_fit, choice.n_calibration, choice.settings)
     family = sequence.scorer.family
     return FitRisk(
         family,

@@ -17,9 +17,7 @@ from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.limits import allowed, most_of
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.probes.grouping import group_numbers, question_rows
 from stopadvisor.stats.bounds import max_losses
-from stopadvisor.stats.group_test import GroupTest
 
 __all__ = ["ExpectedSaving", "Imitation"]
 
@@ -47,41 +45,24 @@ class Imitation:
     """The same imitated calibrations for every sequence."""
 
     settings: Settings
-    groups: GroupTest | None
-    """Where groups enter whole; None where single questions do."""
+    n_calibration: int
+    """Questions that each of them counts."""
     draws: FloatArray  # (n_draws, n_blocks)
     """How often each block of fit questions is drawn, over its size."""
-    counted: FloatArray  # (n_draws,)
-    """Questions that the bound counts."""
     full_cost: float
     """Of all fit questions together."""
 
     @classmethod
     def draw(
-        cls,
-        fit: FitData,
-        n_calibration: int,
-        settings: Settings,
-        groups: GroupTest | None = None,
-        *,
-        n_draws: int = _DRAWS,
+        cls, fit: FitData, n_calibration: int, settings: Settings, *, n_draws: int = _DRAWS
     ) -> Imitation:
         """Draw calibrations of so many questions each; the same for the same fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
-        if groups is not None:
-            n_groups = max(1, round(n_calibration / groups.size))
-            draws = rng.multinomial(n_groups, shares, n_draws) * _per_group(fit) / fit.block_sizes
-            counted = draws @ fit.block_sizes
-        else:
-            # Of a block one question at a time is drawn, any of them.
-            draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
-            counted = np.full(n_draws, float(n_calibration))
-            if settings.conditional:
-                right = np.bincount(fit.blocks, fit.table.full_correct, fit.n_blocks)
-                counted = (draws @ right).round()
+        # Of a block one question at a time is drawn, any of them.
+        draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
         full_cost = float(fit.full_cost.sum())
-        return cls(settings, groups, draws.astype(np.float32), counted, full_cost)
+        return cls(settings, n_calibration, draws.astype(np.float32), full_cost)
 
     def expected(self, sequence: ThresholdSequence) -> ExpectedSaving:
         """What a sequence saves, both ways at the price of one."""
@@ -98,7 +79,7 @@ class Imitation:
     def _mean_costs(self, sequence: ThresholdSequence, limits: Sequence[float]) -> list[float]:
         """Mean cost over the draws, at each limit of losses."""
         n_thresholds = sequence.thresholds.size
-        tested = list(self._tested(sequence, self.settings.test_delta(n_thresholds)))
+        tested = list(self._tested(sequence))
         # A certified rule that costs more than full thinking is not exported.
         costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
         found = []
@@ -106,52 +87,24 @@ class Imitation:
             over = np.zeros((len(self.draws), n_thresholds), dtype=bool)
             for losses, most in tested:
                 away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
-                most_now = most + away if self.groups else np.round(most + away) + 0.5
+                most_now = np.round(most + away) + 0.5
                 over |= losses > np.where(most < 0, -1.0, most_now + 1e-6)
-            if self.settings.multiplicity == "fixed-sequence":
-                last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1
-            else:
-                within = ~over[:, ::-1]
-                last = np.where(within.any(axis=1), n_thresholds - 1 - within.argmax(axis=1), -1)
+            last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1
             found.append(float(costs[last].mean()))
         return found
 
-    def _tested(
-        self, sequence: ThresholdSequence, delta: float
-    ) -> Iterator[tuple[FloatArray, FloatArray]]:
+    def _tested(self, sequence: ThresholdSequence) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Losses in each draw, (n_draws, n_thresholds), and most that pass; of each guarantee."""
         if not sequence.counts:
             losses = self.draws @ sequence.block_losses.astype(np.float32)
-            yield losses, self._most_losses(delta)[:, None]
+            most = max_losses(self.n_calibration, self.settings.alpha, self.settings.delta)
+            yield losses, np.full((len(losses), 1), float(most))
             return
-        groups = self.groups
         for guarantee, part in zip(self.settings.guarantees, sequence.counts, strict=True):
             counted = (self.draws @ part.sizes).round()
-            if groups is not None:
-                share = groups.limit(float(counted.mean()), guarantee.alpha, delta)
-                yield self.draws @ part.lost, (share * counted)[:, None]
-                continue
             sizes, which = np.unique(counted, return_inverse=True)
-            tables = [most_of(guarantee, int(n), delta) for n in sizes]
+            tables = [most_of(guarantee, int(n), self.settings.delta) for n in sizes]
             lost = self.draws @ part.lost
             gained = np.zeros((len(lost), 1)) if part.gained is None else self.draws @ part.gained
-            most = np.stack([allowed(tables[k], row) for k, row in zip(which, gained, strict=True)])
-            yield lost, most
-
-    def _most_losses(self, delta: float) -> FloatArray:
-        """Losses that the test allows in each draw, negative where none; shape (n_draws,)."""
-        alpha, bound = self.settings.alpha, self.settings.bound
-        if self.groups is not None:
-            mean = float(self.counted.mean())
-            return self.groups.limit(mean, alpha, delta) * self.counted
-        sizes, which = np.unique(self.counted, return_inverse=True)
-        return np.array([max_losses(int(n), alpha, delta, bound) for n in sizes])[which]
-
-
-def _per_group(fit: FitData) -> FloatArray:
-    """Questions in a group of each block, on average; shape (n_blocks,)."""
-    blocks = fit.blocks
-    questions = np.bincount(blocks[question_rows(fit.table)], minlength=fit.n_blocks)
-    _, first = np.unique(group_numbers(fit.table), return_index=True)
-    groups = np.bincount(blocks[first], minlength=fit.n_blocks)
-    return np.asarray(questions / groups, dtype=np.float64)
+            limits = [allowed(tables[k], row) for k, row in zip(which, gained, strict=True)]
+            yield lost, np.stack(limits)

@@ -43,8 +43,8 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
     Returns
     -------
     tuple of LabelNeed
-        Without any label first, then by share.  Empty where no rule is advised, where fit questions
-        have gold, or where whole groups are tested.
+        Without any label first, then by share.  Empty where no rule is advised, or where fit
+        questions have gold.
 
     Notes
     -----
@@ -53,13 +53,13 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
     decision is open.
     """
     sequence = choice.advised
-    if sequence is None or choice.groups is not None:
+    if sequence is None:
         return ()
     if choice.fit.table.graded_by == "gold":
         return ()
     view, n = sequence.view, choice.n_calibration
     settings = choice.settings
-    most = max_losses(n, settings.alpha, settings.delta, settings.bound)
+    most = max_losses(n, settings.alpha, settings.delta)
     if most < 0:
         return ()
     differs = sequence.curve.each(DIFFERS.of(view) > 0)  # (n_fit, n_thresholds)

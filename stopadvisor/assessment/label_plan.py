@@ -13,7 +13,7 @@ from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.losses import DROP, LOST, Guarantee, LossName
-from stopadvisor.stats.bounds import Bound, labels_needed, power
+from stopadvisor.stats.bounds import labels_needed, power
 
 __all__ = ["CertificateWish", "LabelPlan", "plan_labels"]
 
@@ -28,7 +28,6 @@ class CertificateWish:
     """Of the most careful useful threshold."""
     power: float
     """Probability of success that is wanted."""
-    bound: Bound
     chains: int
     """Sequences of tests that share delta: learned and scalar."""
     split: tuple[float, float, float]
@@ -43,10 +42,6 @@ class CertificateWish:
             raise CalibrationError(
                 f"an expected gain of {self.expected_gain:g} counts in a drop of accuracy alone: "
                 "say --loss drop"
-            )
-        if self.loss == DROP.name and self.bound != "exact":
-            raise CalibrationError(
-                f"--bound {self.bound} is for lost and differs; a drop has its exact test"
             )
 
     @property
@@ -73,8 +68,6 @@ class LabelPlan:
     """The risk to certify."""
     delta: float
     """1 minus the confidence."""
-    bound: str
-    """The test of the risk."""
     expected_risk: float
     """The risk that the most careful useful threshold is expected to have."""
     power: float
@@ -115,7 +108,6 @@ def plan_labels(wish: CertificateWish, assessment: FitAssessment | None = None) 
     return LabelPlan(
         alpha=wish.alpha,
         delta=wish.delta,
-        bound=wish.bound,
         expected_risk=wish.expected_risk,
         power=wish.power,
         chains=wish.chains,
@@ -135,7 +127,7 @@ def plan_labels(wish: CertificateWish, assessment: FitAssessment | None = None) 
 
 def _reached(wish: CertificateWish, n: int) -> float:
     if wish.guarantee.counted.is_binary:
-        return power(n, wish.alpha, wish.chain_delta, wish.expected_risk, wish.bound)
+        return power(n, wish.alpha, wish.chain_delta, wish.expected_risk)
     return pass_probability(wish.guarantee, n, wish.chain_delta, wish.shares)
 
 
@@ -143,9 +135,5 @@ def _needed(wish: CertificateWish, delta: float) -> int | None:
     if not wish.guarantee.counted.is_binary:
         return labels_for(wish.guarantee, delta, wish.shares, power_wanted=wish.power)
     return labels_needed(
-        wish.alpha,
-        delta,
-        expected_risk=wish.expected_risk,
-        power_wanted=wish.power,
-        bound=wish.bound,
+        wish.alpha, delta, expected_risk=wish.expected_risk, power_wanted=wish.power
     )

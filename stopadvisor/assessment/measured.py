@@ -37,8 +37,6 @@ def remark_on_serving(server: RegimeMeasure | None, settings: Settings) -> str:
     measured = f"this server is {server.regime}, as measured: {server.reason}"
     if settings.serving != server.regime:
         return f"{measured}; costs are those of {settings.serving}, as asked"
-    if server.regime == "prefix-cache" and settings.cache_block != block:
-        return f"{measured}; costs are those of blocks of {settings.cache_block}, as asked"
     if server.regime == "prefix-cache" and server.cache_block is None:
         return f"{measured}; blocks of {block} tokens are taken for granted"
     return measured

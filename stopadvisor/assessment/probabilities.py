@@ -18,9 +18,8 @@ from stopadvisor.assessment.limits import (
     pass_probability,
 )
 from stopadvisor.assessment.requirements import Settings
-from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.stats.bounds import labels_needed, max_losses, power
-from stopadvisor.stats.group_test import GroupTest
 
 __all__ = [
     "certification_probability",
@@ -32,12 +31,7 @@ __all__ = [
 
 
 def fit_limit(
-    n_fit: int,
-    n_calibration: int,
-    settings: Settings,
-    full_accuracy: float,
-    groups: GroupTest | None = None,
-    counted: Sequence[int] = (),
+    n_fit: int, n_calibration: int, settings: Settings, counted: Sequence[int] = ()
 ) -> float | FitLimits:
     """Most fit losses that correspond to what calibration could still certify; < 0 if nothing.
 
@@ -46,29 +40,15 @@ def fit_limit(
     counted : sequence of int
         Calibration questions that each guarantee is of; of all of them by default.
     """
-    # Sequences of fewer thresholds would share less; one limit has to do for all candidates.
-    delta = settings.test_delta(MOST_THRESHOLDS)
     if not settings.is_plain:
         sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
-        return FitLimits(
-            tuple(
-                most_of(each, n, delta)
-                if groups is None
-                else np.array([groups.limit(n, each.alpha, delta) * n])
-                for each, n in zip(settings.guarantees, sizes, strict=True)
-            ),
-            tuple(map(float, sizes)),
+        most = (
+            most_of(each, n, settings.delta)
+            for each, n in zip(settings.guarantees, sizes, strict=True)
         )
-    if groups is not None:
-        return groups.limit(n_calibration, settings.alpha, delta) * n_fit
-    n = _denominator(n_calibration, settings, full_accuracy)
-    most = max_losses(n, settings.alpha, delta, settings.bound)
-    return -1.0 if most < 0 else most / n_calibration * n_fit
-
-
-def _denominator(n_calibration: int, settings: Settings, full_accuracy: float) -> int:
-    """Questions that the bound will count: all, or (expected) the full-correct ones."""
-    return round(n_calibration * full_accuracy) if settings.conditional else n_calibration
+        return FitLimits(tuple(most), tuple(map(float, sizes)))
+    allowed = max_losses(n_calibration, settings.alpha, settings.delta)
+    return -1.0 if allowed < 0 else allowed / n_calibration * n_fit
 
 
 def certification_probability(
@@ -76,32 +56,21 @@ def certification_probability(
     sequence: ThresholdSequence,
     n_calibration: int,
     settings: Settings,
-    groups: GroupTest | None = None,
     counted: Sequence[int] = (),
 ) -> float:
     """Probability that calibration certifies some saving by a sequence, at its fit risk."""
     risk = first_useful_risk(fit, sequence)
     if risk is None:
         return 0.0
-    if not settings.is_plain:
-        delta = settings.test_delta(sequence.thresholds.size)
-        sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
-        return min(
-            pass_probability(each, n, delta, shares)
-            if groups is None
-            else groups.power(n, each.alpha, delta, min(shares.lost, 1.0))
-            for each, n, shares in zip(
-                settings.guarantees, sizes, useful_shares(fit, sequence), strict=True
-            )
+    if settings.is_plain:
+        return power(n_calibration, settings.alpha, settings.delta, min(risk, 1.0))
+    sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
+    return min(
+        pass_probability(each, n, settings.delta, shares)
+        for each, n, shares in zip(
+            settings.guarantees, sizes, useful_shares(fit, sequence), strict=True
         )
-    if groups is not None:
-        delta = settings.test_delta(sequence.thresholds.size)
-        return groups.power(n_calibration, settings.alpha, delta, min(risk, 1.0))
-    full_accuracy = float(fit.table.full_correct.mean())
-    n = _denominator(n_calibration, settings, full_accuracy)
-    risk = risk / full_accuracy if settings.conditional else risk
-    delta = settings.test_delta(sequence.thresholds.size)
-    return power(n, settings.alpha, delta, min(risk, 1.0), settings.bound)
+    )
 
 
 def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None:
@@ -120,23 +89,17 @@ def useful_shares(fit: FitData, sequence: ThresholdSequence) -> tuple[Shares, ..
 
 
 def counted_labels(
-    settings: Settings,
-    groups: GroupTest | None,
-    delta: float,
-    expected_risk: float,
-    shares: Sequence[Shares] = (),
+    settings: Settings, delta: float, expected_risk: float, shares: Sequence[Shares] = ()
 ) -> int | None:
     """Questions that the bound must count to pass four times in five; None for no number."""
-    if not settings.is_plain and groups is None:
-        if not expected_risk:
-            return max(fewest(each, delta) for each in settings.guarantees)
-        expected = shares or (Shares(expected_risk),) * len(settings.guarantees)
-        needed = [
-            labels_for(each, delta, share)
-            for each, share in zip(settings.guarantees, expected, strict=True)
-        ]
-        known = [n for n in needed if n is not None]
-        return max(known) if len(known) == len(needed) else None
-    if groups is not None:
-        return groups.labels_needed(settings.alpha, delta, expected_risk=expected_risk)
-    return labels_needed(settings.alpha, delta, expected_risk=expected_risk, bound=settings.bound)
+    if settings.is_plain:
+        return labels_needed(settings.alpha, delta, expected_risk=expected_risk)
+    if not expected_risk:
+        return max(fewest(each, delta) for each in settings.guarantees)
+    expected = shares or (Shares(expected_risk),) * len(settings.guarantees)
+    needed = [
+        labels_for(each, delta, share)
+        for each, share in zip(settings.guarantees, expected, strict=True)
+    ]
+    known = [n for n in needed if n is not None]
+    return max(known) if len(known) == len(needed) else None

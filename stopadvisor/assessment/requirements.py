@@ -6,7 +6,6 @@ Where the values come from, the command line or an assessment, is for `assessmen
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.errors import CalibrationError
@@ -21,12 +20,9 @@ from stopadvisor.rules.costs import (
 )
 from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
-from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity, share_of
 
-__all__ = ["GROUP_CLAIMS", "GroupClaim", "Settings"]
+__all__ = ["Settings"]
 
-GroupClaim = Literal["questions", "groups"]
-GROUP_CLAIMS: tuple[GroupClaim, ...] = ("questions", "groups")
 _DEFAULT_FAMILIES = ("learned", "learned-keeps", "learned-boosted", *STOP_SCALARS, FIXED_BUDGET)
 
 
@@ -39,18 +35,10 @@ class Settings:
     serving: Serving = "kv-fork"
     weights: Weights = PAPER_WEIGHTS
     cache_block: int = DEFAULT_CACHE_BLOCK
-    bound: Bound = "exact"
-    multiplicity: Multiplicity = "fixed-sequence"
+    """Tokens in a block of the prefix cache: the measured server's, where it says."""
     families: tuple[str, ...] = _DEFAULT_FAMILIES
-    conditional: bool = False
-    """Certify the loss share among full-correct questions instead of among all."""
     allow_truncated: bool = False
     seed: int = 0
-    group_claim: GroupClaim = "questions"
-    """What a certificate counts where groups hold several questions: all of them, by betting on
-    whole groups, or one of each group."""
-    group_cap: int | None = None
-    """Most questions that a group can hold; None for as many as the largest on fit."""
     loss: LossName = "lost"
     """What `alpha` limits."""
     also: tuple[Guarantee, ...] = ()
@@ -60,18 +48,8 @@ class Settings:
         for name in ("alpha", "delta"):
             if not 0 < getattr(self, name) < 1:
                 raise CalibrationError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
-        for name, allowed in (
-            ("serving", REGIMES),
-            ("bound", BOUNDS),
-            ("multiplicity", MULTIPLICITIES),
-            ("group_claim", GROUP_CLAIMS),
-        ):
-            if getattr(self, name) not in allowed:
-                raise CalibrationError(
-                    f"{name} must be one of {allowed}, got {getattr(self, name)!r}"
-                )
-        if self.group_cap is not None and self.group_cap < 1:
-            raise CalibrationError(f"group_cap must be at least 1, got {self.group_cap!r}")
+        if self.serving not in REGIMES:
+            raise CalibrationError(f"serving must be one of {REGIMES}, got {self.serving!r}")
         known = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
         unknown = [f for f in self.families if f not in known]
         if unknown or not self.families:
@@ -81,18 +59,6 @@ class Settings:
         if len({*asked}) < len(asked):
             said = ", ".join(map(str, self.guarantees))
             raise CalibrationError(f"each loss takes one limit, got {said}")
-        if self.conditional and asked != [("lost", None)]:
-            raise CalibrationError(
-                "--conditional counts lost questions among those that full thinking gets right, "
-                f"and takes no other loss, got {', '.join(map(str, self.guarantees))}"
-            )
-
-        if self.bound != "exact" and not self.is_plain:
-            said = ", ".join(map(str, self.guarantees))
-            raise CalibrationError(
-                f"--bound {self.bound} is for one limit on lost or differs, got {said}: leave it "
-                "out, and every loss has its exact test"
-            )
 
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:
@@ -139,13 +105,9 @@ class Settings:
     @property
     def limits_accuracy(self) -> bool:
         """Whether `alpha` means little where it is not far below the full-thinking accuracy."""
-        return self.counted.needs_gold and not self.conditional
+        return self.counted.needs_gold
 
     @property
     def reads_answers(self) -> bool:
         """Whether normal forms of replies decide anything, and not their grades alone."""
         return any(each.counted.reads_answers for each in self.guarantees)
-
-    def test_delta(self, n_thresholds: int) -> float:
-        """Error probability of one test in a sequence of so many thresholds."""
-        return share_of(self.delta, n_thresholds, self.multiplicity)

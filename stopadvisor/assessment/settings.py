@@ -27,13 +27,8 @@ class SettingsOverrides:
     alpha: float | None = None
     delta: float | None = None
     serving: str | None = None
-    cache_block: int | None = None
     weights: Weights | None = None
-    bound: str | None = None
-    multiplicity: str | None = None
     families: tuple[str, ...] | None = None
-    group_claim: str | None = None
-    group_cap: int | None = None
     loss: LossName | None = None
     also: tuple[Guarantee, ...] | None = None
 
@@ -72,6 +67,10 @@ class SettingsOverrides:
         return Settings(**values, **more)
 
 
+_ONLY = (("bound", "exact"), ("multiplicity", "fixed-sequence"), ("group_claim", "groups"))
+"""Settings of 0.1.0 that can have no other value any more."""
+
+
 def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {
         "alpha": document["alpha"],
@@ -79,7 +78,9 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
         "serving": document["recommendation"]["serving"],
     }
     if document["protocol"] == "deploy":
-        settings = dict(document["settings"])
+        settings = {k: v for k, v in document["settings"].items() if (k, v) not in _ONLY}
+        if gone := settings.keys() - {f.name for f in fields(Settings)}:
+            raise KeyError(*sorted(gone))
         settings["weights"] = Weights(**settings["weights"])
         settings["families"] = tuple(settings["families"])
         settings["also"] = tuple(Guarantee(**limit) for limit in settings.get("also", ()))
@@ -107,8 +108,7 @@ def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
     return (
         f"full thinking gets {accuracy:.1%} of the questions right ({basis}), and alpha = "
         f"{alpha:g} of all questions is {lost}, more than {LARGE_ALPHA:.0%}: take an alpha up to "
-        f"{most}, or say --conditional, which makes alpha a share of the right answers, or pass "
-        "--allow-large-alpha"
+        f"{most}, limit the fall of accuracy (--loss drop), or pass --allow-large-alpha"
     )
 
 

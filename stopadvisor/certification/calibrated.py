@@ -122,8 +122,6 @@ class CalibratedRun:
     """All limits asked for in words, where they are not one on lost answers."""
     delta: float
     """Error probability of this look."""
-    conditional: bool
-    """Whether alpha is a share of the questions that full thinking gets right."""
     confidence: float | None
     """Of a certificate of this look; null where none was taken, as the next."""
     look: LookEntry | None
@@ -244,7 +242,6 @@ def calibrated(
         loss=None if settings.loss == LOST.name else settings.loss,
         asked=None if settings.is_lost else asked(settings.guarantees),
         delta=settings.delta if look is None else look.delta,
-        conditional=settings.conditional,
         confidence=None if look is None else look.confidence,
         look=None
         if look is None

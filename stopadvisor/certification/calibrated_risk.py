@@ -11,41 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.calibration import bound_rows
 from stopadvisor.certification.labelling import first_asked, graded_by_labels
 from stopadvisor.certification.looks import questions_of
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.errors import PolicyError
-from stopadvisor.probes.grouping import calibration_rows, group_numbers, question_rows
+from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.losses import LOST, Loss, loss_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bounds import Tested, max_losses, upper_limit
-from stopadvisor.stats.group_betting import group_upper_limit
-from stopadvisor.stats.group_test import GroupTest
+from stopadvisor.stats.bounds import max_losses, upper_limit
 
-__all__ = ["CalibratedRisk", "GroupLosses", "calibrated_risk"]
-
-
-@dataclass(frozen=True)
-class GroupLosses:
-    """What each group lost, where bets on whole groups are the test."""
-
-    losses: IntArray  # (n_groups, n_thresholds)
-    sizes: IntArray  # (n_groups,)
-    cap: int
-    """Most questions that a group can hold."""
-
-    def limit(self, alpha: float, delta: float) -> float:
-        """About the largest share lost that passes; below 0 where none does."""
-        lost = self.losses[self.losses > 0]
-        together = float(lost.mean()) if lost.size else 1.0
-        test = GroupTest(self.cap, float(self.sizes.mean()), together)
-        return test.limit(int(self.sizes.sum()), alpha, delta)
+__all__ = ["CalibratedRisk", "calibrated_risk"]
 
 
 @dataclass(frozen=True)
@@ -56,15 +36,11 @@ class CalibratedRisk:
     order: FloatArray  # (n_thresholds,) linear scale, as tested
     losses: FloatArray  # (n_thresholds,)
     n: int
-    conditional: bool
-    """Whether `n` counts only what full thinking gets right."""
     alpha: float
     delta: float
     """Of this sequence."""
-    bound: Tested
     exported: int | None
     """Index of the exported threshold; None where nothing was certified."""
-    groups: GroupLosses | None = None
     loss: Loss = LOST
 
     @property
@@ -76,15 +52,11 @@ class CalibratedRisk:
     def limit(self) -> float:
         """Share lost up to which the test passes; negative where none does.
 
-        Bets pass or fail by how losses lie in groups: of them it is an approximation.  A drop has
-        none, because what passes depends on how many are gained.
+        A drop has none, because what passes depends on how many are gained.
         """
         if not self.loss.is_binary:
             return -1.0
-        if self.groups is not None:
-            return self.groups.limit(self.alpha, self.delta)
-        assert self.bound != "betting"
-        return max_losses(self.n, self.alpha, self.delta, self.bound) / self.n
+        return max_losses(self.n, self.alpha, self.delta) / self.n
 
     def sequence_in(self, choice: Choice) -> ThresholdSequence | None:
         """The rule on fit questions that was calibrated; None where it was fitted elsewhere."""
@@ -97,25 +69,13 @@ class CalibratedRisk:
     def risk_on_fit(self, choice: Choice) -> FloatArray | None:
         """What a fit question counts, out of fold; None where the rule was fitted elsewhere."""
         same = self.sequence_in(choice)
-        counted = choice.n_fit * (choice.full_accuracy if self.conditional else 1)
-        return None if same is None else same.losses / counted
+        return None if same is None else same.losses / choice.n_fit
 
     def upper_limits(self) -> FloatArray | None:
         """Upper limit of each risk by itself, shape (n_thresholds,); None for a drop."""
         if not self.loss.is_binary:
             return None
-        groups = self.groups
-        if groups is not None:
-            by_threshold = groups.losses.T
-            return np.array(
-                [
-                    group_upper_limit(lost, groups.sizes, delta=self.delta, most=groups.cap)
-                    for lost in by_threshold
-                ]
-            )
-        assert self.bound != "betting"
-        limits = [upper_limit(int(k), self.n, self.delta, self.bound) for k in self.losses]
-        return np.array(limits)
+        return np.array([upper_limit(int(k), self.n, self.delta) for k in self.losses])
 
 
 def calibrated_risk(
@@ -158,18 +118,13 @@ def _risk_on(
     policy: Mapping[str, Any],
 ) -> CalibratedRisk | None:
     certificate = document["certificate"]
-    settings = choice.settings
+    table = table.take(calibration_rows(table))
     if certificate is not None:
-        cap = certificate.get("group_cap")
-        table = table.take(calibration_rows(table) if cap is None else question_rows(table))
         scorer = scorer_of(policy, table, along_order=True)
         order = np.array(policy["order"])
         exported = int(np.flatnonzero(order == policy["decision_threshold"])[0])
-        delta, bound = certificate["chain_delta"], certificate["bound"]
-        conditional = certificate["conditional"]
+        delta = certificate["chain_delta"]
     else:
-        cap = None if choice.groups is None else choice.groups.most
-        table = table.take(bound_rows(table, settings))
         tested = document["tested"][0]["family"]
         sequences = [c for c in choice.sequences if c.scorer.family == tested]
         if not sequences:
@@ -177,26 +132,12 @@ def _risk_on(
         scorer, order, exported = sequences[0].scorer, sequences[0].thresholds, None
         # Looks that were planned share their delta.
         delta = document["delta"] / (document["look"]["planned"] or 1)
-        bound = settings.bound if cap is None else "betting"
-        conditional = document.get("conditional", settings.conditional)
     counted = loss_of(document if certificate is None else certificate)
     if counted.needs_gold and table.graded_by == "agreement":
         table, _ = graded_by_labels(source, table)
         if certificate is not None:
             table = first_asked(source, table, certificate["n"])
-    n = int(table.full_correct.sum()) if conditional else table.n_questions
-    if n == 0:
-        return None
     view = scorer.view(table)
     curve, lost = scorer.curve(view, order), scorer.losses(view, counted)
-    groups = None
-    if cap is not None:
-        numbers = group_numbers(table)
-        sizes = np.bincount(numbers)
-        held = curve.totals(lost, numbers, sizes.size).round().astype(np.int64)
-        groups = GroupLosses(held, sizes, cap)
-    losses = curve.totals(lost)[0].round()
-    alpha = document["alpha"]
-    return CalibratedRisk(
-        scorer, order, losses, n, conditional, alpha, delta, bound, exported, groups, counted
-    )
+    losses, alpha = curve.totals(lost)[0].round(), document["alpha"]
+    return CalibratedRisk(scorer, order, losses, table.n_questions, alpha, delta, exported, counted)

@@ -7,7 +7,6 @@ with `choose`, which is what makes the certificate true of the exported rule.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,38 +14,26 @@ import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, rank_of
-from stopadvisor.assessment.grouped import require_whole_groups
 from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, useful_shares
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.errors import CalibrationError, ProbeError
-from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
+from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import (
-    Certified,
-    NotCertified,
-    StopCurve,
-    certify,
-    max_losses,
-    share_of,
-)
-from stopadvisor.stats.group_test import GroupTest, certify_groups
+from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, certify, max_losses
 
 __all__ = [
     "Calibration",
     "ExportedRule",
-    "bound_rows",
     "calibrate",
-    "check_groups",
     "check_questions",
     "entering_rows",
     "recalibrate",
     "require_gold",
-    "transfer_test",
 ]
 
 _MOST_TRUNCATED = 0.10
@@ -55,8 +42,6 @@ _NO_SAVING = (
     "every threshold that could be certified costs more than full thinking: its probes eat the "
     "saving"
 )
-_OF_RIGHT = " that full thinking gets right"
-"""What a conditional risk counts, in words."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +72,7 @@ class Calibration:
     """Calibration questions that entered the bound."""
     advised_family: str | None
     n_counted: int
-    """Questions that the bound counts: those that entered, or the full-correct ones of them."""
+    """Questions that the bound counts."""
     labelled: int | None = None
     """Of those that entered, how many have gold; None where all have."""
 
@@ -114,7 +99,6 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
         raise CalibrationError(
             f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
         )
-    check_groups(calibration_table, choice.settings, choice.groups)
     rows = entering_rows(calibration_table, choice.settings)
     for sequence in choice.sequences:
         try:
@@ -139,33 +123,9 @@ def require_gold(settings: Settings, table: ProbeTable) -> None:
             )
 
 
-def bound_rows(table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that the bound would count: every question, or one of each group."""
-    return calibration_rows(table) if settings.group_claim == "groups" else question_rows(table)
-
-
-def check_groups(calibration_table: ProbeTable, settings: Settings, test: GroupTest | None) -> None:
-    """Say whether every calibration group is as small as was settled beforehand.
-
-    Parameters
-    ----------
-    test : GroupTest, optional
-        None where every group is to be one question.
-    """
-    largest = int(group_sizes(calibration_table).max(initial=1))
-    most = 1 if test is None else test.most
-    if settings.group_claim == "groups" or largest <= most:
-        return
-    raise CalibrationError(
-        f"a calibration group holds {largest} questions, and at most {most} were to be expected: "
-        "declare with --group-cap how many a group of your traffic can hold, or say --group-claim "
-        "groups, which counts one question of each"
-    )
-
-
 def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that enter the bound, if there are any and few are cut off."""
-    rows = bound_rows(calibration_table, settings)
+    """Rows that enter the bound, one of each group, if there are any and few are cut off."""
+    rows = calibration_rows(calibration_table)
     if not rows.size:
         raise CalibrationError("no calibration questions: nothing can be certified")
     truncated = float(calibration_table.truncated[rows].mean())
@@ -195,7 +155,7 @@ def calibrate(
     """
     require_calibration(calibration_table)
     table = _entering(calibration_table, check_questions(choice, calibration_table))
-    counted = _counted(table, choice.settings)
+    counted = table.n_questions
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
@@ -256,16 +216,15 @@ def recalibrate(
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
     require_calibration(calibration_table)
-    groups = transfer_test(calibration_table, settings)
     table = _entering(calibration_table, entering_rows(calibration_table, settings))
     view = scorer.view(table)
     curve = scorer.curve(view, order)
     costs = scorer.costs(view, settings.costing)
     saves = curve.totals(costs)[0] < settings.costing.full(table).sum()
     expected = _first_risk(curve, scorer, view, saves, settings)
-    result = _certify_losses(curve, scorer, view, settings, groups, settings.delta, expected)
+    result = _certify_losses(curve, scorer, view, settings, settings.delta, expected)
     tested = ((scorer.family, result),)
-    counted = _counted(table, settings)
+    counted = table.n_questions
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
     if settings.limits_accuracy and settings.alpha >= accuracy:
@@ -288,35 +247,15 @@ def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestio
     return table if rows.size == table.n_questions else table.take(rows)
 
 
-def transfer_test(calibration_table: ProbeTable, settings: Settings) -> GroupTest | None:
-    """How groups of several questions are tested where nothing is fitted; looks at no outcome."""
-    if settings.group_claim == "groups":
-        return None
-    test = None
-    if settings.group_cap is not None and settings.group_cap > 1:
-        sizes = group_sizes(calibration_table)
-        mean = float(sizes.mean()) if sizes.size else 1.0
-        test = GroupTest(settings.group_cap, min(mean, float(settings.group_cap)))
-    check_groups(calibration_table, settings, test)
-    if test is not None:
-        require_whole_groups(settings, test.most)
-    return test
-
-
-def _counted(table: GradedTable, settings: Settings) -> int:
-    return int(table.full_correct.sum()) if settings.conditional else table.n_questions
-
-
 def _first_risk(
     curve: StopCurve, scorer: Scorer, table: GradedTable, saves: BoolArray, settings: Settings
 ) -> float | None:
     """Share lost at the most careful threshold that saves anything; sizes advice, no claim."""
-    n = _counted(table, settings)
     useful = np.flatnonzero(saves)
-    if not useful.size or n == 0:
+    if not useful.size or not table.n_questions:
         return None
     losses = curve.totals(scorer.losses(table, settings.counted))[0, useful[0]]
-    return min(max(float(losses), 0.0) / n, 0.999)
+    return min(max(float(losses), 0.0) / table.n_questions, 0.999)
 
 
 def _certify_losses(
@@ -324,7 +263,6 @@ def _certify_losses(
     scorer: Scorer,
     table: GradedTable,
     settings: Settings,
-    groups: GroupTest | None,
     delta: float,
     expected_risk: float | None,
     shares: Sequence[Shares] = (),
@@ -335,33 +273,13 @@ def _certify_losses(
         # loss fit questions show there.
         labels = None
         if expected_risk is not None:
-            labels = counted_labels(settings, groups, delta, expected_risk, shares)
+            labels = counted_labels(settings, delta, expected_risk, shares)
         return certify_all(
-            counts_of(curve, scorer, table, settings, groups),
+            counts_of(curve, scorer, table, settings),
             delta=delta,
-            multiplicity=settings.multiplicity,
-            groups=groups,
             labels=labels,
             assumed_risk=expected_risk,
         )
-    if groups is not None:
-        numbers = group_numbers(table)
-        sizes = np.bincount(numbers)
-        each = scorer.losses(table, settings.counted)
-        lost = curve.totals(each, numbers, sizes.size).round().astype(np.int64)
-        result = certify_groups(
-            lost,
-            sizes,
-            test=groups,
-            alpha=settings.alpha,
-            delta=delta,
-            multiplicity=settings.multiplicity,
-            expected_risk=expected_risk,
-        )
-        return _without_labels(result) if expected_risk is None else result
-    n = _counted(table, settings)
-    if n == 0:
-        return NotCertified("no calibration question is right with full thinking", None)
     of_stops = scorer.losses(table, settings.counted)
     if counts is None:
         losses = curve.totals(of_stops)[0].round().astype(np.int64)
@@ -369,21 +287,12 @@ def _certify_losses(
         losses = (curve.each(of_stops > 0) & counts).sum(axis=0)
     result = certify(
         losses,
-        n if counts is None else counts.sum(axis=0),
+        table.n_questions if counts is None else counts.sum(axis=0),
         alpha=settings.alpha,
         delta=delta,
-        bound=settings.bound,
-        multiplicity=settings.multiplicity,
         expected_risk=expected_risk,
-        counted=f"calibration questions{_OF_RIGHT if settings.conditional else ''}",
     )
-    if expected_risk is None:
-        return _without_labels(result)
-    if settings.conditional and isinstance(result, NotCertified) and result.labels_needed:
-        # The bound counts full-correct questions, a deployer labels all of them.
-        all_labels = math.ceil(result.labels_needed * table.n_questions / n)
-        result = replace(result, labels_needed=all_labels)
-    return result
+    return _without_labels(result) if expected_risk is None else result
 
 
 def _without_labels(result: Certified | NotCertified) -> Certified | NotCertified:
@@ -407,21 +316,16 @@ def _certify_sequence(
     expected = first_useful_risk(choice.fit, sequence)
     if expected is not None:
         # Labels are counted for what has been seen by now, calibration included: advice, no claim.
-        if settings.conditional:
-            expected /= choice.full_accuracy
         saves = sequence.costs < choice.fit.full_cost.sum()
         seen = _first_risk(curve, sequence.scorer, view, saves, settings)
         expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
     shares = () if settings.is_plain else useful_shares(choice.fit, sequence)
     result = _certify_losses(
-        curve, sequence.scorer, view, settings, choice.groups, delta, expected, shares, counts
+        curve, sequence.scorer, view, settings, delta, expected, shares, counts
     )
     if isinstance(result, NotCertified) or expected is None:
         return result, None
-    share = share_of(delta, sequence.thresholds.size, settings.multiplicity)
-    wanted = counted_labels(settings, choice.groups, share, expected, shares)
-    if wanted is not None and settings.conditional:
-        wanted = math.ceil(wanted / choice.full_accuracy)
+    wanted = counted_labels(settings, delta, expected, shares)
     return result, NotCertified(_NO_SAVING, wanted, expected)
 
 

@@ -18,7 +18,6 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
 from stopadvisor.certification.calibration import (
     Calibration,
-    bound_rows,
     calibrate,
     check_questions,
     require_gold,
@@ -46,6 +45,7 @@ from stopadvisor.certification.refusals import advised_against, refused_beforeha
 from stopadvisor.certification.several import check_categories
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
+from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.runs.access import unsealed_rows
 from stopadvisor.runs.look_log import Look, record_result, timestamp
@@ -60,7 +60,6 @@ class CertifyRequest:
     """What to certify; what is left open comes from the run's assessment."""
 
     overrides: SettingsOverrides = field(default_factory=SettingsOverrides)
-    conditional: bool = False
     allow_truncated: bool = False
     looks: int | None = None
     """Looks planned at these questions, which share delta; None for as many as before."""
@@ -79,7 +78,6 @@ class CertifyRequest:
         return self.overrides.settings(
             read_assessment(source.folder),
             graded_by=source.graded_by,
-            conditional=self.conditional,
             allow_truncated=self.allow_truncated,
         )
 
@@ -233,7 +231,7 @@ def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
     source, choice = plan.assessment.source, plan.assessment.choice
     nothing = unsealed_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
     advised = choice.advised.scorer.family if choice.advised else None
-    n = int(bound_rows(plan.look.questions, choice.settings).size)
+    n = int(calibration_rows(plan.look.questions).size)
     return Calibration(None, refusal, (), nothing, advised, n)
 
 
@@ -269,18 +267,13 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
     table = view.part("calibration")
     if not partial:
         require_gold(settings, table)
-    check_categories(table.take(bound_rows(table, settings)), settings)
+    check_categories(table.take(calibration_rows(table)), settings)
     look = plan_look(view, table, asked, delta=settings.delta, looks=request.looks)
     settings = replace(settings, delta=look.test_delta)
     assessment = assess(view, to_choose_by(settings) if partial else settings)
     if partial:
         choice = replace(assessment.choice, settings=settings)
         assessment = replace(assessment, alpha=settings.alpha, choice=choice)
-        if choice.groups is not None:
-            raise CalibrationError(
-                "groups of several questions take gold for every calibration question: say "
-                "--group-claim groups, which counts one of each"
-            )
     check_questions(assessment.choice, table)
     return Plan(assessment, look, partial, labels)
 

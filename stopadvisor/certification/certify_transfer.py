@@ -12,12 +12,7 @@ from typing import Any
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
-from stopadvisor.certification.calibration import (
-    Calibration,
-    entering_rows,
-    require_gold,
-    transfer_test,
-)
+from stopadvisor.certification.calibration import Calibration, entering_rows, require_gold
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.looks import (
     TakenLook,
@@ -89,7 +84,6 @@ def certify_transfer(
     settings = replace(asked, delta=plan.test_delta)
     check_budgets(policy, file, view)
     check_transfer(policy.content, view)
-    transfer_test(table, settings)
     entering_rows(table, settings)
     taken = take(plan)
     calibration = calibrate_transfer(policy.content, view, taken.questions, settings)
@@ -112,7 +106,7 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
         settings,
         serving=own.serving,
         weights=overrides.weights or own.weights,
-        cache_block=overrides.cache_block or own.cache_block,
+        cache_block=own.cache_block,
     )
 
 

@@ -61,18 +61,13 @@ def _name(family: str | None) -> str:
 
 
 def _differs(assessment: FitAssessment, assessed: Mapping[str, Any]) -> str:
-    """Settings of the costs and of the test that are not those of the assessment."""
+    """Settings that are not those of the assessment."""
     settings, read = assessment.choice.settings, assessed.get("settings", {})
-    names = [name for name in ("serving", "bound", "multiplicity") if name in read]
-    found = [
-        f"{name} {getattr(settings, name)}"
-        for name in names
-        if read[name] != getattr(settings, name)
-    ]
+    found = []
+    if read.get("serving", settings.serving) != settings.serving:
+        found.append(f"serving {settings.serving}")
     if "families" in read and tuple(read["families"]) != settings.families:
         found.append("other families")
-    if settings.conditional:
-        found.append("a promise about right answers alone (--conditional)")
     return " and ".join(found)
 
 

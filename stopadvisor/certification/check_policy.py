@@ -52,8 +52,7 @@ class CheckRequest:
     serving: Serving | None = None
     """None: the policy's own."""
     weights: Weights | None = None
-    """None: as in the policy's own expectation; so `cache_block`."""
-    cache_block: int | None = None
+    """None: as in the policy's own expectation."""
     transfer: bool = False
     """Probes of another model, template or engine are allowed."""
     test_only: bool = False
@@ -84,8 +83,6 @@ class CheckedPolicy:
     """Error probability of each limit."""
     check: PolicyCheck
     """Its place among the policies held against these questions."""
-    conditional: bool
-    """Whether alpha is a share of the questions that full thinking gets right."""
     n_left_out: int
     """Traces left out."""
     n_met_before: int
@@ -140,8 +137,6 @@ class CheckedPolicy:
     """Features against the calibration questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
-    groups: int | None = None
-    """Only where bets on groups certified the policy: groups they came in."""
     loss: Literal["differs", "drop"] | None = None
     """What was counted, and is held against alpha; without it lost answers.  Without gold replies
     that differ stand for lost ones, and for a drop."""
@@ -197,7 +192,6 @@ def check_policy(
         questions,
         serving=request.serving,
         weights=request.weights,
-        cache_block=request.cache_block,
         delta=check.share_of(content["certificate"]["delta"]),
         rng=np.random.default_rng(source.seed),
     )
@@ -240,7 +234,6 @@ def check_policy(
         alpha=result.alpha,
         delta=result.delta,
         check=check,
-        conditional=result.conditional,
         n_left_out=fresh.n_seen + fresh.n_repeated,
         n_met_before=fresh.n_seen,
         n_repeated=fresh.n_repeated,
@@ -267,7 +260,6 @@ def check_policy(
         categories=result.categories,
         drift=result.drift,
         remarks=tuple(remarks),
-        groups=result.groups,
         loss=None if result.counted == "lost" else result.counted,
         gained=result.gained,
         limits=result.limits or None,

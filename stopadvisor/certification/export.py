@@ -15,7 +15,6 @@ import numpy as np
 
 from stopadvisor._version import __version__
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
-from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.certification.expectation import Expectation, expectation
@@ -24,10 +23,10 @@ from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
+from stopadvisor.probes.grouping import calibration_rows, group_sizes
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.plan import ProbePlan, cue_text
-from stopadvisor.probes.table import GradedBy, ProbeTable
+from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.rules.costs import Serving
@@ -41,7 +40,6 @@ from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.look_log import Look, timestamp
 from stopadvisor.runs.manifest import engine_of, recorded_sampling, versions_of
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.group_betting import group_interval
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS
 
@@ -84,15 +82,13 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
 
     Notes
     -----
-    What counts is what counted in calibration.  Of single questions the intervals are exact; of
-    whole groups they are bets, on either side, because questions of one group are not independent.
+    What counts is what counted in calibration, one question of each group.
     """
     table = open_test(source)
     if table.n_questions == 0:
         return None
     settings, scorer = choice.settings, rule.scorer
-    cap = rule.certificate.group_cap
-    table = table.take(_counted_rows(rule, table))
+    table = table.take(calibration_rows(table))
     loss = settings.counted_on(table.graded_by)
     outcome = measure_rule(
         scorer,
@@ -102,30 +98,11 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
         loss=loss,
         rng=np.random.default_rng(source.seed),
     )
-    if cap is None:
-        return HeldOut(
-            outcome,
-            exact_interval(outcome.losses, outcome.n),
-            exact_interval(outcome.correct, outcome.n),
-        )
-    view = scorer.view(table)
-    stops = scorer.stops(view, rule.threshold)[:, None]
-    lost = np.take_along_axis(scorer.losses(view, loss), stops, axis=1)[:, 0]
-    correct = np.column_stack([view.correct_online, view.full_correct])
-    wrong = ~np.take_along_axis(correct, stops, axis=1)[:, 0].astype(bool)
-    groups = group_numbers(table)
-    sizes = np.bincount(groups)
-    most = max(cap, int(sizes.max()))  # nothing is refused here: a larger group widens them
-    risk, (low, high) = (
-        group_interval(np.bincount(groups, hits), sizes, most=most) for hits in (lost, wrong)
+    return HeldOut(
+        outcome,
+        exact_interval(outcome.losses, outcome.n),
+        exact_interval(outcome.correct, outcome.n),
     )
-    return HeldOut(outcome, risk, (1 - high, 1 - low))
-
-
-def _counted_rows(rule: ExportedRule, table: ProbeTable) -> IntArray:
-    """Every question where the certificate rests on whole groups, else one of each group."""
-    in_groups = rule.certificate.group_cap is not None
-    return question_rows(table) if in_groups else calibration_rows(table)
 
 
 def _expected(
@@ -182,7 +159,7 @@ def _by_serving(
     settings, table = choice.settings, open_test(source)
     if table.n_questions == 0:
         table = calibration.entered
-    rows = table.take(_counted_rows(rule, table))
+    rows = table.take(calibration_rows(table))
     names = dict.fromkeys((settings.serving, *_STACKS))
     return {
         serving: measure_rule(
@@ -252,13 +229,12 @@ def policy_content(
     assert look is not None  # what was certified took one
     certificate = rule.certificate
     confidence = look.confidence
-    conditional = choice.settings.conditional
     fields["certificate"] = {
         "alpha": alpha,
         "delta": look.delta,
         "confidence": confidence,
-        "bound": certificate.bound,
-        "multiplicity": certificate.multiplicity,
+        "bound": "exact",
+        "multiplicity": "fixed-sequence",
         "n": certificate.n,
         "losses": certificate.losses,
         "upper": certificate.upper,
@@ -272,9 +248,8 @@ def policy_content(
             "labels_sha256": source.labels_fingerprint(),
         },
         "chain_delta": certificate.delta,
-        "conditional": conditional,
-        # A conditional risk is a share of the full-correct questions already.
-        "alpha_over_full_accuracy": alpha if conditional else alpha / choice.full_accuracy,
+        "conditional": False,
+        "alpha_over_full_accuracy": alpha / choice.full_accuracy,
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
     }
@@ -287,10 +262,7 @@ def policy_content(
         fields["certificate"]["gained"] = certificate.gained
     if certificate.guarantees:
         fields["certificate"]["guarantees"] = [asdict(each) for each in certificate.guarantees]
-    if certificate.groups is not None:
-        counted = {"groups": certificate.groups, "group_cap": certificate.group_cap}
-        fields["certificate"] |= counted
-    elif choice.settings.group_claim == "groups" and group_sizes(table).max() > 1:
+    if group_sizes(table).max() > 1:
         fields["certificate"]["group_claim"] = "groups"
     if "grader_sha256" in grading:
         function = {"name": grading["grader"], "sha256": grading["grader_sha256"]}

@@ -9,18 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.limits import Shares, counted_rows
-from stopadvisor.certification.verdicts import Evidence, Verdict, of_drop, of_groups, of_questions
+from stopadvisor.certification.verdicts import Evidence, Verdict, of_drop, of_questions
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.losses import Guarantee, Loss, loss_of
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.group_betting import group_interval
 
-__all__ = ["FreshGroups", "LimitVerdict", "limit_verdicts", "of_values"]
+__all__ = ["LimitVerdict", "limit_verdicts", "of_values"]
 
 
 @dataclass(frozen=True)
@@ -47,33 +44,6 @@ class LimitVerdict:
     """`confirmed`, `contradicted` (at its share of delta) or `silent`, by itself."""
 
 
-@dataclass(frozen=True)
-class FreshGroups:
-    """Fresh questions in groups, where a certificate rests on those."""
-
-    numbers: IntArray  # (n_questions,)
-    cap: int
-
-    @property
-    def sizes(self) -> IntArray:
-        """Shape (n_groups,)."""
-        return np.bincount(self.numbers)
-
-    def sums(self, values: BoolArray | IntArray | FloatArray) -> FloatArray:
-        """Of each group, shape (n_groups,)."""
-        return np.bincount(self.numbers, values).astype(np.float64)
-
-    def interval(
-        self, values: BoolArray | IntArray | FloatArray, level: float
-    ) -> tuple[float, float]:
-        """Of the mean over questions."""
-        return group_interval(self.sums(values), self.sizes, most=self.cap, level=level)
-
-    def take(self, rows: BoolArray) -> FreshGroups:
-        """Of some of the questions."""
-        return FreshGroups(np.unique(self.numbers[rows], return_inverse=True)[1], self.cap)
-
-
 def of_values(
     loss: Loss,
     values: IntArray,
@@ -92,12 +62,7 @@ def of_values(
 
 
 def limit_verdicts(
-    content: Mapping[str, Any],
-    scorer: Scorer,
-    probed: GradedTable,
-    stops: IntArray,
-    delta: float,
-    groups: FreshGroups | None,
+    content: Mapping[str, Any], scorer: Scorer, probed: GradedTable, stops: IntArray, delta: float
 ) -> tuple[LimitVerdict, ...]:
     """Each of several limits by itself."""
     several = content["certificate"].get("guarantees", ())
@@ -118,9 +83,6 @@ def limit_verdicts(
             each: Mapping[str, Any] = each,
         ) -> Evidence:
             expected = each["lost"] / each["n"]
-            if groups is not None:
-                sums, sizes, cap = groups.sums(values), groups.sizes, groups.cap
-                return of_groups(sums, sizes, cap, each["alpha"], level, expected)
             counts = {**each, "losses": each["lost"]}
             return of_values(loss, values, each["alpha"], level, expected, counts)
 

@@ -58,12 +58,8 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as a look names them; those about groups and losses only where they were given."""
+    """Settings as a look names them; those about losses only where they were given."""
     named = asdict(settings) | {"weights": settings.weights.to_dict()}
-    if settings.group_claim == "questions":
-        del named["group_claim"]
-    if settings.group_cap is None:
-        del named["group_cap"]
     if settings.loss == LOST.name:
         del named["loss"]
     if not settings.also:

@@ -45,14 +45,11 @@ def check_partial(settings: Settings) -> None:
     Raises
     ------
     CalibrationError
-        The certificate is not about lost answers among all questions alone, or is not tested along
-        a fixed sequence.
+        The certificate is not about lost answers alone.
     """
     wanted = {
-        "--conditional counts the questions that full thinking gets right": settings.conditional,
         "--loss drop counts what stopping gains": settings.loss == "drop",
         "a further limit is tested beside the first": bool(settings.also),
-        "--multiplicity finite-grid tests every threshold": settings.multiplicity == "finite-grid",
     }
     for what, is_wanted in wanted.items():
         if is_wanted:
@@ -163,7 +160,7 @@ def label_tests(
         sizes, which = np.unique(plan.counted[k], return_inverse=True)
         most = np.full(sizes.size, -1)
         if delta > 0:
-            most[:] = [max_losses(int(n), settings.alpha, delta, settings.bound) for n in sizes]
+            most[:] = [max_losses(int(n), settings.alpha, delta) for n in sizes]
         savings = 100 * (1 - sequence.costs / full)
         found.append(LabelTest(differs, np.zeros_like(differs), most[which], savings))
     return tuple(found)

@@ -6,7 +6,6 @@ that it failed, and what fit questions knew beforehand.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +14,11 @@ from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import counted_rows
 from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
-from stopadvisor.certification.calibration import Calibration, bound_rows, transfer_test
+from stopadvisor.certification.calibration import Calibration
 from stopadvisor.certification.several import Counts, certify_all
-from stopadvisor.probes.grouping import group_sizes
+from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.stats.bounds import Certified, NotCertified, certify
-from stopadvisor.stats.group_test import GroupTest, certify_groups
 
 __all__ = ["advised_against", "refused_beforehand", "without_figures"]
 
@@ -41,7 +39,6 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
     NotCertified or None
         None where a look may succeed.
     """
-    settings = choice.settings
     if choice.nothing is not None:
         return NotCertified(f"{choice.nothing}; no calibration question was opened", None)
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
@@ -53,9 +50,7 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
             return None
         found.append(best)
     least = min(found, key=lambda row: row.labels_needed or np.inf)
-    needed = _in_all(least.labels_needed, settings, choice)
-    reason = f"{least.reason}: none was opened, and no look spent"
-    return replace(least, reason=reason, labels_needed=needed)
+    return replace(least, reason=f"{least.reason}: none was opened, and no look spent")
 
 
 def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
@@ -70,7 +65,7 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
         return None
     reason = deciding_reason(advice.policy, advice.reasons).rstrip(".")
     step, _, why = reason.partition(": ")
-    needed, expected = _labels(choice.settings, choice, choice.groups)
+    needed, expected = _labels(choice.settings, choice)
     # More labels raise a chance; they make no probe cheaper, and no rule wiser.
     helps = choice.advised is None or step == "Certificate"
     return NotCertified(
@@ -84,25 +79,13 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
 def _at_best(choice: Choice, questions: ProbeTable, n_thresholds: int) -> Certified | NotCertified:
     """Outcome of a calibration in which no question is lost."""
     settings = choice.settings
-    if not settings.is_plain and choice.groups is None:
+    if not settings.is_plain:
         return _all_at_best(choice, questions, n_thresholds)
-    if choice.groups is not None:
-        sizes = group_sizes(questions)
-        return certify_groups(
-            np.zeros((sizes.size, n_thresholds), dtype=np.int64),
-            sizes,
-            test=choice.groups,
-            alpha=settings.alpha,
-            delta=settings.delta,
-            multiplicity=settings.multiplicity,
-        )
     return certify(
         np.zeros(n_thresholds, dtype=np.int64),
-        int(bound_rows(questions, settings).size),
+        int(calibration_rows(questions).size),
         alpha=settings.alpha,
         delta=settings.delta,
-        bound=settings.bound,
-        multiplicity=settings.multiplicity,
     )
 
 
@@ -111,7 +94,7 @@ def _all_at_best(
 ) -> Certified | NotCertified:
     """The same of several losses at once, and of a drop where every question is gained."""
     settings = choice.settings
-    table = questions.take(bound_rows(questions, settings))
+    table = questions.take(calibration_rows(questions))
     sizes = [counted_rows(table, each).size for each in settings.guarantees]
     none = np.zeros(n_thresholds, dtype=np.int64)
     found = certify_all(
@@ -120,9 +103,7 @@ def _all_at_best(
             for each, n in zip(settings.guarantees, sizes, strict=True)
         ],
         delta=settings.delta,
-        multiplicity=settings.multiplicity,
-        groups=None,
-        labels=counted_labels(settings, None, settings.test_delta(n_thresholds), 0.0),
+        labels=counted_labels(settings, settings.delta, 0.0),
         assumed_risk=0.0,
     )
     if isinstance(found, Certified):
@@ -131,7 +112,7 @@ def _all_at_best(
     return replace(
         found,
         reason=f"{table.n_questions} calibration questions cannot show {asked} at confidence "
-        f"{1 - settings.test_delta(n_thresholds):g}, whatever their answers are",
+        f"{1 - settings.delta:g}, whatever their answers are",
     )
 
 
@@ -139,32 +120,19 @@ def without_figures(
     calibration: Calibration, settings: Settings, choice: Choice | None = None
 ) -> Calibration:
     """A failed calibration as it may be shown, without anything that its look has opened."""
-    groups = choice.groups if choice else transfer_test(calibration.entered, settings)
-    refusal = NotCertified(_FAILED, *_labels(settings, choice, groups))
+    refusal = NotCertified(_FAILED, *_labels(settings, choice))
     tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
     return replace(
         calibration, refusal=refusal, tested=tested, n_counted=calibration.entered.n_questions
     )
 
 
-def _labels(
-    settings: Settings, choice: Choice | None, groups: GroupTest | None
-) -> tuple[int | None, float]:
+def _labels(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
     """Labels at the risk that fit questions expect, and that risk.
 
     Without such a risk the fewest that certify no loss at all.
     """
     risks = [] if choice is None else [first_useful_risk(choice.fit, s) for s in choice.sequences]
     known = [risk for risk in risks if risk is not None]
-    if choice is not None and settings.conditional:
-        known = [risk / choice.full_accuracy for risk in known]
     expected = min(min(known, default=0.0), 0.999)
-    needed = counted_labels(settings, groups, settings.delta, expected)
-    return _in_all(needed, settings, choice), expected
-
-
-def _in_all(needed: int | None, settings: Settings, choice: Choice | None) -> int | None:
-    """Labels of all questions, where the test counts those that full thinking gets right."""
-    if needed is None or choice is None or not settings.conditional:
-        return needed
-    return math.ceil(needed / choice.full_accuracy)
+    return counted_labels(settings, settings.delta, expected), expected

@@ -14,7 +14,6 @@ from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.assessment.limits import allowed, counted_rows, fewest, most_of
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.losses import Guarantee
@@ -22,15 +21,11 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import (
     Certified,
     Guaranteed,
-    Multiplicity,
     NotCertified,
     StopCurve,
     last_passed,
-    share_of,
     upper_limit,
 )
-from stopadvisor.stats.group_betting import group_passes, group_upper_limit
-from stopadvisor.stats.group_test import GroupTest
 from stopadvisor.stats.trinomial import drop_limit
 
 __all__ = ["Counts", "certify_all", "check_categories", "counts_of"]
@@ -44,29 +39,15 @@ class Counts:
     n: int
     lost: IntArray  # (n_thresholds,)
     gained: IntArray  # (n_thresholds,)
-    by_group: IntArray | None = None  # (n_groups, n_thresholds)
-    """Where whole groups are bet on."""
-    sizes: IntArray | None = None  # (n_groups,)
 
-    def passed(self, delta: float, groups: GroupTest | None) -> BoolArray:
+    def passed(self, delta: float) -> BoolArray:
         """Where the limit passes by itself, (n_thresholds,)."""
-        if groups is not None:
-            assert self.by_group is not None
-            assert self.sizes is not None
-            return group_passes(
-                self.by_group, self.sizes, alpha=self.guarantee.alpha, delta=delta, most=groups.most
-            )
         return self.lost <= allowed(most_of(self.guarantee, self.n, delta), self.gained)
 
-    def at(self, index: int, delta: float, groups: GroupTest | None) -> Guaranteed:
+    def at(self, index: int, delta: float) -> Guaranteed:
         """What was shown at one threshold."""
         lost, gained = int(self.lost[index]), int(self.gained[index])
-        if groups is not None:
-            assert self.by_group is not None
-            assert self.sizes is not None
-            column = self.by_group[:, index]
-            upper = group_upper_limit(column, self.sizes, delta=delta, most=groups.most)
-        elif self.guarantee.counted.is_binary:
+        if self.guarantee.counted.is_binary:
             upper = upper_limit(lost, self.n, delta)
         else:
             # Found by halving: never above the limit that the test has excluded.
@@ -77,14 +58,10 @@ class Counts:
 
 
 def counts_of(
-    curve: StopCurve,
-    scorer: Scorer,
-    view: GradedTable,
-    settings: Settings,
-    groups: GroupTest | None,
+    curve: StopCurve, scorer: Scorer, view: GradedTable, settings: Settings
 ) -> list[Counts]:
     """Count every guarantee along the thresholds."""
-    found = []
+    counts = []
     for guarantee in settings.guarantees:
         among = np.zeros((view.n_questions, 1), dtype=bool)
         among[counted_rows(view, guarantee)] = True
@@ -93,25 +70,12 @@ def counts_of(
             curve.totals(np.maximum(sign * values, 0))[0].round().astype(np.int64)
             for sign in (1, -1)
         )
-        n = int(among.sum())
-        if groups is None:
-            found.append(Counts(guarantee, n, lost, gained))
-            continue
-        numbers = group_numbers(view)
-        sizes = np.bincount(numbers)
-        by_group = curve.totals(values, numbers, sizes.size).round().astype(np.int64)
-        found.append(Counts(guarantee, n, lost, gained, by_group, sizes))
-    return found
+        counts.append(Counts(guarantee, int(among.sum()), lost, gained))
+    return counts
 
 
 def certify_all(
-    counts: list[Counts],
-    *,
-    delta: float,
-    multiplicity: Multiplicity,
-    groups: GroupTest | None,
-    labels: int | None,
-    assumed_risk: float | None,
+    counts: list[Counts], *, delta: float, labels: int | None, assumed_risk: float | None
 ) -> Certified | NotCertified:
     """Find the most aggressive threshold at which every limit passes.
 
@@ -120,27 +84,22 @@ def certify_all(
     labels, assumed_risk : optional
         What a refusal says that it would take, and at which share lost.
     """
-    share = share_of(delta, counts[0].lost.size, multiplicity)
-    passed = np.array([each.passed(share, groups) for each in counts])  # (n_losses, n_thresholds)
-    last = last_passed(np.logical_and.reduce(passed), multiplicity)
+    passed = np.array([each.passed(delta) for each in counts])  # (n_losses, n_thresholds)
+    last = last_passed(np.logical_and.reduce(passed))
     if last < 0:
         failed = counts[int(np.argmin(passed[:, 0]))]
-        return NotCertified(_why(failed, share), labels, assumed_risk)
-    found = tuple(each.at(last, delta, groups) for each in counts)
-    first = found[0]
+        return NotCertified(_why(failed, delta), labels, assumed_risk)
+    guaranteed = tuple(each.at(last, delta) for each in counts)
+    first = guaranteed[0]
     return Certified(
         last,
         first.alpha,
         delta,
-        "exact" if groups is None else "betting",
-        multiplicity,
         first.n,
         first.lost,
         first.upper,
-        None if groups is None or counts[0].sizes is None else counts[0].sizes.size,
-        None if groups is None else groups.most,
         first.gained if not counts[0].guarantee.counted.is_binary else None,
-        found if len(found) > 1 else (),
+        guaranteed if len(guaranteed) > 1 else (),
     )
 
 

@@ -19,13 +19,13 @@ import numpy as np
 
 from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.certification.calibration import Calibration, bound_rows, recalibrate
+from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verdicts import Verdict, verdict_on
 from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.triggers import trigger_of
-from stopadvisor.probes.grouping import calibration_rows, group_sizes, in_groups_of
+from stopadvisor.probes.grouping import calibration_rows, in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
@@ -84,8 +84,7 @@ class TransferRow:
     reason: str | None
     """Why there is no certificate on the target."""
     verdict: Verdict | None
-    """What the test questions say about a risk of alpha; for the rule without a certificate, and
-    not where groups hold several questions and the claim is about questions."""
+    """What the test questions say about a risk of alpha; for the rule without a certificate."""
     outcome: Outcome
     risk_ci95: tuple[float, float]
     """Exact, for this row alone."""
@@ -250,12 +249,11 @@ def compare(
         settings,
         labels_used=0,
         reason="its certificate is about the source's questions and model, not about these",
-        # One question of each group is compared: of questions it would say the wrong thing.
-        judged=settings.group_claim == "groups" or group_sizes(target.part("test")).max() == 1,
+        judged=True,
         seed=seed,
     )
     labels = transferred.entered.n_questions
-    n_fit = bound_rows(target.part("fit"), settings).size
+    n_fit = calibration_rows(target.part("fit")).size
     rows = [zero_shot]
     found: tuple[tuple[Protocol, Calibration, int], ...] = (
         ("target-calibrated", transferred, labels),
@@ -306,7 +304,6 @@ def _row(
         family, threshold = scorer.family, display_threshold(scorer.family, linear)
         if isinstance(scorer.schedule, GridSchedule):
             budgets = scorer.schedule.positions
-    n = outcome.full_correct if settings.conditional else outcome.n
     return TransferRow(
         protocol,
         family,
@@ -315,7 +312,7 @@ def _row(
         labels_used,
         reason is None,
         reason,
-        verdict_on(outcome.losses, n, settings.alpha, settings.delta) if judged and n else None,
+        verdict_on(outcome.losses, outcome.n, settings.alpha, settings.delta) if judged else None,
         outcome,
         exact_interval(outcome.losses, outcome.n),
     )

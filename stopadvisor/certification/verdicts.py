@@ -1,7 +1,6 @@
 """What fresh questions say about a certificate: two limits, a verdict, and what it could have been.
 
-Each limit is one-sided at delta.  Where a certificate rests on single questions both are exact
-binomial ones; for bets on whole groups they are bets as well.
+Each limit is one-sided at delta, and exact.
 """
 
 from __future__ import annotations
@@ -9,17 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import scipy
 
-from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.limits import Shares
 from stopadvisor.stats.bounds import max_losses, power, upper_limit
-from stopadvisor.stats.group_betting import group_lower_limit, group_upper_limit
-from stopadvisor.stats.group_test import GroupTest
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power
 
-__all__ = ["Evidence", "Verdict", "of_drop", "of_groups", "of_questions", "verdict_on"]
+__all__ = ["Evidence", "Verdict", "of_drop", "of_questions", "verdict_on"]
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
@@ -73,44 +68,6 @@ def of_drop(
     )
 
 
-def of_groups(
-    losses: FloatArray | IntArray,
-    sizes: IntArray,
-    most: int,
-    alpha: float,
-    delta: float,
-    expected: float,
-) -> Evidence:
-    """What independent groups of up to `most` questions say about the risk of a question.
-
-    Parameters
-    ----------
-    losses, sizes : ndarray of int, shape (n_groups,)
-        Lost questions and all questions of each group.
-    expected : float
-        Risk at which the power is given, as if groups were equally large, and lost questions lay
-        together as they do here.
-    """
-    lower = group_lower_limit(losses, sizes, delta=delta, most=most)
-    upper = group_upper_limit(losses, sizes, delta=delta, most=most)
-    verdict: Verdict = "silent"
-    if lower > alpha:
-        verdict = "contradicted"
-    elif upper < alpha:
-        verdict = "confirmed"
-    size = float(sizes.mean())
-    together = float(losses[losses > 0].mean()) if losses.any() else 1.0
-    test = GroupTest(most, size, together)
-    n = int(sizes.sum())
-    return Evidence(
-        verdict,
-        lower,
-        upper,
-        test.power(n, alpha, delta, expected),
-        _detectable_in_groups(sizes, most, together, alpha, delta),
-    )
-
-
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
     """What `losses` among `n` fresh questions say about a risk of alpha.
 
@@ -129,23 +86,3 @@ def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
     """Risk at which a contradiction has a probability of four in five."""
     first = int(scipy.stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
     return float(scipy.stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
-
-
-def _detectable_in_groups(
-    sizes: IntArray, most: int, together: float, alpha: float, delta: float
-) -> float | None:
-    """The same where lost questions lie together, so many in a group that loses any."""
-    lost = np.minimum(sizes, round(together))  # of a group that loses
-
-    def contradicts(unlucky: int) -> bool:
-        losses = np.where(np.arange(sizes.size) < unlucky, lost, 0)
-        return group_lower_limit(losses, sizes, delta=delta, most=most) > alpha
-
-    low, high = 0, int(sizes.size)
-    if not contradicts(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if contradicts(middle) else (middle, high)
-    share = float(scipy.stats.beta.ppf(_LIKELY, high, sizes.size - high + 1))
-    return float(share * lost.mean() / sizes.mean())

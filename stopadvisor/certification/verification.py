@@ -14,23 +14,12 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, IntArray
-from stopadvisor.certification.limit_verdicts import (
-    FreshGroups,
-    LimitVerdict,
-    limit_verdicts,
-    of_values,
-)
-from stopadvisor.certification.verdicts import Verdict, of_groups
+from stopadvisor.certification.limit_verdicts import LimitVerdict, limit_verdicts, of_values
+from stopadvisor.certification.verdicts import Verdict
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.schema import reads_logprobs
 from stopadvisor.policy.triggers import trigger_of
-from stopadvisor.probes.grouping import (
-    calibration_rows,
-    group_numbers,
-    group_sizes,
-    in_groups_of,
-    question_rows,
-)
+from stopadvisor.probes.grouping import calibration_rows, in_groups_of
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
 from stopadvisor.rules.boosting import BoostedModel, Tree
@@ -70,8 +59,8 @@ class CategoryRisk:
     losses: int
     """Lost ones."""
     ci95: tuple[float, float]
-    """Interval of the share lost, exact or of whole groups by bets; the intervals hold for all
-    categories at once (Bonferroni)."""
+    """Exact interval of the share lost; the intervals hold for all categories at once
+    (Bonferroni)."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +68,7 @@ class Fresh:
     """Which traces of a table may speak about a policy."""
 
     rows: IntArray
-    """One trace per question, of questions that did not make the policy; of a group one question,
-    unless the certificate rests on whole groups."""
+    """One trace of a question, and one question of a group, that did not make the policy."""
     n_seen: int
     """Traces of questions (or of their groups) that fitted or calibrated the policy."""
     n_repeated: int
@@ -95,13 +83,9 @@ class Verification:
     alpha: float
     delta: float
     """Error probability of each of the two limits."""
-    conditional: bool
-    """The risk is of questions that full thinking gets right, and `n` counts those alone."""
     fresh: Fresh
     n: int
     losses: int
-    groups: int | None
-    """Groups that they came in, where the certificate rests on whole groups."""
     lower: float
     """One-sided limit at level 1 - delta."""
     upper: float
@@ -115,7 +99,7 @@ class Verification:
     accuracy_difference: float
     """Stopped minus full thinking, over the same questions."""
     accuracy_difference_ci95: tuple[float, float]
-    """Score interval of the paired difference; of whole groups, by bets."""
+    """Score interval of the paired difference."""
     truncated_share: float
     categories: tuple[CategoryRisk, ...]
     """What was lost in each; of a drop, gains are not counted."""
@@ -213,8 +197,7 @@ def fresh_questions(
     ------
     PolicyError
         The policy holds no certificate, no fresh question is left, the visible answers that the
-        certificate is about were not collected, a group is larger than it allows, or gold is
-        missing that nothing can stand for.
+        certificate is about were not collected, or gold is missing that nothing can stand for.
     """
     if content["kind"] != "stop" or content["certificate"] is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
@@ -225,33 +208,19 @@ def fresh_questions(
         )
     seen = questions_seen(content, table, workload_sha256=workload_sha256)
     unseen = np.flatnonzero(~in_groups_of(table, seen))
-    entering = question_rows if _rests_on_groups(content) else calibration_rows
-    rows = unseen[entering(table.take(unseen))] if unseen.size else unseen
+    rows = unseen[calibration_rows(table.take(unseen))] if unseen.size else unseen
     if not rows.size:
         raise PolicyError(
             f"all {table.n_questions} traces belong to questions that fitted or calibrated this "
             "policy; fresh ones are required: stopadvisor probe NEW.jsonl --like POLICY "
             "--model FOLDER"
         )
-    largest, cap = int(group_sizes(table.take(rows)).max()), content["certificate"].get("group_cap")
-    if _rests_on_groups(content) and largest > cap:
-        raise PolicyError(
-            f"a group of fresh questions holds {largest}, and the certificate is about groups of "
-            f"at most {cap}: calibrate with a larger --group-cap"
-        )
-    certificate = content["certificate"]
-    takes_gold = certificate.get("conditional") or certificate.get("guarantees")
-    if takes_gold and table.take(rows).graded_by != "gold":
+    if content["certificate"].get("guarantees") and table.take(rows).graded_by != "gold":
         raise PolicyError(
             "the certificate counts questions by what is right, and not every fresh question has "
             "gold: add it to the workload, and probe again with --regrade"
         )
     return Fresh(rows, table.n_questions - unseen.size, unseen.size - rows.size)
-
-
-def _rests_on_groups(content: Mapping[str, Any]) -> bool:
-    """Whether bets on whole groups certify the policy."""
-    return bool(content["certificate"]["bound"] == "betting")
 
 
 def verify(
@@ -261,7 +230,6 @@ def verify(
     *,
     serving: Serving | None = None,
     weights: Weights | None = None,
-    cache_block: int | None = None,
     delta: float | None = None,
     rng: np.random.Generator,
 ) -> Verification:
@@ -275,7 +243,7 @@ def verify(
         From `fresh_questions`.
     questions : GradedTable
         The questions that it names, and no others; at the policy's budgets among others.
-    serving, weights, cache_block : optional
+    serving, weights : optional
         How the saving is counted; as for the policy's own expectation by default.
     delta : float, optional
         Error probability of each limit; by default that of the certificate.
@@ -296,10 +264,9 @@ def verify(
     Of several limits all have to be confirmed, each at delta, and any can be contradicted, each at
     its share of delta.
 
-    ``contradicted`` and ``confirmed`` are one-sided tests at delta each, exact binomial ones or
-    bets on groups, as the certificate is: at a risk of exactly alpha either is said with a
-    probability of at most delta.  A policy that was contradicted is not made right by looking
-    again.
+    ``contradicted`` and ``confirmed`` are exact one-sided tests at delta each: at a risk of exactly
+    alpha either is said with a probability of at most delta.  A policy that was contradicted is not
+    made right by looking again.
     """
     certificate = content["certificate"]
     questions = _under_reference(certificate["reference"], questions)
@@ -307,34 +274,20 @@ def verify(
     probed = scorer.view(questions).with_on_stop(content["on_stop"])
     stops = scorer.stops(probed, content["decision_threshold"])
     own = costing(content)
-    asked = Costing(serving or own.serving, weights or own.weights, cache_block or own.cache_block)
+    asked = Costing(serving or own.serving, weights or own.weights, own.cache_block)
     costs, full_cost = scorer.costs(probed, asked), asked.full(probed)
     promise = loss_of(certificate)
     loss = DIFFERS if promise.needs_gold and probed.graded_by != "gold" else promise
     outcome = measure(scorer, probed, stops, costs, full_cost, loss=loss, rng=rng)
     lost = np.take_along_axis(scorer.losses(probed, loss), stops[:, None], axis=1)[:, 0]
-    conditional = bool(certificate.get("conditional"))
-    counted = probed.full_correct if conditional else np.ones(probed.n_questions, dtype=bool)
-    n, losses = int(counted.sum()), int((lost > 0).sum())
-    if n == 0:
-        raise PolicyError("no fresh question is right with full thinking: nothing can be lost")
     alpha, delta = certificate["alpha"], delta or certificate["delta"]
     expected = _expected_risk(content)
     correct = np.column_stack([probed.correct_online, probed.full_correct])
     stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0]
     gains = int((stopped & ~probed.full_correct).sum())
     worse = int((probed.full_correct & ~stopped).sum())
-    groups = None
-    if _rests_on_groups(content):
-        groups = FreshGroups(group_numbers(probed), certificate["group_cap"])
-        evidence = of_groups(groups.sums(lost), groups.sizes, groups.cap, alpha, delta, expected)
-        # From -1 … 1, the other way round, to 0 … 1.
-        low, high = groups.interval((~stopped + 1.0 * probed.full_correct) / 2, 0.95)
-        difference = (1 - 2 * high, 1 - 2 * low)
-    else:
-        evidence = of_values(loss, lost[counted], alpha, delta, expected, certificate)
-        difference = paired_difference(gains, worse, outcome.n)
-    limits = limit_verdicts(content, scorer, probed, stops, delta, groups)
+    evidence = of_values(loss, lost, alpha, delta, expected, certificate)
+    limits = limit_verdicts(content, scorer, probed, stops, delta)
     verdict = evidence.verdict
     if limits:
         found = {limit.verdict for limit in limits}
@@ -346,11 +299,9 @@ def verify(
         verdict,
         alpha,
         delta,
-        conditional,
         fresh,
-        n,
-        losses,
-        None if groups is None else groups.sizes.size,
+        probed.n_questions,
+        int((lost > 0).sum()),
         evidence.lower,
         evidence.upper,
         expected,
@@ -358,9 +309,9 @@ def verify(
         evidence.detectable_risk,
         outcome,
         (gains - worse) / outcome.n,
-        difference,
+        paired_difference(gains, worse, outcome.n),
         float(probed.truncated.mean()),
-        _categories(probed, np.maximum(lost, 0), counted, groups),
+        _categories(probed, lost > 0),
         _drift(content, probed, rng),
         None if loss.is_binary else int((lost < 0).sum()),
         limits,
@@ -395,28 +346,17 @@ def _expected_risk(content: Mapping[str, Any]) -> float:
     return float((certificate["losses"] - certificate.get("gained", 0)) / certificate["n"])
 
 
-def _categories(
-    table: GradedTable, lost: IntArray, counted: BoolArray, groups: FreshGroups | None
-) -> tuple[CategoryRisk, ...]:
+def _categories(table: GradedTable, lost: BoolArray) -> tuple[CategoryRisk, ...]:
     if all(category is None for category in table.categories):
         return ()
     tally: dict[str | None, list[int]] = {}
-    rows = zip(table.categories, lost.tolist(), counted.tolist(), strict=True)
-    for category, is_lost, counts in rows:
-        if counts:
-            sums = tally.setdefault(category, [0, 0])
-            sums[0] += 1
-            sums[1] += is_lost
+    for category, is_lost in zip(table.categories, lost.tolist(), strict=True):
+        sums = tally.setdefault(category, [0, 0])
+        sums[0] += 1
+        sums[1] += is_lost
     level = 1 - 0.05 / len(tally)
-
-    def spread(name: str | None, n: int, losses: int) -> tuple[float, float]:
-        if groups is None:
-            return exact_interval(losses, n, level)
-        rows = np.array([category == name for category in table.categories], dtype=bool)
-        return groups.take(rows).interval(lost[rows], level)
-
     return tuple(
-        CategoryRisk(name, n, losses, spread(name, n, losses))
+        CategoryRisk(name, n, losses, exact_interval(losses, n, level))
         for name, (n, losses) in sorted(tally.items(), key=lambda row: (row[0] is None, row[0]))
     )
 

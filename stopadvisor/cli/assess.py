@@ -141,7 +141,7 @@ def command(target: Path, protocol: str, **params: Any) -> int:
         "paper" if protocol == "paper" else "deploy",
         open_calibration,
         frozenset(given),
-        not (is_given("serving") or is_given("cache_block")),
+        not is_given("serving"),
         pricing,
         report,
     )

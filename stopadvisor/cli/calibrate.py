@@ -50,7 +50,7 @@ _certificate = option("Certificate")
     "key to sign, POLICY.sig beside each policy.",
     examples=[
         "stopadvisor calibrate --alpha 0.15",
-        "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --conditional",
+        "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --loss drop",
         "stopadvisor calibrate runs/new-Qwen3-8B-5e6f7a8b --alpha 0.05 --from p.joblib",
     ],
     exit_codes=(0, 2, 3),
@@ -58,11 +58,6 @@ _certificate = option("Certificate")
 @click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=PATH)
 @setting_options(otherwise="as assessed", asked=("alpha",))
 @GUARANTEES
-@_certificate(
-    "--conditional",
-    is_flag=True,
-    help="Certify the lost share of those questions that full thinking gets right.",
-)
 @_certificate(
     "--looks",
     type=COUNT,

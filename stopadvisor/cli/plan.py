@@ -7,7 +7,7 @@ the advice of a failed calibration; of a run, `assess` says what more labels wou
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -17,7 +17,6 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.settings import ALPHA, DELTA
 from stopadvisor.report.sheets.plan import plan_sheet
 from stopadvisor.rules.losses import LOSSES
-from stopadvisor.stats.bounds import Bound
 from stopadvisor.workload.questions import parse_split
 
 __all__ = ["command"]
@@ -57,9 +56,6 @@ __all__ = ["command"]
     "--power", type=SHARE, default=0.8, help="Wanted probability that calibration certifies."
 )
 @click.option(
-    "--bound", type=click.Choice(get_args(Bound)), default="exact", help="Test of the risk."
-)
-@click.option(
     "--chains",
     type=click.IntRange(1, 2),
     default=1,
@@ -87,9 +83,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
         from stopadvisor.runs.sources import open_source, read_assessment
 
         opened = open_source(source, keep=False)
-        asked = SettingsOverrides(
-            alpha=wish.alpha, delta=wish.delta, bound=wish.bound, loss=wish.loss
-        )
+        asked = SettingsOverrides(alpha=wish.alpha, delta=wish.delta, loss=wish.loss)
         recorded = read_assessment(opened.folder)
         assessment = assess(opened, asked.settings(recorded, graded_by=opened.graded_by))
     plan = plan_labels(wish, assessment)

@@ -7,18 +7,17 @@ where they take over what is not given.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from stopadvisor.assessment.requirements import GROUP_CLAIMS, Settings
+from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.cli.options import COUNT, PATH, SHARE, Decorator, Parsed, declare, option, take
+from stopadvisor.cli.options import PATH, SHARE, Decorator, Parsed, declare, option, take
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_profile import read_serving_profile
-from stopadvisor.stats.bounds import Bound, Multiplicity
 
 __all__ = ["ALLOW_TRUNCATED", "ALPHA", "DELTA", "GUARANTEES", "overrides", "setting_options"]
 
@@ -132,31 +131,12 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
         "Serving costs", _Stack(REGIMES), _OWN.serving,
         "Your serving stack, which decides what a probe costs.",
     ),
-    "cache-block": (
-        "Serving costs", COUNT, _OWN.cache_block, "Tokens per block of the prefix cache."
-    ),
     "price": (
         "Serving costs", Parsed("in/cached/out", _price), None,
         "Money per million input, cached and output tokens; by default the paper's weights.",
     ),
     "serving-profile": (
         "Serving costs", PATH, None, "Count costs in seconds, as `profile-serving` measured them."
-    ),
-    "bound": (
-        "Certificate", click.Choice(get_args(Bound)), _OWN.bound,
-        "Statistical test that certifies the risk.",
-    ),
-    "multiplicity": (
-        "Certificate", click.Choice(get_args(Multiplicity)), _OWN.multiplicity,
-        "How several thresholds share the error probability.",
-    ),
-    "group-claim": (
-        "Certificate", click.Choice(GROUP_CLAIMS), _OWN.group_claim,
-        "Which questions count where a group holds several: all of them, or one per group.",
-    ),
-    "group-cap": (
-        "Certificate", COUNT, None,
-        "Most questions that a group can hold; by default as many as the largest fit group.",
     ),
     "families": (
         "Certificate", Parsed("name,name,...", _families), ",".join(_OWN.families),

@@ -47,7 +47,7 @@ UNDECIDED = 7
     exit_codes=(0, 2, 4, 7),
 )
 @click.argument("files", metavar="[POLICY] [RUN|RAW.NPZ]", nargs=-1, type=PATH)
-@setting_options(("serving", "cache-block", "price"), otherwise="the policy's")
+@setting_options(("serving", "price"), otherwise="the policy's")
 @click.option(
     "--transfer",
     is_flag=True,

@@ -2,8 +2,6 @@
 
 Nothing in a file is believed for standing there: the exact test is repeated on the counts when a
 policy is loaded, and the sentence that people read is made here, never taken from the file.
-Bets on groups cannot be repeated, because a file does not hold what each group lost: of them it is
-checked that some losses of so many groups would have passed.
 The exact test of a drop is repeated at a hundred shares of gained questions, where it says no as
 often as the whole test does to within a thousandth.
 Knows the certificate's fields and no file.
@@ -50,8 +48,8 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     Parameters
     ----------
     certificate : mapping
-        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim`, `group_cap`,
-        `labelled` and `grader` where they are set.
+        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim`, `labelled`
+        and `grader` where they are set.
     simulated : bool
         The probes come from the simulator, of which alone the claim holds.
     """
@@ -64,11 +62,7 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     words = said[0] if len(said) == 1 else "all of this holds at once: " + "; ".join(said)
     if of_groups and words != lost.format(alpha=100 * certificate["alpha"]):
         words += ", of each group one question counted"
-    drawn = "questions"
-    if of_groups:
-        drawn = "groups"
-    elif certificate.get("bound") == "betting":
-        drawn = f"groups of at most {certificate['group_cap']} questions"
+    drawn = "groups" if of_groups else "questions"
     text = (
         f"With confidence {100 * confidence:.10g} % over the draw of the calibration "
         f"questions, {words}; for independent "
@@ -139,8 +133,6 @@ def binomial_tail(k: int, n: int, p: float) -> float:
 
 
 _MOST_QUESTIONS = 10_000_000
-_STAKES = tuple(k / 8 for k in range(1, 9))
-"""Of the bets on groups, as shares of the largest that cannot go bankrupt."""
 _DROP_SLACK = 4e-4
 """Absolute, of the limit of a drop: it is found by halving."""
 
@@ -148,9 +140,8 @@ _DROP_SLACK = 4e-4
 def check_certificate(content: Mapping[str, Any]) -> None:
     """Repeat the exact test on the counts of a checked content.
 
-    `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Other
-    bounds are looser than the exact test, and certify nothing that it does not; bets on groups are
-    held to what they could have shown at best.  Of several limits each is held to its own counts.
+    `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Of
+    several limits each is held to its own counts.
 
     Raises
     ------
@@ -189,9 +180,6 @@ def _check_limit(certificate: Mapping[str, Any]) -> None:
         raise PolicyError(
             f"field 'certificate.upper': expected at most alpha ({alpha!r}), got {upper!r}"
         )
-    if certificate["bound"] == "betting":
-        _check_bets(certificate)
-        return
     delta = _chain_delta(certificate)
     if not LOSSES[certificate.get("loss", LOST.name)].is_binary:
         _check_drop(certificate, delta)
@@ -202,26 +190,12 @@ def _check_limit(certificate: Mapping[str, Any]) -> None:
             f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
         )
     # The limit is where the p-value is delta; it falls as the share grows.
-    bound = certificate["bound"]
     low, high = upper * (1 - _SLACK), upper * (1 + _SLACK)
-    if not _p_value(losses, n, high, bound) <= delta <= _p_value(losses, n, low, bound):
+    if not binomial_tail(losses, n, high) <= delta <= binomial_tail(losses, n, low):
         raise PolicyError(
-            f"field 'certificate.upper': {losses} of {n} lost do not give {upper!r} as the {bound} "
+            f"field 'certificate.upper': {losses} of {n} lost do not give {upper!r} as the exact "
             f"limit at delta {delta!r}"
         )
-
-
-def _p_value(losses: int, n: int, share: float, bound: str) -> float:
-    """As `stats.bounds.p_values`, of one count."""
-    tail = binomial_tail(losses, n, share)
-    rate = min(losses / n, share)
-    if bound == "exact" or not rate < share < 1:
-        return tail if bound == "exact" else float(share < 1)
-    if bound == "hoeffding":
-        return math.exp(-2 * n * (share - rate) ** 2)
-    at_rate = rate * math.log(rate / share) if rate else 0.0
-    divergence = at_rate + (1 - rate) * math.log((1 - rate) / (1 - share))
-    return min(1.0, math.exp(-n * divergence), math.e * tail)
 
 
 def _check_drop(certificate: Mapping[str, Any], delta: float) -> None:
@@ -248,36 +222,3 @@ def _chain_delta(certificate: Mapping[str, Any]) -> float:
             f"({certificate['delta']!r}), got {str(delta)[:40]}"
         )
     return delta
-
-
-def _check_bets(certificate: Mapping[str, Any]) -> None:
-    """Hold bets on groups to what they show where all groups lose alike, which is the most."""
-    n, alpha = certificate["n"], certificate["alpha"]
-    for name, most in (("groups", n), ("group_cap", _MOST_QUESTIONS)):
-        found = certificate.get(name)
-        if type(found) is not int or not 1 <= found <= most:
-            raise PolicyError(
-                f"field 'certificate.{name}': expected a whole number from 1 to {most} beside "
-                f"the betting test, got {str(found)[:40]}"
-            )
-    groups, cap = certificate["groups"], certificate["group_cap"]
-    if n > groups * cap:
-        raise PolicyError(
-            f"field 'certificate.group_cap': {groups} groups of at most {cap} questions hold no {n}"
-        )
-    if certificate.get("conditional") is True:
-        raise PolicyError(
-            "field 'certificate.conditional': expected false beside the betting test, which counts "
-            "all questions"
-        )
-    delta = _chain_delta(certificate)
-    excess = (certificate["losses"] - alpha * (1 + _SLACK) * n) / groups
-    factors = (1 - share / (cap * (1 - alpha)) * excess for share in _STAKES)
-    logs = [groups * math.log(factor) for factor in factors if factor > 0]  # 0 by rounding
-    most_shown = max(logs)
-    most_shown += math.log(math.fsum(math.exp(log - most_shown) for log in logs) / len(_STAKES))
-    if most_shown < -math.log(delta):
-        raise PolicyError(
-            f"field 'certificate.losses': {certificate['losses']} of {n} lost in {groups} groups "
-            f"cannot certify alpha {alpha!r} at delta {delta!r} by betting, however they lie"
-        )

@@ -58,7 +58,7 @@ _OTHERS: dict[str, FieldCheck] = {
     "planned_looks": nullable(whole(1)),
     "conditional": _FLAG,
     "labelled": whole(0),
-    "group_claim": one_of("questions", "groups"),
+    "group_claim": one_of("groups"),
     "alpha_over_full_accuracy": where("a float > 0", lambda v: type(v) is float and v > 0),
     "truncated_share": SHARE_OR_END,
     "max_think": nullable(whole(1)),

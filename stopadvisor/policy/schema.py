@@ -227,9 +227,9 @@ FIELDS: dict[str, FieldCheck] = {
             {
                 "alpha": SHARE.means("Share of questions that may become wrong."),
                 "delta": SHARE.means("Chance that the claim fails, over the draw of questions."),
-                "bound": one_of("exact", "bentkus", "hoeffding", "betting").means("The test."),
-                "multiplicity": one_of("fixed-sequence", "finite-grid").means(
-                    "How several thresholds share `delta`."
+                "bound": one_of("exact").means("The test."),
+                "multiplicity": one_of("fixed-sequence").means(
+                    "Thresholds are tested in order, each at all of `delta`."
                 ),
                 "n": whole(1).means("Calibration questions."),
                 "losses": whole(0).means("Of these, how many stopping made wrong."),

@@ -175,7 +175,7 @@ class Certificate:
     confidence: float
     """1 minus what all looks so far have spent."""
     bound: str
-    """The test of the risk; `betting` where groups of several questions enter whole."""
+    """The test of the risk."""
     multiplicity: str
     """How thresholds share the error probability."""
     n: int
@@ -210,10 +210,6 @@ class Certificate:
     differs_upper: float | None = None
     """Upper limit of the share of replies that differ from full thinking's at this threshold; what
     audits are held against, and no claim."""
-    groups: int | None = None
-    """Only where bets on groups certify questions: groups that were counted."""
-    group_cap: int | None = None
-    """Only there: most questions that a group can hold."""
     group_claim: Literal["groups"] | None = None
     """Only where groups hold several questions and one of each was counted: the claim is about
     groups."""

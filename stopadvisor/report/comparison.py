@@ -141,8 +141,7 @@ def _promise(content: Content) -> str:
         return "none"
     promise = promise_of(certificate)
     if says_lost(certificate):
-        whom = "the right answers" if certificate.get("conditional") else "all questions"
-        promise = f"at most {share(certificate['alpha'])} of {whom} lost"
+        promise = f"at most {share(certificate['alpha'])} of all questions lost"
     confidence = certificate.get("confidence", 1 - certificate["delta"])
     return f"{promise}, with confidence {share(confidence)}"
 

@@ -362,8 +362,7 @@ def verified_effect(checked: CheckedPolicy) -> Effect:
     return Effect(
         checked.total_saving_pct,
         checked.serving,
-        # Of right answers alone it is no share of all questions.
-        None if checked.conditional else checked.risk,
+        checked.risk,
         None if bare else checked.accuracy,
         None if bare else checked.full_accuracy,
         checked.n,
@@ -380,10 +379,7 @@ def verified_headline(checked: CheckedPolicy) -> str:
     effect = verified_effect(checked)
     n, promise, risk = checked.n, promised(checked.alpha), share(checked.risk)
     lost = f"{risk} of {n} fresh questions lost, promise {promise}."
-    if checked.conditional:
-        whom = "fresh questions that full thinking gets right"
-        lost = f"{risk} of {n} {whom} lost, promise {promise}."
-    elif effect.loss == "differs":
+    if effect.loss == "differs":
         lost = f"{risk} of {n} fresh replies differ, promise {promise}."
     elif effect.loss == "drop":
         falls = f"at most -{points(100 * checked.alpha)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,8 +28,9 @@ from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
 from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET
+from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.schedules import GridSchedule
-from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses, p_values, power, unspent
+from stopadvisor.stats.bounds import max_losses, p_values, power, unspent
 from tests.populations import POPULATIONS, fit_data, regraded, renamed
 
 FREE_FORM = POPULATIONS[3]
@@ -63,7 +63,6 @@ def test_a_choice_is_given_no_calibration_question() -> None:
         "fit_table": FitQuestions,
         "n_calibration": int,
         "settings": Settings,
-        "n_groups": int | None,
         "categories": Mapping[str | None, int] | None,
         "others": ProbeTable | None,
     }
@@ -257,9 +256,7 @@ def test_the_second_sequence_has_what_the_exact_test_of_the_first_leaves(
     assert size + (float(p_values(again, n, alpha)) if again >= 0 else 0.0) <= 0.05
 
 
-@pytest.mark.parametrize(
-    "change", [{"bound": "hoeffding"}, {"bound": "bentkus"}, {"multiplicity": "finite-grid"}]
-)
+@pytest.mark.parametrize("change", [{"loss": "drop"}, {"also": (Guarantee("drop", 0.15),)}])
 def test_where_the_size_of_the_first_is_not_known_exactly_nothing_is_left(
     light: Choice, change: dict[str, Any]
 ) -> None:
@@ -286,53 +283,27 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
     assert light.probability == max(chances)
 
 
-@pytest.mark.parametrize("conditional", [False, True])
-@pytest.mark.parametrize("multiplicity", ["fixed-sequence", "finite-grid"])
-def test_the_chance_counts_what_the_bound_counts(
-    light: Choice, multiplicity: Multiplicity, conditional: bool
-) -> None:
-    """Of a conditional claim the questions that full thinking gets right, at their own risk."""
+def test_the_chance_counts_what_the_bound_counts(light: Choice) -> None:
     sequence = light.sequences[0]
     sequence = replace(sequence, losses=sequence.losses + 9)
-    how = replace(LIGHT, multiplicity=multiplicity, conditional=conditional)
-    right = light.full_accuracy if conditional else 1.0
     risk = first_useful_risk(light.fit, sequence)
     assert risk
-    n = round(400 * right)
-    share = sequence.thresholds.size if multiplicity == "finite-grid" else 1
-    allowed = max_losses(n, 0.15, 0.05 / share)
-    expected = float(stats.binom.cdf(allowed, n, risk / right))
+    expected = float(stats.binom.cdf(max_losses(400, 0.15, 0.05), 400, risk))
     assert 0 < expected < 1
-    found = certification_probability(light.fit, sequence, 400, how)
+    found = certification_probability(light.fit, sequence, 400, LIGHT)
     assert found == pytest.approx(expected, rel=1e-9)
     # Losing every question is no chance, however the shares come out.
     lost = replace(sequence, losses=np.full_like(sequence.losses, light.n_fit))
-    assert certification_probability(light.fit, lost, 400, how) == 0.0
+    assert certification_probability(light.fit, lost, 400, LIGHT) == 0.0
     dear = replace(sequence, costs=np.full_like(sequence.costs, light.fit.full_cost.sum()))
-    assert certification_probability(light.fit, dear, 400, how) == 0.0
+    assert certification_probability(light.fit, dear, 400, LIGHT) == 0.0
 
 
-@pytest.mark.parametrize("conditional", [False, True])
-@pytest.mark.parametrize("bound", ["exact", "hoeffding"])
-def test_fewer_labels_than_the_fewest_certify_nothing(
-    table: OpenQuestions, light: Choice, conditional: bool, bound: Bound
-) -> None:
-    found = replace(light, settings=replace(LIGHT, conditional=conditional, bound=bound))
-    fewest = fewest_labels(found)
-    counted = math.floor(fewest * (found.full_accuracy if conditional else 1.0))
-    assert max_losses(counted, 0.15, 0.05, bound) >= 0
-    assert max_losses(counted - 1, 0.15, 0.05, bound) < 0
-    assert choose(table.as_fit(), counted - 1, replace(LIGHT, bound=bound)).probability == 0.0
-
-
-def test_a_grid_of_thresholds_shares_the_error_probability(table: OpenQuestions) -> None:
-    grid = replace(LIGHT, multiplicity="finite-grid")
-    assert grid.test_delta(100) == 0.05 / 100
-    assert LIGHT.test_delta(100) == 0.05
-    found = choose(table.as_fit(), 45, grid)  # even no loss at all excludes nothing at delta / 100
-    assert choose(table.as_fit(), 45, LIGHT).probability > 0
-    assert found.probability == 0.0
-    assert found.advised is None
+def test_fewer_labels_than_the_fewest_certify_nothing(table: OpenQuestions, light: Choice) -> None:
+    fewest = fewest_labels(light)
+    assert max_losses(fewest, 0.15, 0.05) >= 0
+    assert max_losses(fewest - 1, 0.15, 0.05) < 0
+    assert choose(table.as_fit(), fewest - 1, LIGHT).probability == 0.0
 
 
 def test_a_family_that_is_better_is_found() -> None:
@@ -372,8 +343,6 @@ def test_no_fit_questions_are_refused(table: OpenQuestions) -> None:
         {"alpha": 0.0},
         {"delta": 1.0},
         {"serving": "telepathy"},
-        {"bound": "guess"},
-        {"multiplicity": "none"},
         {"families": ()},
         {"families": ("puma",)},
     ],

@@ -96,7 +96,7 @@ def test_savings_by_alpha_are_those_of_each_rule_at_its_limit(choice: Choice) ->
     for sequence in choice.compared:
         for alpha, saving in zip(found.alphas, found.savings[sequence.scorer.family], strict=True):
             settings = replace(choice.settings, alpha=alpha)
-            index = sequence.index(fit_limit(150, 150, settings, choice.full_accuracy))
+            index = sequence.index(fit_limit(150, 150, settings))
             if index < 0:
                 assert saving is None
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from stopadvisor.certification.calibration import (
     entering_rows,
     recalibrate,
     require_gold,
-    transfer_test,
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
@@ -172,8 +170,7 @@ def test_questions_are_copied_only_where_some_stay_out(choice: Choice) -> None:
     table = draw(160, 3).as_calibration()
     assert calibrate(choice, table).entered is table
     in_pairs = replace(table, groups=tuple(f"g{i // 2}" for i in range(160)))
-    of_groups = replace(choice, settings=replace(choice.settings, group_claim="groups"))
-    assert calibrate(of_groups, in_pairs).entered.ids == tuple(
+    assert calibrate(choice, in_pairs).entered.ids == tuple(
         table.ids[row] for row in calibration_rows(in_pairs)
     )
 
@@ -237,10 +234,9 @@ def test_too_few_questions_are_a_typed_result(choice: Choice) -> None:
     assert found.refusal.labels_needed > 15
 
 
-@pytest.mark.parametrize("conditional", [False, True])
-def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> None:
+def test_a_refusal_asks_for_more_labels_than_were_there() -> None:
     # Who is stopped, be it where thinking ends for everybody, loses a right answer.
-    chosen = choose(draw(160, 20, "f").as_fit(), 100, Settings(alpha=0.1, conditional=conditional))
+    chosen = choose(draw(160, 20, "f").as_fit(), 100, Settings(alpha=0.1))
     table = draw(100, 21)
     longer = replace(table, trace_tokens=np.full(100, 4000))
     every = np.ones(100, dtype=bool)
@@ -251,10 +247,7 @@ def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> No
     few = calibrate(chosen, draw(20, 22).as_calibration())
     assert few.refusal is not None
     assert few.refusal.labels_needed is not None
-    # The bound counts full-correct questions alone; a deployer labels all of them.
-    # 29 without a loss exclude 0.1 at 0.05.
-    right = int(draw(20, 22).full_correct.sum()) if conditional else 20
-    assert few.refusal.labels_needed == math.ceil(29 * 20 / right)
+    assert few.refusal.labels_needed == 29  # without a loss they exclude 0.1 at 0.05
 
 
 def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
@@ -280,19 +273,6 @@ def test_a_certified_rule_is_exported_where_it_saves_the_least_thing(
     assert isinstance(found.tested[0][1], Certified)
     assert found.tested[0][1].index < costs.size - 1
     assert (found.rule is not None) is (saved > 0)
-
-
-@pytest.mark.parametrize("right", [0, 1])
-def test_of_one_question_that_could_be_lost_a_conditional_test_says_that_it_is_few(
-    choice: Choice, right: int
-) -> None:
-    settings = Settings(alpha=0.15, conditional=True)
-    table = regraded(draw(40, 3), natural_correct=np.arange(40) < right)
-    sequence = choice.sequences[0]
-    found = recalibrate(sequence.scorer, sequence.thresholds[-1:], table.as_calibration(), settings)
-    assert found.refusal is not None
-    assert ("1 calibration questions" in found.refusal.reason) is bool(right)
-    assert ("no calibration question is right" in found.refusal.reason) is not bool(right)
 
 
 def test_where_every_answer_was_lost_no_number_of_labels_would_do(choice: Choice) -> None:
@@ -321,37 +301,6 @@ def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
     assert "its probes eat the saving" in found.refusal.reason
     assert found.refusal.labels_needed is None
     assert all(isinstance(r, NotCertified) and r.labels_needed is None for _, r in found.tested)
-
-
-def test_the_conditional_certificate_counts_full_correct_questions_only() -> None:
-    conditional = Settings(alpha=0.2, conditional=True)
-    chosen = choose(draw(160, 12, "f").as_fit(), 160, conditional)
-    table = draw(160, 13)
-    found = calibrate(chosen, table.as_calibration())
-    assert found.rule is not None
-    assert found.rule.certificate.n == int(table.full_correct.sum())
-    wrong = regraded(
-        table, natural_correct=np.zeros(160, dtype=bool), correct=np.zeros_like(table.correct)
-    )
-    nothing = calibrate(chosen, wrong.as_calibration())
-    assert nothing.refusal is not None
-    assert "right with full thinking" in nothing.refusal.reason
-
-
-@pytest.mark.parametrize("bound", ["bentkus", "hoeffding"])
-@pytest.mark.parametrize("multiplicity", ["fixed-sequence", "finite-grid"])
-def test_no_other_bound_goes_further_than_the_exact_fixed_sequence(
-    choice: Choice, bound: Any, multiplicity: Any
-) -> None:
-    table = draw(160, 14)
-    changed = replace(
-        choice, settings=replace(choice.settings, bound=bound, multiplicity=multiplicity)
-    )
-    _, ours = calibrate(choice, table.as_calibration()).tested[0]
-    ((_, other),) = calibrate(changed, table.as_calibration()).tested  # nothing is left for more
-    assert isinstance(ours, Certified)
-    if isinstance(other, Certified) and multiplicity == "fixed-sequence":
-        assert other.index <= ours.index
 
 
 def test_a_rule_from_elsewhere_is_one_chain_at_the_whole_of_delta(choice: Choice) -> None:
@@ -410,16 +359,6 @@ def test_a_rule_from_elsewhere_takes_an_alpha_below_the_accuracy(choice: Choice)
         assert (found is not None and "must be below the full-thinking" in found.reason) == refused
 
 
-def test_a_cap_of_one_question_a_group_is_no_test_of_groups() -> None:
-    table = draw(40, 3)
-    assert transfer_test(table, Settings(alpha=0.15, group_cap=1)) is None
-    found = transfer_test(table, Settings(alpha=0.15, group_cap=2))
-    assert found is not None
-    assert (found.most, found.size) == (2, 1.0)
-    none = table.take(np.zeros(40, dtype=bool))
-    assert transfer_test(none, Settings(alpha=0.15, group_cap=2)) == found
-
-
 def test_several_limits_from_elsewhere_say_how_many_labels_would_do(choice: Choice) -> None:
     sequence, table = choice.sequences[0], draw(9, 15)
     bold = sequence.thresholds[-1:]  # stops the most, and saves
@@ -430,16 +369,12 @@ def test_several_limits_from_elsewhere_say_how_many_labels_would_do(choice: Choi
     lost = float(curve.totals(sequence.scorer.losses(view, settings.counted))[0, 0]) / 9
     assert found.refusal is not None
     assert found.refusal.assumed_risk == pytest.approx(lost)
-    needed = counted_labels(settings, None, 0.05, lost)
+    needed = counted_labels(settings, 0.05, lost)
     assert found.refusal.labels_needed == needed
     assert needed is not None
 
 
-@pytest.mark.parametrize("conditional", [False, True])
-@pytest.mark.parametrize("multiplicity", ["fixed-sequence", "finite-grid"])
-def test_labels_are_counted_at_the_first_threshold_that_costs_less(
-    choice: Choice, multiplicity: Any, conditional: bool
-) -> None:
+def test_labels_are_counted_at_the_first_threshold_that_costs_less(choice: Choice) -> None:
     """Not at one that costs as much as full thinking to the last digit."""
     sequence, full = choice.sequences[0], float(choice.fit.full_cost.sum())
     costs = np.full_like(sequence.costs, full)
@@ -448,26 +383,20 @@ def test_labels_are_counted_at_the_first_threshold_that_costs_less(
     table = draw(160, 19)
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
-    n = int(table.full_correct.sum()) if conditional else 160
-    lost = curve.totals(sequence.scorer.losses(view))[0] / n
+    lost = curve.totals(sequence.scorer.losses(view))[0] / 160
     assert lost[-1] > lost[0]
     settings = replace(
         choice.settings,
         alpha=float(lost[-1]) + 0.02,  # that much is not shown, while less is
-        conditional=conditional,
-        multiplicity=multiplicity,
     )
     found = calibrate(replace(choice, sequences=(only,), settings=settings), table.as_calibration())
     assert isinstance(found.tested[0][1], Certified)
     assert found.refusal is not None
     assert found.refusal.assumed_risk is not None
     assert found.refusal.assumed_risk == pytest.approx(lost[-1])
-    share = settings.test_delta(costs.size)
-    assert share == (0.05 if multiplicity == "fixed-sequence" else 0.05 / costs.size)
-    needed = labels_needed(settings.alpha, share, expected_risk=found.refusal.assumed_risk)
+    needed = labels_needed(settings.alpha, 0.05, expected_risk=found.refusal.assumed_risk)
     assert needed is not None
-    of_all = math.ceil(needed / choice.full_accuracy) if conditional else needed
-    assert found.refusal.labels_needed == of_all
+    assert found.refusal.labels_needed == needed
 
 
 def test_a_promise_on_what_is_right_takes_gold_and_one_on_replies_none() -> None:

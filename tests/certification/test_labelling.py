@@ -108,10 +108,8 @@ def test_without_a_natural_answer_nothing_is_lost_and_nobody_is_asked(choice: Ch
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"conditional": True}, "--conditional"),
         ({"loss": "drop"}, "--loss drop"),
         ({"also": (Guarantee("differs", 0.1),)}, "a further limit"),
-        ({"multiplicity": "finite-grid"}, "--multiplicity finite-grid"),
     ],
 )
 def test_what_takes_every_label_is_refused(changes: dict[str, object], said: str) -> None:

@@ -72,33 +72,15 @@ def dear(choice: Choice, sequence: ThresholdSequence) -> ThresholdSequence:
 # --- Before a look --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("conditional", [False, True])
-def test_the_fewest_that_could_do_are_named(choice: Choice, conditional: bool) -> None:
-    """Of all questions, where the bound counts only those that full thinking gets right."""
-    asked = replace(choice, settings=replace(SETTINGS, conditional=conditional))
-    found = refused_beforehand(asked, draw(FEWEST - 1, 1))
+def test_the_fewest_that_could_do_are_named(choice: Choice) -> None:
+    found = refused_beforehand(choice, draw(FEWEST - 1, 1))
     assert found is not None
-    needed = math.ceil(FEWEST / choice.full_accuracy) if conditional else FEWEST
-    assert (found.labels_needed, found.assumed_risk) == (needed, 0.0)
+    assert (found.labels_needed, found.assumed_risk) == (FEWEST, 0.0)
     assert found.reason == (
         "18 calibration questions cannot exclude a risk above 0.15 at confidence 0.95 by the exact "
         "test, not even with no loss: none was opened, and no look spent"
     )
-    assert refused_beforehand(asked, draw(FEWEST, 1)) is None
-
-
-def test_the_sequence_that_takes_the_fewest_leads(choice: Choice) -> None:
-    """A grid shares delta among its thresholds: the shorter one takes fewer questions."""
-    long, short = choice.sequences[0], cut(choice.sequences[0], slice(3))
-    settings = replace(SETTINGS, multiplicity="finite-grid")
-    needed = math.ceil(math.log(0.05 / 3) / math.log(0.85))
-    for sequences in ((long, short), (short, long)):
-        asked = replace(choice, settings=settings, sequences=sequences)
-        found = refused_beforehand(asked, draw(needed - 1, 1))
-        assert found is not None
-        assert found.labels_needed == needed == 26
-        assert f"at confidence {1 - 0.05 / 3:g} " in found.reason
-        assert refused_beforehand(asked, draw(needed, 1)) is None
+    assert refused_beforehand(choice, draw(FEWEST, 1)) is None
 
 
 def test_what_saves_nothing_comes_before_what_is_too_few(choice: Choice) -> None:
@@ -127,7 +109,6 @@ def advice(*reasons: str, policy: Any = "full-budget") -> Recommendation:
     return Recommendation(policy, None, None, None, "kv-fork", reasons)
 
 
-@pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize(
     ("reasons", "advised", "why", "helps"),
     [
@@ -139,28 +120,21 @@ def advice(*reasons: str, policy: Any = "full-budget") -> Recommendation:
     ids=["chance", "serving", "none expected", "no better than chance"],
 )
 def test_advice_of_full_thinking_says_whether_labels_help(
-    choice: Choice,
-    reasons: tuple[str, ...],
-    advised: bool,
-    why: str,
-    helps: bool,
-    conditional: bool,
+    choice: Choice, reasons: tuple[str, ...], advised: bool, why: str, helps: bool
 ) -> None:
     """They raise a chance; they make no probe cheaper, and no rule wiser."""
     losses = (8,) + (12,) * (len(choice.sequences) - 1)
     asked = losing(choice, *losses)
-    asked = replace(asked, settings=replace(SETTINGS, conditional=conditional))
     asked = asked if advised else replace(asked, advised=None)
     found = advised_against(asked, advice(*reasons, "Labels: more of them."))
     assert found is not None
     assert found.reason.startswith(f"the advice is full thinking ({why}), and calibrate follows it")
-    right = choice.full_accuracy if conditional else 1.0
-    risk = 8 / choice.n_fit / right  # of the best
+    risk = 8 / choice.n_fit  # of the best
     needed = labels_needed(0.15, 0.05, expected_risk=risk)
     assert needed is not None
     if helps:
         assert found.assumed_risk == pytest.approx(risk)
-        assert found.labels_needed == math.ceil(needed / right)
+        assert found.labels_needed == needed
     else:
         assert (found.labels_needed, found.assumed_risk) == (None, None)
 

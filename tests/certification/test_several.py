@@ -13,7 +13,7 @@ from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, block_counts
 from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.certification.calibration import calibrate, check_questions
+from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.refusals import refused_beforehand
 from stopadvisor.certification.several import check_categories, counts_of
 from stopadvisor.certification.verification import Verification, fresh_questions, verify
@@ -89,8 +89,8 @@ def test_more_limits_never_stop_more(several: Choice) -> None:
     sequence, table = several.sequences[0], draw(300, 5)
     view = sequence.scorer.view(table)
     curve = sequence.scorer.curve(view, sequence.thresholds)
-    counts = counts_of(curve, sequence.scorer, view, LIMITS, None)
-    alone = [each.passed(0.05, None) for each in counts]
+    counts = counts_of(curve, sequence.scorer, view, LIMITS)
+    alone = [each.passed(0.05) for each in counts]
     result = calibrate(several, table.as_calibration()).tested[0][1]
     assert isinstance(result, Certified)
     reached = [int(np.flatnonzero(~np.append(passed, False))[0]) - 1 for passed in alone]
@@ -123,7 +123,7 @@ def test_one_plain_loss_counted_as_one_of_several_is_the_same(several: Choice) -
     fit = fit_of(plain)
     rng = np.random.default_rng(1)
     draws = rng.multinomial(200, np.full(200, 1 / 200), 20).astype(np.float64)
-    limit = fit_limit(200, 300, plain, 0.9)
+    limit = fit_limit(200, 300, plain)
     assert isinstance(limit, float)
     limits = FitLimits((np.array([max_losses(300, 0.12, 0.05)]),), (300.0,))
     for sequence in found.compared:
@@ -141,7 +141,7 @@ def test_one_plain_loss_counted_as_one_of_several_is_the_same(several: Choice) -
 
 
 def test_the_position_on_fit_keeps_to_every_limit(several: Choice) -> None:
-    limit = fit_limit(200, 300, LIMITS, 0.9, counted=several.counted)
+    limit = fit_limit(200, 300, LIMITS, counted=several.counted)
     assert several.counted == (300, 300, 100)
 
     def within(sequence: ThresholdSequence, index: int) -> bool:
@@ -192,34 +192,6 @@ def test_what_no_answer_could_show_is_refused_beforehand() -> None:
 
 def in_pairs(table: OpenQuestions) -> OpenQuestions:
     return replace(table, groups=tuple(f"{name[0]}{i // 2}" for i, name in enumerate(table.ids)))
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (Settings(alpha=0.1, loss="drop"), "a limit on drop counts single questions"),
-        (LIMITS, "a limit on drop counts single questions"),
-        (
-            Settings(alpha=0.1, also=(Guarantee("lost", 0.1, "hard"),)),
-            "a limit of one category counts single questions",
-        ),
-    ],
-)
-def test_groups_take_losses_of_0_or_1_of_all_questions(settings: Settings, said: str) -> None:
-    with pytest.raises(CalibrationError, match=said):
-        choose(in_pairs(draw(200, 0, "f")).as_fit(), 300, settings, n_groups=150)
-
-
-def test_groups_take_lost_and_differs_at_once() -> None:
-    settings = Settings(alpha=0.2, families=FAMILIES, also=(Guarantee("differs", 0.3),))
-    choice = choose(in_pairs(draw(200, 0, "f")).as_fit(), 300, settings, n_groups=150)
-    table = in_pairs(draw(300, 1))
-    check_questions(choice, table)
-    result = calibrate(choice, table.as_calibration()).tested[0][1]
-    assert isinstance(result, Certified)
-    assert (result.bound, result.groups, len(result.guarantees)) == ("betting", 150, 2)
-    lost, differs = result.guarantees
-    assert lost.lost <= differs.lost
 
 
 # --- Verified on fresh questions ------------------------------------------------------------------

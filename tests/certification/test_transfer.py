@@ -101,7 +101,7 @@ def test_labels_of_the_test_part_change_nothing(
 def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Source) -> None:
     table = with_groups(target.table.unseal(), 5).sealed()
     grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
-    found = moved(policy, grouped, replace(SETTINGS, group_claim="groups"))
+    found = moved(policy, grouped)
     assert found.entered.n_questions == len(set(target_view(grouped).part("calibration").groups))
 
 
@@ -284,22 +284,19 @@ def test_rows_say_what_was_shown_of_each_rule(
     )
 
 
-def test_of_grouped_questions_one_of_each_gives_no_verdict(
+def test_of_grouped_questions_one_of_each_is_compared(
     policy: dict[str, Any], target: Source
 ) -> None:
     table = with_groups(target.table.unseal(), 3).sealed()
     grouped = replace(target, table=table, parts=np.repeat(target.parts[::3], 3)[: len(table.ids)])
-    in_groups = replace(SETTINGS, group_cap=3)
-    of_groups = replace(in_groups, group_claim="groups")
-    for settings, verdicts in ((in_groups, {None}), (of_groups, {"confirmed", "silent"})):
-        found = moved(policy, grouped, settings)
-        fit, questions = grouped.part("fit"), grouped.part("calibration").unseal()
-        chosen = choose(fit, questions.n_questions, settings)
-        trained = calibrate(chosen, questions.as_calibration())
-        rows = compare(policy, grouped, found, chosen, trained).rows
-        assert rows[0].verdict in verdicts
-        assert {row.outcome.n for row in rows} == {len(set(grouped.part("test").groups))}
-        assert rows[1].labels_used == rows[2].labels_used == found.entered.n_questions
+    found = moved(policy, grouped, SETTINGS)
+    fit, questions = grouped.part("fit"), grouped.part("calibration").unseal()
+    chosen = choose(fit, questions.n_questions, SETTINGS)
+    trained = calibrate(chosen, questions.as_calibration())
+    rows = compare(policy, grouped, found, chosen, trained).rows
+    assert rows[0].verdict in {"confirmed", "silent"}
+    assert {row.outcome.n for row in rows} == {len(set(grouped.part("test").groups))}
+    assert rows[1].labels_used == rows[2].labels_used == found.entered.n_questions
 
 
 def test_a_protocol_without_certificate_serves_the_full_budget(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.certification.verdicts import of_groups, of_questions, verdict_on
+from stopadvisor.certification.verdicts import of_questions, verdict_on
 from stopadvisor.certification.verification import (
     Verification,
     fresh_questions,
@@ -30,7 +30,6 @@ from stopadvisor.rules.outcomes import Outcome
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import max_losses
-from stopadvisor.stats.group_test import GroupTest
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.workload.questions import PARTS, assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, with_groups
@@ -228,9 +227,12 @@ def test_saving_follows_serving_and_weights(policy: dict[str, Any]) -> None:
     dear = check(policy, table, serving="black-box")
     assert dear.outcome.total_saving_pct < usual.outcome.total_saving_pct
     assert dear.losses == usual.losses
-    asked = policy | {"serving": "prefix-cache"}
-    blocks = [check(asked, table, cache_block=size).outcome for size in (16, 512)]
-    assert check(asked, table).outcome == blocks[0] != blocks[1]
+    in_blocks = [
+        policy | {"serving": "prefix-cache", "expected": policy["expected"] | {"cache_block": size}}
+        for size in (16, 512)
+    ]
+    small, large = (check(content, table).outcome for content in in_blocks)
+    assert check(policy | {"serving": "prefix-cache"}, table).outcome == small != large
     decoded = check(policy, table, weights=Weights(0.0, 0.0, 1.0, "decoded tokens"))
     assert decoded.outcome.total_saving_pct > usual.outcome.total_saving_pct
     told = policy["expected"] | {"weights": asdict(Weights(0.0, 0.0, 1.0, "decoded tokens"))}
@@ -238,20 +240,6 @@ def test_saving_follows_serving_and_weights(policy: dict[str, Any]) -> None:
     spread = usual.outcome.saving_interval
     assert spread is not None
     assert spread.low < usual.outcome.total_saving_pct < spread.high
-
-
-def test_the_conditional_risk_counts_questions_that_full_thinking_gets_right(
-    policy: dict[str, Any],
-) -> None:
-    conditional = {**policy, "certificate": {**policy["certificate"], "conditional": True}}
-    table = fresh_table(120, 7)
-    found = check(conditional, table)
-    assert found.conditional
-    assert found.n == int(table.full_correct.sum())
-    assert found.losses == check(policy, table).losses
-    assert found.expected_risk == policy["certificate"]["losses"] / policy["certificate"]["n"]
-    with pytest.raises(PolicyError, match="nothing can be lost"):
-        check(conditional, regraded(table, natural_correct=np.zeros(120, dtype=bool)))
 
 
 def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
@@ -320,12 +308,9 @@ def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str)
         check(content, fresh_table(10, 12))
 
 
-@pytest.mark.parametrize(
-    "promise", [{"conditional": True}, {"guarantees": [{"loss": "drop"}]}], ids=str
-)
-def test_what_is_counted_by_what_is_right_takes_gold(promise: dict[str, Any]) -> None:
+def test_what_is_counted_by_what_is_right_takes_gold() -> None:
     content = of_family("confidence", (128, 1024))
-    content["certificate"] = {**content["certificate"], **promise}
+    content["certificate"] = {**content["certificate"], "guarantees": [{"loss": "drop"}]}
     table = fresh_table(10, 12)
     assert fresh_questions(content, table).rows.size == 10
     with pytest.raises(PolicyError, match="not every fresh question has gold"):
@@ -414,20 +399,6 @@ def test_two_of_two_that_are_lost_contradict() -> None:
     assert detectable == pytest.approx(0.8**0.5)
     assert of_questions(0, 1, 0.049, 0.05, 0.0).detectable_risk == pytest.approx(0.8)
     assert of_questions(0, 1, 0.06, 0.05, 0.0).detectable_risk is None
-
-
-def test_one_group_of_two_that_is_lost_contradicts_where_next_to_nothing_may_be() -> None:
-    sizes = np.array([5, 5])
-    found = of_groups(np.array([5, 0]), sizes, 5, 0.001, 0.05, 0.0)
-    assert found.verdict == "contradicted"
-    assert found.detectable_risk == pytest.approx(1 - 0.2**0.5)  # either of them is
-
-
-def test_groups_that_lose_nothing_are_planned_to_lose_one_question_each() -> None:
-    sizes = np.full(120, 2)
-    found = of_groups(np.zeros(120, dtype=int), sizes, 2, 0.15, 0.05, 0.08)
-    assert found.power_to_confirm == GroupTest(2, 2.0, 1.0).power(240, 0.15, 0.05, 0.08)
-    assert found.verdict == "confirmed"
 
 
 def test_the_most_losses_that_the_test_allows_confirm() -> None:

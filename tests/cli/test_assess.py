@@ -118,16 +118,14 @@ def test_what_is_printed_is_what_is_written(call: Call) -> None:
 def test_settings_are_recorded_for_calibrate(call: Call) -> None:
     found = assessed(
         call, "runs/sums", "--price", "0.5/0.05/2", "--serving", "vllm", "--alpha", "0.1",
-        "--delta", "0.1", "--bound", "hoeffding", "--multiplicity", "finite-grid",
-        "--families", "entropy,learned", "--cache-block", "64",
+        "--delta", "0.1", "--families", "entropy,learned",
     )  # fmt: skip
     settings = found["settings"]
     assert settings["weights"] == {
         "prefilled": 0.5, "cached": 0.05, "decoded": 2.0, "unit": "money per million tokens",
     }  # fmt: skip
     assert settings["families"] == ["entropy", "learned"]
-    assert (settings["bound"], settings["multiplicity"]) == ("hoeffding", "finite-grid")
-    assert (settings["serving"], settings["cache_block"]) == ("vllm", 64)
+    assert settings["serving"] == "vllm"
     assert (found["alpha"], found["delta"]) == (0.1, 0.1)
     assert "vllm" in found["serving"]
 
@@ -219,11 +217,7 @@ def test_nothing_feasible_is_full_budget_with_nulls(call: Call) -> None:
 
 @pytest.mark.parametrize(
     ("words", "planned"),
-    [
-        ([], []),
-        (["--bound", "hoeffding", "--delta", "0.1"], ["--bound", "hoeffding", "--delta", "0.1"]),
-        (FAST, ["--chains", "1"]),
-    ],
+    [([], []), (["--delta", "0.1"], ["--delta", "0.1"]), (FAST, ["--chains", "1"])],
 )
 def test_fifty_questions_are_told_how_many_labels_it_takes(
     call: Call, tmp_path: Path, words: list[str], planned: list[str]

@@ -166,48 +166,17 @@ def test_bare_takes_the_run_assessed_last_and_says_which(call: Call) -> None:
 def test_settings_come_from_the_assessment(call: Call) -> None:
     call(
         str(RUN), "--serving", "prefix-cache", "--alpha", "0.2", "--delta", "0.1",
-        "--bound", "bentkus", "--families", "entropy", "--price", "1/0.1/4", "--no-report",
+        "--families", "entropy", "--price", "1/0.1/4", "--no-report",
         command="assess",
     )  # fmt: skip
     found = calibrated(call, str(RUN), "--alpha", "0.3")
     assert (found["serving"], found["alpha"], found["delta"]) == ("prefix-cache", 0.3, 0.1)
     assert [row["family"] for row in found["tested"]] == ["entropy"]
-    assert found["certificate"]["bound"] == "bentkus"
     (look,) = looks_of(RUN)
     assert look.asked["weights"]["decoded"] == 4.0
     forget_looks(RUN)
     other = calibrated(call, str(RUN), "--serving", "kv-fork", "--alpha", "0.15")
     assert (other["serving"], other["alpha"]) == ("kv-fork", 0.15)
-
-
-def test_the_conditional_certificate_says_so(call: Call) -> None:
-    found = calibrated(call, str(RUN), "--conditional", "--alpha", "0.2", *FAST)
-    assert found["certificate"]["conditional"] is True
-    assert "of the questions that full thinking gets right" in found["certificate"]["claim"]
-    entered = sum(1 for p in _parts(RUN) if p == "calibration")
-    assert found["certificate"]["n"] < entered
-    assert {row["n"] for row in found["tested"]} == {found["certificate"]["n"]}
-    assert found["certificate"]["alpha_over_full_accuracy"] == 0.2  # of the right answers already
-    assert found["conditional"] is True
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
-def test_a_refused_conditional_certificate_counts_right_answers_in_every_word(call: Call) -> None:
-    code, out, _ = call(str(RUN), "--conditional", "--alpha", "0.03", "--looks", "1", *FAST)
-    text = " ".join(out.split())
-    document = json.loads((RUN / "calibration.json").read_text(encoding="utf-8"))
-    assert (code, document["conditional"], document["certificate"]) == (3, True, None)
-    whom = "that full thinking gets right"
-    (row,) = document["tested"]
-    assert f"{row['n']} calibration questions {whom}" in document["refusal"]["reason"]
-    assert f"at most 3% are lost of the questions {whom}" in text
-    call(str(RUN), "--no-report", *FAST, command="assess")
-    call(str(RUN), command="report")
-    page = Page((RUN / "report.html").read_text(encoding="utf-8")).text
-    assert f"Asked for: at most 3% of the questions {whom} lost. Not certified:" in page
-    assert f"Calibrated on {row['n']} questions {whom} and that chose nothing" in page
-    assert f"{row['n']} calibration questions {whom}, opened by calibrate" in page
 
 
 def _parts(path: Path) -> list[str]:
@@ -509,13 +478,9 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
             3,
             "Not certified. Keep full thinking: nothing is saved, and nothing is lost.",
         ),
-        (
-            ["--conditional", "--looks", "3", "--bound", "hoeffding", "--alpha", "0.3"],
-            0,
-            "calibration questions that full thinking gets right lost (hoeffding test",
-        ),
+        (["--looks", "3", "--alpha", "0.3"], 0, "calibration questions lost (exact test"),
     ],
-    ids=["certified", "not certified", "conditional"],
+    ids=["certified", "not certified", "planned"],
 )
 def test_the_summary_fits_eighty_columns(
     call: Call, words: list[str], code: int, said: str

@@ -124,18 +124,12 @@ def test_what_is_said_without_alpha_counts_as_shown(call: Call) -> None:
 def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
     line = refused(call, "calibrate", RUN, *FAST, "--alpha", "0.3")
     assert "more than 20%" in line
-    assert "--conditional" in line
+    assert "--loss drop" in line
     assert "--allow-large-alpha" in line
-    assert "--loss" not in line  # there is no such option
     assert looks_of(RUN) == []
     found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.3", "--allow-large-alpha")
     assert found["certified"] is True
     assert any("of the full-thinking accuracy" in remark for remark in found["remarks"])
-
-
-def test_a_conditional_alpha_is_a_share_of_right_answers_already(call: Call) -> None:
-    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.2", "--conditional")
-    assert found["certificate"]["conditional"] is True
 
 
 def test_a_transferred_rule_is_asked_for_alpha_without_a_figure(call: Call) -> None:

@@ -53,7 +53,7 @@ def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
     wanted = {
         "cal": "calibrate",
         "plan --exp": "--expected-risk --expected-gain",
-        "plan --bound ": "exact bentkus hoeffding",
+        "plan --loss ": "lost differs drop",
         "schema --json --nonsense ": "",
         "verify policy.joblib runs/": "(compopt -o default)",
     }
@@ -89,7 +89,7 @@ def test_fish_completes_commands_values_and_paths(folder: Path) -> None:
         return [offer.partition("\t")[0] for offer in done.stdout.splitlines()]
 
     assert offers("stopadvisor cal") == ["calibrate"]
-    assert offers("stopadvisor plan --bound be") == ["bentkus"]
+    assert offers("stopadvisor plan --loss di") == ["differs"]
     assert "policy.joblib" in offers("stopadvisor inspect pol")
 
 
@@ -112,7 +112,7 @@ def test_zsh_completes_commands_values_and_paths(folder: Path) -> None:
         _until(control, "READY> ")
         for typed, completed in (
             ("stopadvisor cal", "calibrate"),
-            ("stopadvisor plan --bound be", "bentkus"),
+            ("stopadvisor plan --loss di", "differs"),
             ("stopadvisor inspect pol", "policy.joblib"),
         ):
             os.write(control, f"{typed}\t".encode())

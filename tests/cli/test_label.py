@@ -406,12 +406,16 @@ def test_a_label_that_contradicts_one_is_refused(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--conditional"], "--conditional counts the questions that full thinking gets right"),
-        (["--multiplicity", "finite-grid"], "--multiplicity finite-grid tests every threshold"),
+        (["--loss", "drop"], "--loss drop counts what stopping gains"),
+        (
+            ["--loss", "lost", "--loss", "drop", "--alpha", "lost=0.04,drop=0.04"],
+            "a further limit is tested beside the first",
+        ),
     ],
+    ids=["drop", "several"],
 )
 def test_what_takes_every_label_is_refused(call: Call, words: list[str], said: str) -> None:
-    code, _, err = call("calibrate", "run", *ASK, "--loss", "lost", *words)
+    code, _, err = call("calibrate", "run", *ASK, *words)
     assert code == 2
     assert said in err
     assert "which takes gold for every calibration question" in err

@@ -136,11 +136,6 @@ def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> Non
         (["--alpha", "lost=much"], "expected a number such as 0.05"),
         (["--alpha", "regret=0.1"], "expected LOSS=LIMIT with one of lost, differs, drop"),
         (["--alpha", "0.1", "--guarantee", "algebra:lost=0.1"], "category=NAME:LOSS=LIMIT"),
-        (
-            ["--alpha", "0.1", "--loss", "differs", "--conditional"],
-            "--conditional counts lost questions among those that full thinking gets right, and "
-            "takes no other loss, got differs=0.1",
-        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -171,7 +171,7 @@ def test_every_option_stands_once_in_the_help(
         if isinstance(param, click.Option) and not param.hidden:
             assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
     assert ("\nModel:\n" in text) == (name in ("assess", "probe", "preflight", "run"))
-    assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate", "label"))
+    assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate"))
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(COMMANDS) if page(name).is_long])

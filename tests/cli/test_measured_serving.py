@@ -90,26 +90,11 @@ def test_a_server_that_was_not_measured_is_not_trusted_to_keep_anything(
     assert "costs are those of prefix-cache" in remark
 
 
-def test_the_same_server_asked_for_by_hand_costs_the_same(call: Call, run: Path) -> None:
-    words = ("--serving", "prefix-cache", "--cache-block", "32")
-    by_hand, remarks = _assessed(call, run, *words)
-    assert not remarks
-    assert "server" not in by_hand
-    write_regime(run, classify(_server(32)))
-    measured, _ = _assessed(call, run)
-    for name in ("recommendation", "serving", "settings", "fit_saving_lower_pct"):
-        assert measured[name] == by_hand[name]
-
-
 @pytest.mark.parametrize(
     ("words", "serving", "block", "said"),
     [
         (["--serving", "black-box"], "black-box", 16, "costs are those of black-box, as asked"),
         (["--serving", "kv-fork"], "kv-fork", 16, "costs are those of kv-fork, as asked"),
-        (
-            ["--serving", "prefix-cache", "--cache-block", "64"], "prefix-cache", 64,
-            "costs are those of blocks of 64, as asked",
-        ),
     ],
 )  # fmt: skip
 def test_what_is_asked_for_overrules_the_measure(

@@ -84,15 +84,6 @@ def test_null_where_the_expected_risk_is_not_below_alpha(
     assert "expected to be lost, which must be less than that" in capsys.readouterr().out
 
 
-def test_looser_bounds_need_more(capsys: pytest.CaptureFixture[str]) -> None:
-    needed = [
-        planned(capsys, "--bound", bound)["calibration_labels"]
-        for bound in ("exact", "bentkus", "hoeffding")
-    ]
-    assert needed == sorted(needed)
-    assert needed[0] < needed[2]
-
-
 def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--alpha", "0.05", "--expected-risk", "0.02", "--chains", "2"]) == 0
     out = capsys.readouterr().out
@@ -120,10 +111,7 @@ def test_a_drop_takes_its_own_test_and_counts_what_is_gained(
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["--expected-gain", "0.1"], "counts in a drop of accuracy alone: say --loss drop"),
-        (["--loss", "drop", "--bound", "bentkus"], "a drop has its exact test"),
-    ],
+    [(["--expected-gain", "0.1"], "counts in a drop of accuracy alone: say --loss drop")],
 )
 def test_what_only_a_drop_has_is_refused_elsewhere(
     capsys: pytest.CaptureFixture[str], words: list[str], said: str

@@ -382,7 +382,7 @@ def test_policies_on_the_same_questions_are_counted(call: Call) -> None:
 def test_planned_policies_share_delta(call: Call) -> None:
     first = verified(call, POLICY, FRESH, "--test-only", "--policies", "2")
     assert (first["delta"], first["check"]["planned"]) == (0.025, 2)
-    limit = upper_limit(first["losses"], first["n"], 0.025, "exact")
+    limit = upper_limit(first["losses"], first["n"], 0.025)
     assert first["upper"] == pytest.approx(limit)
     second = verified(call, another(2), FRESH, "--test-only")  # the plan holds unasked
     assert (second["delta"], second["check"]["number"]) == (0.025, 2)

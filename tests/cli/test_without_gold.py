@@ -237,11 +237,7 @@ def test_the_report_says_what_right_means(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ("calibrate", "--alpha", "0.1", "--conditional", "--loss", "lost"),
-            "takes gold for every",
-        ),
-        (("calibrate", "--alpha", "0.1", "--conditional"), "takes no other loss"),
+        (("calibrate", "--alpha", "0.1", "--loss", "drop"), "takes gold for every"),
         (("calibrate",), "say --alpha, the largest share of replies that may differ"),
         (("assess", "--protocol", "paper", "--open-calibration"), "takes gold for every question"),
     ],

@@ -14,7 +14,6 @@ import sys
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-from tests.long.coverage import TESTS  # noqa: E402
 from tests.long.report import judged, run, tasks  # noqa: E402
 
 TITLES = {
@@ -55,10 +54,8 @@ def main() -> int:
             continue
         print(f"\n{title}")
         if part == "coverage":
-            names = "  ".join(f"{b[:5]}/{m[:6]}" for b, m in TESTS)
             print(
-                f"     {'population':24} alpha n_cal   runs  exported violation     limit"
-                f"  saving and violation: {names}"
+                f"     {'population':24} alpha n_cal   runs  exported violation     limit  saving"
             )
         if part == "losses":
             names = f"{'population':16} {'kind':9}"

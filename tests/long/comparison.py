@@ -76,8 +76,7 @@ def told_apart(case: Case, repeats: int) -> float:
         for family in ("confidence", "entropy"):
             rules = (score_scalar(fit, family, schedule) for schedule in schedules)
             sides.append([sequence_of(fit, rule) for rule in rules if rule is not None])
-        accuracy = float(table.full_correct.mean())
-        limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha), accuracy)
+        limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha))
         verdict, _ = compare(fit, sides[0], sides[1], limit)
         found += verdict in ("learned better", "scalar better")
     return found / repeats

@@ -20,7 +20,6 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, full_counts
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 from tests.populations import POPULATIONS, KnownPopulation, renamed
 
 __all__ = [
@@ -38,10 +37,6 @@ __all__ = [
 
 ALPHAS = (0.05, 0.10, 0.15)
 DELTA = 0.05
-TESTS: tuple[tuple[Bound, Multiplicity], ...] = tuple(
-    (bound, multiplicity) for multiplicity in MULTIPLICITIES for bound in BOUNDS
-)
-"""The first is what `calibrate` does by default, the last the paper's."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +48,10 @@ class Size:
     """Per fit set."""
     truth: int
     """Fresh questions on which true risks are measured."""
-    others: int
-    """Calibrations per fit set on which the other bounds and multiplicities are tried too."""
 
 
-FULL = Size(fit_sets=20, calibrations=100, truth=200_000, others=20)
-SHORT = Size(fit_sets=1, calibrations=40, truth=10_000, others=3)
+FULL = Size(fit_sets=20, calibrations=100, truth=200_000)
+SHORT = Size(fit_sets=1, calibrations=40, truth=10_000)
 
 
 @dataclass(frozen=True)
@@ -81,10 +74,8 @@ class Truth:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way of testing, over all calibrations of a cell."""
+    """All calibrations of a cell."""
 
-    bound: Bound
-    multiplicity: Multiplicity
     n: int
     """Calibrations, certified or not."""
     exported: int
@@ -100,13 +91,7 @@ class Cell:
 
     population: KnownPopulation
     alpha: float
-    outcomes: tuple[Outcome, ...]
-    """In the order of `TESTS`."""
-
-    @property
-    def default(self) -> Outcome:
-        """What `calibrate` does when nothing else is asked."""
-        return self.outcomes[0]
+    outcome: Outcome
 
 
 def ceiling(n: int, n_checks: int, delta: float = DELTA) -> int:
@@ -138,29 +123,21 @@ def settings_of(population: KnownPopulation, alpha: float) -> Settings:
 def run_cell(population: KnownPopulation, alpha: float, size: Size) -> Cell:
     """Simulate one cell."""
     truth_table = population.draw(size.truth, seeded(population, alpha, 1), alpha=alpha)
-    tallies = [_Tally(bound, multiplicity) for bound, multiplicity in TESTS]
+    tally = _Tally()
     for fit_set in range(size.fit_sets):
         rng = seeded(population, alpha, 2, fit_set)
         fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
         choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
         truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.sequences]
-        variants = [
-            replace(choice, settings=replace(choice.settings, bound=b, multiplicity=m))
-            for b, m in TESTS
-        ]
-        for number in range(size.calibrations):
+        for _ in range(size.calibrations):
             table = population.draw(population.n_calibration, rng, alpha=alpha)
             assert not set(fit.ids) & set(table.ids)
-            tried = len(TESTS) if number < size.others else 1
-            for tally, variant in zip(tallies[:tried], variants[:tried], strict=True):
-                tally.add(variant, truths, table, alpha)
-    return Cell(population, alpha, tuple(t.outcome() for t in tallies))
+            tally.add(choice, truths, table, alpha)
+    return Cell(population, alpha, tally.outcome())
 
 
 @dataclass
 class _Tally:
-    bound: Bound
-    multiplicity: Multiplicity
     n: int = 0
     exported: int = 0
     violations: int = 0
@@ -180,11 +157,4 @@ class _Tally:
         self.saving += float(truths[which].saving[position])
 
     def outcome(self) -> Outcome:
-        return Outcome(
-            self.bound,
-            self.multiplicity,
-            self.n,
-            self.exported,
-            self.violations,
-            self.saving / self.n,
-        )
+        return Outcome(self.n, self.exported, self.violations, self.saving / self.n)

@@ -122,8 +122,8 @@ def counted(
 
 def _certified(counts: list[Counts]) -> int:
     """Position that all limits certify together; -1 for none."""
-    passed = np.array([each.passed(DELTA, None) for each in counts])
-    return last_passed(np.logical_and.reduce(passed), "fixed-sequence")
+    passed = np.array([each.passed(DELTA) for each in counts])
+    return last_passed(np.logical_and.reduce(passed))
 
 
 def _is_broken(counts: list[Counts], true: list[FloatArray], index: int) -> bool:

@@ -36,8 +36,8 @@ def _short(part: str) -> list[Check]:
     assert len(checks) >= len(mine) > 0
     if part == "coverage":
         # One cell has few calibrations; all of them together have many.
-        n = sum(r.value.default.n for r in results)
-        bad = sum(r.value.default.violations for r in results)
+        n = sum(r.value.outcome.n for r in results)
+        bad = sum(r.value.outcome.violations for r in results)
         assert bad <= ceiling(n, 1), f"{bad} of {n} certificates are false, delta is {DELTA}"
     return checks
 

@@ -54,8 +54,6 @@ def suite_of(module: str) -> str:
 TESTS: dict[str, str] = {
     "stats/bootstrap": "stats/test_bootstrap",
     "stats/bounds": "stats/test_bounds certification/test_refusals",
-    "stats/group_betting": "stats/test_group_betting",
-    "stats/group_test": "stats/test_group_betting",
     "stats/intervals": "stats/test_intervals",
     "stats/reliability": "stats/test_reliability",
     "policy/claims": "policy/test_claims",
@@ -92,25 +90,8 @@ TESTS: dict[str, str] = {
 """Of critical modules: the files of tests that suffice, its own first."""
 
 EQUIVALENT: dict[str, str] = {
-    "stats/bounds upper_limit: 1 - 1e-12 -> 1 - 1e-09": "limits are searched to about 1e-12",
-    "stats/bounds upper_limit: max(losses / n, 1e-12) -> max(losses / n, 1": (
-        "limits are searched to about 1e-12"
-    ),
-    "stats/bounds upper_limit: excess(low) <= 0 -> excess(low) < 0": (
-        "differs at equality, by rounding"
-    ),
-    "stats/bounds _most_losses: sizes * alpha -> sizes / alpha": (
-        "a wider bracket for the same number: beyond alpha no p-value is small"
-    ),
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",
     "stats/bounds last_passed: -1 -> -2 (2)": "below 0 is none",
-    "stats/group_test : _MOST_GROUPS = 1000000 ->": "doublings from 8 pass both at once",
-    "stats/group_test certify_groups: (sizes.size, 1) -> (sizes.size, 2)": (
-        "of columns that are all 0 the first is read"
-    ),
-    "stats/group_test GroupTest.labels_needed: high > _MOST_GROUPS -> high >=": (
-        "doublings from 8 never are a million"
-    ),
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
     "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"
@@ -127,42 +108,6 @@ EQUIVALENT: dict[str, str] = {
     "stats/intervals paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": (
         "differs at equality, by rounding"
     ),
-    "stats/group_betting group_lower_limit: scipy.optimize.brentq(excess, edge, 1.0": (
-        "a wider bracket for the same root"
-    ),
-    "stats/group_betting group_upper_limit: edge = 1e-12 ->": "limits are searched to 1e-12",
-    "stats/group_betting group_upper_limit: xtol=1e-12 ->": "digits that nobody reads",
-    "stats/group_betting group_lower_limit: xtol=1e-12 ->": "digits that nobody reads",
-    "stats/group_betting group_upper_limit: excess(1 - edge) < 0 -> excess(1 - edge) <= 0": (
-        "differs at equality, by rounding"
-    ),
-    "stats/group_betting group_upper_limit: excess(1 - edge) < 0 -> excess(1 - edge) < 1": (
-        "evidence so near its limit at 1 - 1e-12 puts the limit as near to 1"
-    ),
-    "stats/group_betting group_upper_limit: _check(losses[:, None], sizes, 0.5, most) ->": (
-        "any alpha does where losses alone are to be checked"
-    ),
-    "stats/group_betting group_lower_limit: _check(losses[:, None], sizes, 0.5, most) ->": (
-        "any alpha does where losses alone are to be checked"
-    ),
-    "stats/group_betting group_upper_limit: excess(edge) >= 0 -> excess(edge) > 0": (
-        "differs at equality, by rounding"
-    ),
-    "stats/group_betting group_lower_limit: excess(edge) <= 0 -> excess(edge) < 0": (
-        "differs at equality, by rounding"
-    ),
-    "stats/group_betting group_lower_limit: edge = 1e-09 ->": (
-        "a limit so small is 0 for whoever reads it"
-    ),
-    "stats/group_betting group_limit: (max(n_groups, 0), 1) -> (max(n_groups, 0), 2)": (
-        "of losses that are all 0 the rows alone are checked"
-    ),
-    "stats/group_betting group_limit: excess(n_groups) >= 0 -> excess(n_groups) > 0": (
-        "at exactly 0 the root that is searched for is n_groups"
-    ),
-    "stats/group_betting group_limit: excess(0.0) < 0 -> excess(0.0) <= 0": (
-        "differs only where a sum of logarithms is exactly 0"
-    ),
     "certification/calibration calibrate: delta == 0 -> delta == 1": "at 0 no test passes",
     "certification/calibration _refusal: need.labels_needed or 0 -> need.labels_needed or 1": (
         "no number of labels that is known is 0"
@@ -170,15 +115,6 @@ EQUIVALENT: dict[str, str] = {
     "certification/calibration _first_risk: max(float(losses), 0.0) -> max(float(losses), 0": (
         "a tenth of a question in what sizes advice"
     ),
-    "certification/verdicts of_groups: lower > alpha -> lower >= alpha": (
-        "differs at equality, by rounding"
-    ),
-    "certification/verdicts of_groups: upper < alpha -> upper <= alpha": (
-        "differs at equality, by rounding"
-    ),
-    "certification/verdicts _detectable_in_groups.contradicts: group_lower_limit(losses, sizes,"
-    " delta=delta, most=most) > alpha -> group_lower_limit(losses, sizes, delta=delta, most=most)"
-    " >= alpha": "differs at equality, by rounding",
     "certification/verdicts verdict_on: _lower_limit(losses, n, delta) > alpha -> _lower": (
         "differs at equality, by rounding"
     ),
@@ -191,16 +127,8 @@ EQUIVALENT: dict[str, str] = {
     "policy/claims _check_limit: binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta ->": (
         "differs at equality, by rounding"
     ),
-    "policy/claims _check_limit: _p_value(losses, n, high, bound) <= delta <= _p_value(losses, n,"
-    " low, bound) -> _p_value(losses, n, high, bound) <": "differs at equality, by rounding",
-    "policy/claims _check_bets: most_shown < -math.log(delta) -> most_shown <=": (
-        "differs at equality, by rounding"
-    ),
     "policy/claims binomial_tail: term < 1e-18 ->": (
         "what such a term would add is below the precision that is claimed, 1e-10"
-    ),
-    "policy/claims _check_bets: factor > 0 -> factor > 1": (
-        "where a factor is below 1 all are: too much was lost, whatever their logarithms add up to"
     ),
     "policy/stepper Stepper.observe: mean_logprob = 0.0 ->": "no rule reads it that was given none",
     "policy/stepper Stepper.observe: mean_entropy = 0.0 ->": "no rule reads it that was given none",

@@ -217,7 +217,7 @@ def _impossible_figures(content: Mapping[str, Any]) -> Iterator[str]:
             yield f"{part}: more than everything saved"
         for name in ("risk", "accuracy"):
             ends, share = e.get(f"{part}_{name}_ci95"), e.get(f"{part}_{name}")
-            if ends is not None and share is not None and n is not None and "group_cap" not in c:
+            if ends is not None and share is not None and n is not None:
                 exact = exact_interval(round(share * n), n)
                 if max(abs(a - b) for a, b in zip(exact, ends, strict=True)) > 1e-3:
                     yield f"{part}: another interval of {name}"

@@ -71,7 +71,6 @@ VERIFIED = CheckedPolicy(
     alpha=0.15,
     delta=0.05,
     check=PolicyCheck(1, None, 0.05),
-    conditional=False,
     n_left_out=3,
     n_met_before=2,
     n_repeated=1,
@@ -110,7 +109,7 @@ EXPECTED = Expected(
     calibration_accuracy=0.82, calibration_full_accuracy=0.92,
 )  # fmt: skip
 CALIBRATED = CalibratedRun(
-    run="runs/sums", alpha=0.15, delta=0.05, conditional=False, confidence=0.95,
+    run="runs/sums", alpha=0.15, delta=0.05, confidence=0.95,
     look=LookEntry(1, None, 0.05, 0, "7dc69a87" * 8, opened=True), certified=True,
     policy="runs/sums/policy-a15-1a2b3c4d.joblib", digest="1a2b3c4d" * 8,
     promoted="runs/sums/policy.joblib", kind="stop", family="learned", schedule=(32, 64),

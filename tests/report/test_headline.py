@@ -184,7 +184,6 @@ def test_what_the_promise_means_is_of_the_accuracy_shown_beside_it(
     text = f"15% of all questions are {share} of those that full thinking gets right"
     assert found == [("means", text)]
     # Where it would only say alpha again there is no line.
-    assert not [*meaning(certificate | {"conditional": True}, expected, "kv-fork")]
     assert not [*meaning(certificate, replace(expected, graded_by="agreement"), "kv-fork")]
 
 
@@ -257,9 +256,8 @@ def test_a_verdict_comes_with_what_was_lost(verdict: Verdict, first: str, last: 
             "accuracy +5.0 points on 300 fresh questions, promise at most -15.0 points. Saves 18% "
             "of the tokens; accuracy rises from 83.0 to 88.0%.",
         ),
-        ({"conditional": True}, "11.3% of 300 fresh questions that full thinking gets right lost"),
     ],
-    ids=["differs", "drop", "conditional"],
+    ids=["differs", "drop"],
 )
 def test_a_verdict_says_what_its_promise_counts(more: dict[str, Any], said: str) -> None:
     assert said in verified_headline(replace(VERIFIED, **more))

@@ -330,7 +330,7 @@ def test_a_refusal_is_said_with_its_reason(
     assert risk.marked is None
     n = data.calibration.tested[0].n
     losses = [round(share * n) for share in risk.observed.tolist()]
-    assert risk.upper.tolist() == [upper_limit(k, n, 0.05, "exact") for k in losses]
+    assert risk.upper.tolist() == [upper_limit(k, n, 0.05) for k in losses]
 
 
 def test_labels_changed_after_calibration_are_not_passed_off(
@@ -452,10 +452,7 @@ def test_an_archive_has_no_texts(tmp_path: Path, paper: tuple[ReportData, Page])
             Settings(families=("entropy", "confidence"), serving="vllm"), id="scalar only, overlap"
         ),
         pytest.param(Settings(alpha=0.001, families=QUICK), id="nothing to certify"),
-        pytest.param(
-            Settings(serving="black-box", conditional=True, alpha=0.2, families=QUICK),
-            id="black-box, conditional",
-        ),
+        pytest.param(Settings(serving="black-box", alpha=0.2, families=QUICK), id="black-box"),
     ],
 )
 def test_every_kind_of_assessment_has_its_page(small_run: Path, settings: Settings) -> None:

@@ -153,10 +153,7 @@ def test_assess(
             capsys, "assess", runs / "apart" / "visible", "--families", "learned",
             "--alpha", "drop=0.3,lost=0.4", "--serving-profile", runs / "profile.json",
         ),
-        answer(
-            capsys, "assess", grouped / "assessed" / "run", "--families", "learned",
-            "--group-claim", "groups", "--group-cap", "4",
-        ),
+        answer(capsys, "assess", grouped / "assessed" / "run", "--families", "learned"),
         json.loads((run_without_gold / "assessment.json").read_bytes()),
     )  # fmt: skip
 
@@ -187,21 +184,16 @@ def test_calibrate_inspect_and_verify(
     assert transferred["certificate"]
     assert refused["refusal"]
     bold = (*rule, "--alpha", "0.4")
-    bets = answer(capsys, "calibrate", *CERTIFY, grouped / "run", *bold)
-    of_groups = answer(
-        capsys, "calibrate", *CERTIFY, grouped / "one-of-each" / "run", *bold,
-        "--group-claim", "groups",
-    )  # fmt: skip
-    assert bets["certificate"]
-    assert of_groups["certificate"]
+    of_groups = answer(capsys, "calibrate", *CERTIFY, grouped / "run", *bold)
+    assert of_groups["certificate"]["group_claim"] == "groups"
     few_labels = answer(capsys, "calibrate", *CERTIFY, few, *bold, "--loss", "lost")
     assert few_labels["certificate"]
     shutil.copytree(run_without_gold, runs / "bare" / "run")
     bare = answer(capsys, "calibrate", runs / "bare" / "run", "--alpha", "0.1", "--despite-advice")
     assert bare["certificate"]["loss"] == "differs"
-    found = certified, transferred, refused, visible, bets, of_groups, few_labels, bare
+    found = certified, transferred, refused, visible, of_groups, few_labels, bare
     check("calibrate", *found)
-    verified.append(answer(capsys, "verify", bets["policy"], runs / "new"))
+    verified.append(answer(capsys, "verify", of_groups["policy"], runs / "new"))
     moved = answer(capsys, "inspect", transferred["policy"])
     shown = answer(capsys, "inspect", visible["policy"])
     of_few = answer(capsys, "inspect", few_labels["policy"])
@@ -216,7 +208,7 @@ def test_calibrate_inspect_and_verify(
     pytest.importorskip("cryptography", reason="cryptography (extra sign) signs a policy")
     make_key(runs / "own.pem")
     signed = answer(capsys, "inspect", runs / "fixed.joblib", "--sign", runs / "own.pem")
-    in_groups = [answer(capsys, "inspect", found["policy"]) for found in (bets, of_groups, bare)]
+    in_groups = [answer(capsys, "inspect", found["policy"]) for found in (of_groups, bare)]
     save_policy(build_policy(open_cue_content()), runs / "open.joblib")
     open_cue = answer(capsys, "inspect", runs / "open.joblib")
     check("inspect", inspected, moved, shown, settings, signed, open_cue, *in_groups, of_few)

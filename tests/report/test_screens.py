@@ -38,13 +38,6 @@ SCREENS = {
     "assess-unlikely": [*ASSESS, "runs/sums", "--alpha", "0.01"],
     "calibrate": ["calibrate", "runs/sums", "--alpha", "0.15"],
     "calibrate-refused": ["calibrate", "runs/sums", "--alpha", "0.001"],
-    "calibrate-refused-conditional": [
-        "calibrate",
-        "runs/sums",
-        "--alpha",
-        "0.001",
-        "--conditional",
-    ],
     "calibrate-from": ["calibrate", "runs/fresh", "--from", "policy.joblib", "--alpha", "0.15"],
     "inspect": ["inspect", "policy.joblib"],
     "verify": ["verify", "policy.joblib", "runs/fresh"],

@@ -1,4 +1,4 @@
-"""A run directory of the first day, with its policy and its looks, under today's code."""
+"""A run directory of the first day: its probes are read today, its policy and looks refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.sources import open_source
 from tests.material import Call, caller
@@ -39,11 +40,9 @@ def test_it_keeps_its_split(run: Path) -> None:
     assert [parts.count(part) for part in (0, 1, 2)] == [82, 99, 59]  # fit, calibration, test
 
 
-def test_its_policy_loads_with_its_certificate(run: Path) -> None:
-    policy = load_policy(run / "policy.joblib")
-    assert policy.content["schema"] == 1
-    assert policy.content["certificate"]["losses"] == 12
-    assert policy.start() is not None
+def test_its_policy_is_refused(run: Path) -> None:
+    with pytest.raises(PolicyError, match="schema 1 and 2 are not read any more"):
+        load_policy(run / "policy.joblib")
 
 
 def test_its_looks_are_not_read_any_more(run: Path, call: Call) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -352,17 +356,106 @@ def test_a_process_killed_before_the_note_leaves_a_good_log(run: Path) -> None:
     assert (noted["schema"], noted["looks"]["lines"]) == (1, 6)
 
 
-@pytest.mark.parametrize("cut", [1, 40, -1], ids=["one byte", "half", "no line feed"])
-def test_a_line_that_a_kill_cut_was_no_look_unless_it_is_whole(run: Path, cut: int) -> None:
+def test_a_line_that_a_kill_cut_anywhere_was_no_look_unless_it_is_whole(run: Path) -> None:
     """Outcomes are opened after the line is synced."""
     before, note = (run / LOOKS).read_bytes(), (run / "manifest.json").read_bytes()
     other = take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
     line = (run / LOOKS).read_bytes()[len(before) :]
-    (run / LOOKS).write_bytes(before + line[:cut])
     (run / "manifest.json").write_bytes(note)
-    assert (other in looks(run)) == (cut == -1)
-    again = take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
-    assert (again.number, len(looks(run))) == (1, 4)
+    for cut in range(1, len(line)):
+        (run / LOOKS).write_bytes(before + line[:cut])
+        assert (other in looks(run)) == (cut == len(line) - 1)
+    for cut in (1, 40, len(line) - 1):
+        (run / LOOKS).write_bytes(before + line[:cut])
+        (run / "manifest.json").write_bytes(note)
+        again = take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
+        assert (again.number, len(looks(run))) == (1, 4)
+
+
+# Runs an act in each folder: in a process of its own, which is killed before the k-th of its calls
+# that open, write, sync or replace a file, or in the middle of that write; or undisturbed.
+_ACTING = """
+import os, signal, sys
+from pathlib import Path
+from stopadvisor.runs.look_log import (
+    digests_of, read_log, record_regraded, record_result, record_shown,
+)
+from stopadvisor.runs.look_rules import LookRequest, take_look
+from stopadvisor.runs.policy_checks import record_check
+
+def kill_at(number):
+    count = 0
+    def killed(name, real):
+        def call(*args, **options):
+            nonlocal count
+            for is_half in (False, True)[: 1 + (name == "write")]:
+                count += 1
+                if count == number:
+                    if is_half:
+                        real(args[0], args[1][: len(args[1]) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **options)
+        return call
+    for name in ("open", "write", "fsync", "replace"):
+        setattr(os, name, killed(name, getattr(os, name)))
+
+act, kills, *folders = sys.argv[1:]
+for number, folder in enumerate(map(Path, folders), start=1):
+    child = os.fork()
+    if not child:
+        if kills == "killed":
+            kill_at(number)
+        exec(act)
+        (folder / "done").touch()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+_ACTS = {
+    "look": 'take_look(folder, LookRequest(digests_of(["b"]), {"alpha": 0.3}, 0.05))',
+    "result": "record_result(folder, read_log(folder).looks[0], certified=False)",
+    "shown": 'record_shown(folder, ["c"], "assess")',
+    "regraded": 'record_regraded(folder, ["1", "2"], ["3", "2"])',
+    "check": 'record_check(folder, "policy", ["a"], delta=0.05, planned=None)',
+}
+
+
+def acted(act: str, how: str, folders: Sequence[Path]) -> list[int]:
+    """Exit codes of an act in each folder; how "killed": in the k-th at its k-th call."""
+    program = [sys.executable, "-B", "-c", _ACTING, _ACTS[act], how, *map(str, folders)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return list(map(int, done.stdout.split()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", ["", '{"look": 4, "ti'], ids=["whole", "torn"])
+@pytest.mark.parametrize("act", _ACTS)
+def test_killed_at_any_write_no_line_is_lost(
+    run: Path, tmp_path_factory: pytest.TempPathFactory, act: str, tail: str
+) -> None:
+    take_look(run, ["d"], {"alpha": 0.1}, delta=0.05, lines=["1", "2"])
+    before = (run / LOOKS).read_text(encoding="utf-8")
+    (run / LOOKS).write_text(before + tail, encoding="utf-8")
+    copies = tmp_path_factory.mktemp("copies")
+    folders = [copies / str(number) for number in range(30)]
+    for folder in folders:
+        shutil.copytree(run, folder)
+    codes = acted(act, "killed", folders)
+    survivor = codes.index(0)
+    assert survivor >= 8
+    assert codes == [-signal.SIGKILL] * survivor + [0] * (len(codes) - survivor)
+    for folder, code in zip(folders, codes, strict=True):
+        read_log(folder)
+        text = (folder / LOOKS).read_text(encoding="utf-8")
+        assert text.startswith(before)
+        new = text.removeprefix(before)
+        assert (new.count("\n") == 1) or code != 0
+        # What came after the line saw it on the disk.
+        assert (folder / "done").exists() == (code == 0)
+    assert acted(act, "whole", folders) == [0] * len(folders)
+    ended = {len(read_log(folder).looks) for folder in folders}
+    texts = [(folder / LOOKS).read_text(encoding="utf-8") for folder in folders]
+    assert {text.removeprefix(before).count("\n") for text in texts} == {1}
+    assert ended == {5 if act == "look" else 4}
 
 
 def test_a_full_disk_records_no_look(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.errors import CalibrationError
 from stopadvisor.stats import trinomial
 from stopadvisor.stats.bounds import p_values
-from stopadvisor.stats.group_betting import group_passes
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, drop_size, most_lost
 
 
@@ -98,16 +97,6 @@ def test_its_power_adapts_to_how_few_replies_change() -> None:
     exact = rejects(most_lost(n, alpha, delta), lost, gained).mean()
     assert exact == pytest.approx(drop_power(n, alpha, delta, 0.01, 0.01), abs=0.02)
     assert exact > 0.52
-    values = np.zeros((n, 400), dtype=np.int64)  # one question a group: betting on means
-    for column in range(values.shape[1]):
-        values[: lost[column], column] = 1
-        values[lost[column] : lost[column] + gained[column], column] = -1
-    ones = np.ones(n, dtype=np.int64)
-    betting = group_passes(values, ones, alpha=alpha, delta=delta, most=1).mean()
-    assert betting < exact - 0.05
-    # Hoeffding–Bentkus takes means of values in 0 … 1.
-    halved = np.ceil((n + lost - gained) / 2).astype(np.int64)
-    assert (p_values(halved, n, (1 + alpha) / 2, "bentkus") > delta).all()
 
 
 @pytest.mark.slow

@@ -193,8 +193,6 @@ class _SettingsFields(TypedDict):
     serving: Annotated[str, "The serving regime."]
     weights: Annotated[WeightFields, "Prices of tokens."]
     cache_block: Annotated[int, "Tokens per block of the prefix cache."]
-    bound: Annotated[str, "The test of the risk."]
-    multiplicity: Annotated[str, "How thresholds share the error probability."]
     families: Annotated[list[str], "Rules that may be chosen."]
     loss: NotRequired[
         Annotated[
@@ -204,12 +202,6 @@ class _SettingsFields(TypedDict):
     ]
     also: NotRequired[
         Annotated[list[_Wish], "Only where asked for: further limits that hold at once."]
-    ]
-    group_claim: NotRequired[
-        Annotated[Literal["groups"], "Only where it was asked: one question of a group counts."]
-    ]
-    group_cap: NotRequired[
-        Annotated[int, "Only with `--group-cap`: most questions that a group can hold."]
     ]
 
 
@@ -369,7 +361,6 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
             _SettingsFields,
             settings,
             weights=settings.weights.to_dict(),
-            group_claim="groups" if settings.group_claim == "groups" else None,
             loss=None if settings.loss == LOST.name else settings.loss,
             also=settings.also or None,
         ),

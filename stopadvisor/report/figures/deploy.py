@@ -127,11 +127,8 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
             found.family != FIXED_BUDGET,
         )
     family = calibrated.scorer.family
-    whom = " that full thinking gets right" if calibrated.conditional else ""
     limit, n = calibrated.limit, calibrated.n
     most = f"most that passes the test ({round(limit * n)} of {n})"
-    if calibrated.groups is not None:
-        most = "about the most that passes by betting on groups"
     return RiskFigure(
         family,
         displayed(family, calibrated.order),
@@ -144,7 +141,7 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
         calibrated.exported,
         "exported",
         calibrated.n,
-        f"{calibrated.n} calibration questions{whom}, opened by calibrate",
+        f"{calibrated.n} calibration questions, opened by calibrate",
         calibrated.loss.name,
         family != FIXED_BUDGET,
     )

@@ -345,11 +345,10 @@ def _provenance(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         settings = document["settings"]
         weights = settings["weights"]
         rows += [
-            ("Test", f"{settings['bound']}, {settings['multiplicity']}"),
             (
                 "Cost of a token",
                 f"prefilled {weights['prefilled']:g}, cached {weights['cached']:g}, decoded "
                 f"{weights['decoded']:g} ({weights['unit']})",
-            ),
+            )
         ]
     return [(name, str(value)) for name, value in rows]

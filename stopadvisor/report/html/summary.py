@@ -289,14 +289,10 @@ def _needed(labels: int, assumed: float | None) -> str:
 def _calibrated(document: Document, calibration: CalibratedRun) -> Summary:
     look, certificate, expected = calibration.look, calibration.certificate, calibration.expected
     opened = max((row.n for row in calibration.tested), default=0)
-    whom = " that full thinking gets right" if calibration.conditional else ""
-    # A failed look does not show how many full thinking gets right.
-    of_right = calibration.conditional and (look is None or look.opened)
-    that = f"{whom} and that" if of_right else " that"
     basis = (
         "No calibration question was opened; pictures show fit questions."
         if look is None
-        else f"Calibrated on {opened} questions{that} chose nothing, look number {look.number} at "
+        else f"Calibrated on {opened} questions that chose nothing, look number {look.number} at "
         "them; pictures show fit questions, except where they say calibration."
     )
     if certificate is None or expected is None or look is None:
@@ -312,7 +308,7 @@ def _calibrated(document: Document, calibration: CalibratedRun) -> Summary:
             "Calibration certified no rule that saves anything.",
             _nothing(document, accuracy, whose),
             "plain",
-            f"Asked for: at most {promised(calibration.alpha)} of the questions{whom} lost. Not "
+            f"Asked for: at most {promised(calibration.alpha)} of the questions lost. Not "
             f"certified: {'' if refusal is None else refusal.reason}.",
             "" if refusal is None or needed is None else _needed(needed, refusal.assumed_risk),
             None,
@@ -326,7 +322,7 @@ def _calibrated(document: Document, calibration: CalibratedRun) -> Summary:
         _cards(expected_effect(expected, calibration.serving), calibration.alpha, measured),
         "good",
         certificate.claim,
-        f"{_counted(to_document(certificate), whom)} ({certificate.bound} test, "
+        f"{_counted(to_document(certificate))} ({certificate.bound} test, "
         f"{certificate.multiplicity}, look number {look.number}). The exported threshold is "
         f"{calibration.threshold or 0.0:.4g}.",
         f"stopadvisor inspect {calibration.promoted or calibration.policy}",
@@ -334,9 +330,9 @@ def _calibrated(document: Document, calibration: CalibratedRun) -> Summary:
     )
 
 
-def _counted(certificate: Document, whom: str) -> str:
+def _counted(certificate: Document) -> str:
     """What calibration found, as the claim rests on it."""
-    who = f"calibration questions{whom}{_in_groups(certificate)}"
+    who = f"calibration questions{_in_groups(certificate)}"
     if says_lost(certificate):
         return f"{certificate['losses']} of {certificate['n']} {who} were lost"
     return counted(certificate, who)
@@ -344,6 +340,4 @@ def _counted(certificate: Document, whom: str) -> str:
 
 def _in_groups(certificate: Document) -> str:
     """How questions were counted where groups hold several."""
-    if "groups" in certificate:
-        return f" in {certificate['groups']} groups of up to {certificate['group_cap']}"
     return ", one of each group," if "group_claim" in certificate else ""

@@ -66,15 +66,9 @@ def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
 def evidence(certificate: Mapping[str, Any]) -> str:
     """Return what was counted, and by which test."""
     whom = "calibration questions"
-    if certificate.get("conditional"):
-        whom += " that full thinking gets right"
-    test = f"{certificate['bound']} test"
-    if "groups" in certificate:
-        whom += f" in {certificate['groups']} groups"
-        test = f"betting on groups of up to {certificate['group_cap']}"
-    elif "group_claim" in certificate:
+    if "group_claim" in certificate:
         whom += ", one of each group,"
-    return f"{counted(certificate, whom)} ({test}, {certificate['multiplicity']})"
+    return f"{counted(certificate, whom)} (exact test, fixed-sequence)"
 
 
 def pointwise(certificate: Mapping[str, Any]) -> str:
@@ -92,7 +86,7 @@ def meaning(certificate: Mapping[str, Any], expected: Expected, serving: str) ->
     It is measured on calibration or test questions, never on fit questions.
     """
     full = expected_effect(expected, serving).full_accuracy
-    if full and loss_name(certificate) != "differs" and not certificate.get("conditional"):
+    if full and loss_name(certificate) != "differs":
         alpha, ratio = certificate["alpha"], share(certificate["alpha"] / full)
         what = "those that full thinking gets right"
         yield "means", f"{promised(alpha)} of all questions are {ratio} of {what}"
@@ -164,8 +158,7 @@ def _certified(
 
 
 def _refused(run: CalibratedRun) -> Iterator[Fact]:
-    of_right = " of the questions that full thinking gets right" if run.conditional else ""
-    asked = run.asked or f"that at most {promised(run.alpha)} are lost{of_right}"
+    asked = run.asked or f"that at most {promised(run.alpha)} are lost"
     yield "asked", f"to promise {asked}"
     if run.refusal is not None:
         yield "why not", run.refusal.reason

@@ -57,9 +57,6 @@ def _next(checked: CheckedPolicy) -> str | None:
 
 
 def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
-    whom = "questions that full thinking gets right" if checked.conditional else "questions"
-    if checked.groups is not None:
-        whom += f" in {checked.groups} groups"
     gained = "" if checked.gained is None else f" lost and {checked.gained} gained"
     means = _MEANS[checked.verdict]
     if checked.verdict == "silent" and _moved(checked):
@@ -68,8 +65,8 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
         ("means", means),
         (
             _COUNTED[checked.loss or "lost"],
-            f"{checked.losses} of {checked.n} {whom}{gained}, {share(checked.risk)}; the promise "
-            f"allows {promised(checked.alpha)}",
+            f"{checked.losses} of {checked.n} questions{gained}, {share(checked.risk)}; the "
+            f"promise allows {promised(checked.alpha)}",
         ),
         *_limits(checked),
         _accuracy(checked),
