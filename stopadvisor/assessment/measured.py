@@ -5,12 +5,15 @@ Knows what `probe` wrote down of a server, and asks none.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.rules.costs import Weights, serving_costs
+from stopadvisor.rules.roofline import Prices
 from stopadvisor.runs.server_regime import RegimeMeasure
 
-__all__ = ["measured_settings", "remark_on_serving"]
+__all__ = ["LoadSaving", "measured_settings", "remark_on_serving", "savings_by_load"]
 
 
 def measured_settings(settings: Settings, server: RegimeMeasure | None) -> Settings:
@@ -19,6 +22,37 @@ def measured_settings(settings: Settings, server: RegimeMeasure | None) -> Setti
         return replace(settings, serving="black-box")
     block = server.cache_block or settings.cache_block
     return replace(settings, serving=server.regime, cache_block=block)
+
+
+@dataclass(frozen=True)
+class LoadSaving:
+    """What the advised rule saves at another load than the one it was chosen for."""
+
+    in_flight: int
+    """Requests that decode together."""
+    decoded: float
+    """Seconds of a decoded token, at the mean context."""
+    saving_pct: float
+    """Net saving on fit questions."""
+
+
+def savings_by_load(choice: Choice, loads: Sequence[Weights]) -> tuple[LoadSaving, ...]:
+    """Net saving of the advised rule at the prices of other loads; empty where none is advised."""
+    sequence, settings, found = choice.advised, choice.settings, []
+    if not choice.serving or sequence is None:
+        return ()
+    stops = sequence.curve.stops(choice.advised_index)
+    for weights in loads:
+        rows = serving_costs(
+            sequence.view,
+            stops,
+            weights,
+            cache_block=settings.cache_block,
+            asking=sequence.scorer.asking,
+        )
+        (saving,) = (row.saving_pct for row in rows if row.serving == settings.serving)
+        found.append(LoadSaving(weights.in_flight or 1, Prices.of(weights).decoded, saving))
+    return tuple(found)
 
 
 def remark_on_serving(server: RegimeMeasure | None, settings: Settings) -> str:

@@ -8,7 +8,7 @@ that for a run it needs a look in the log.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import click
 
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.measured import measured_settings, remark_on_serving
+from stopadvisor.assessment.measured import measured_settings, remark_on_serving, savings_by_load
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
@@ -38,6 +38,7 @@ from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.progress import Progress
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
+from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
@@ -159,7 +160,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         source = _source(options, progress)
         server = None if source.is_archive else read_regime(source.folder)
         served = server is not None or (source.engine or "").startswith("openai")
-        is_paper, settings = options.protocol == "paper", _settings(options, source)
+        weights = () if options.pricing is None else computed_weights(options.pricing, source)
+        is_paper, settings = options.protocol == "paper", _settings(options, source, weights)
         if served and options.serving_is_open and options.pricing is None:
             settings = measured_settings(settings, server)
         assessment = _assess(source, settings, options)
@@ -169,7 +171,14 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         if served:
             of_promise.append(remark_on_serving(server, settings))
         flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
-        document = assessment_document(assessment, [*flaws, *of_sample, *of_promise], server)
+        loads = (
+            savings_by_load(assessment.choice, weights[1:])
+            if isinstance(assessment, FitAssessment)
+            else ()
+        )
+        document = assessment_document(
+            assessment, [*flaws, *of_sample, *of_promise], server, loads=loads
+        )
         write_json_atomically(source.folder / ASSESSMENT, document)
         # Probing has reported its own on the sample just now.
         for remark in of_promise if options.is_workload else of_sample + of_promise:
@@ -181,13 +190,16 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
     return 0
 
 
-def _settings(options: AssessOptions, source: Source) -> Settings:
-    """Settings as asked for; differing replies are the only loss that takes no gold."""
+def _settings(options: AssessOptions, source: Source, weights: Sequence[Weights]) -> Settings:
+    """Settings as asked for, at the first of computed weights.
+
+    Differing replies are the only loss that takes no gold.
+    """
     if options.protocol == "paper":
         return options.wanted.settings()
     settings = options.wanted.settings(graded_by=source.graded_by)
-    if options.pricing is not None:
-        settings = replace(settings, weights=computed_weights(options.pricing, source))
+    if weights:
+        settings = replace(settings, weights=weights[0])
         if options.serving_is_open:
             settings = replace(settings, serving="vllm")
     needy = [limit for limit in settings.guarantees if limit.counted.needs_gold]

@@ -22,6 +22,8 @@ from stopadvisor.runs.sources import Source
 __all__ = ["PRICING", "PricingOptions", "computed_weights", "pricing_options"]
 
 _LOCAL = "local"
+_LOADS = (1, 8, 32, 128)
+"""Requests in flight for which the saving of the advised rule is shown."""
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _DENSE = "a dense model of 8B with grouped queries (this run's model is not known here)"
 
@@ -76,8 +78,8 @@ def pricing_options(params: dict[str, Any]) -> PricingOptions | None:
     return PricingOptions(**given) if given else None
 
 
-def computed_weights(options: PricingOptions, source: Source) -> Weights:
-    """Prices for a run's questions.
+def computed_weights(options: PricingOptions, source: Source) -> tuple[Weights, ...]:
+    """Prices for a run's questions, first as asked for and then at each of `_LOADS` that fits.
 
     Raises
     ------
@@ -87,8 +89,10 @@ def computed_weights(options: PricingOptions, source: Source) -> Weights:
     label, config = _config(options.model_config, source)
     gpu = accelerator((_local_gpu() or DEFAULT_GPU) if options.gpu == _LOCAL else options.gpu)
     engine = Roofline(model_shape(config), gpu, options.tensor_parallel)
-    weights = engine.weights(mean_context(source.table), options.in_flight)
-    return replace(weights, model=label)
+    context = mean_context(source.table)
+    loads = [engine.weights(context, in_flight) for in_flight in (options.in_flight, *_LOADS)]
+    fitting = {each.in_flight: each for each in loads[1:]}
+    return tuple(replace(each, model=label) for each in (loads[0], *fitting.values()))
 
 
 def _local_gpu() -> str | None:

@@ -26,6 +26,7 @@ __all__ = [
     "KINDS_OF_QUESTION",
     "advised_otherwise",
     "advised_point",
+    "by_load",
     "by_stack",
     "cell",
     "computed_for",
@@ -203,6 +204,12 @@ def computed_for(document: Document) -> str:
         f"{1000 * prices['decoded']:.2g} ms a prefilled token is {of[0]} (at most), a cached one "
         f"{of[1]}, a request {of[2]}"
     )
+
+
+def by_load(document: Document) -> str:
+    """What the rule that is priced saves by requests in flight; empty where that is not known."""
+    rows = document["serving"].get("by_load", ())
+    return ", ".join(f"{percent(row['saving_pct'])} at {row['in_flight']}" for row in rows)
 
 
 def explained(stack: str) -> str:

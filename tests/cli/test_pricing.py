@@ -41,11 +41,29 @@ def test_a_gpu_prices_the_engine_and_is_said(call: Call) -> None:
     assert weights.model is not None
     assert "8B with grouped queries (this run's model is not known here)" in weights.model
     assert list(found["serving"])[:3] == ["operating_point", "prices", "vllm"]
+    by_load = found["serving"]["by_load"]
+    assert [row["in_flight"] for row in by_load] == [1, 8, 32, 128]
+    assert by_load[1]["decoded"] == found["serving"]["prices"]["decoded"]
+    saved = found["serving"]["vllm"]["saving_pct"]
+    assert by_load[1]["saving_pct"] == pytest.approx(saved)
+    decoded = [row["decoded"] for row in by_load]
+    assert decoded == sorted(decoded, reverse=True), "the more, the cheaper is a token of each"
     _, out, _ = call("assess", "runs/sums", *FAST, "--gpu", "L4", "--in-flight", "8")
     screen = " ".join(out.split())
     assert "vllm: the policy runs inside vLLM" in screen
     assert "on l4, 8 requests in flight at" in screen
+    assert f"{saved:.1f}% at 8," in screen
     assert "%, KV-token-time -" in screen
+
+
+def test_prices_are_said_where_nothing_is_saved(call: Call) -> None:
+    words = ("assess", "runs/sums", *FAST, "--gpu", "b200", "--alpha", "0.001")
+    code, out, _ = call(*words)
+    screen = " ".join(out.split())
+    assert code == 0
+    assert "there is nothing to calibrate" in screen
+    assert "on b200, 32 requests in flight at" in screen
+    assert "by_load" not in json.loads(call(*words, "--json")[1])["serving"]
 
 
 def test_calibrate_takes_the_prices_over(call: Call) -> None:

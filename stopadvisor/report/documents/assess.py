@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult
 from stopadvisor.policy.promises import asked
@@ -153,11 +154,20 @@ class _ServingCostFields(TypedDict):
     ]
 
 
+class _LoadFields(TypedDict):
+    in_flight: Annotated[int, "Requests that decode together."]
+    decoded: Annotated[float, "Seconds of a decoded token, at the mean context."]
+    saving_pct: Annotated[float, "Net saving on fit questions."]
+
+
 _Serving = TypedDict(
     "_Serving",
     {
         "operating_point": Annotated[str | None, "The rule that is priced, in words."],
         "prices": NotRequired[Annotated[PriceFields, "Deploy only: what tokens cost."]],
+        "by_load": NotRequired[
+            Annotated[list[_LoadFields], "Computed prices only: the same rule at other loads."]
+        ],
         "vllm": NotRequired[
             Annotated[_ServingCostFields, "Only where asked for: the policy runs inside vLLM."]
         ],
@@ -299,6 +309,8 @@ def assessment_document(
     assessment: FitAssessment | PaperAssessment,
     remarks: Sequence[str] = (),
     server: RegimeMeasure | None = None,
+    *,
+    loads: Sequence[LoadSaving] = (),
 ) -> AssessDocument:
     """Build the document; under deploy the same fit questions give the same bytes.
 
@@ -315,6 +327,8 @@ def assessment_document(
         on_stop = "answer" if source.table.on_stop == "answer" else None
         matched = [_matched_risk(assessment.choice, assessment.choice.settings.alpha)]
         serving = _fit_serving(assessment.choice)
+        if loads:
+            serving["by_load"] = [fill(_LoadFields, row) for row in loads]
     common = fill(
         _CommonFields,
         assessment,

@@ -24,7 +24,7 @@ from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
 from stopadvisor.report.html.summary import reasons, summarise
-from stopadvisor.report.words import cell, kind_points, share
+from stopadvisor.report.words import by_load, cell, kind_points, share
 from stopadvisor.report.written import WrittenPage
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
@@ -351,4 +351,6 @@ def _provenance(document: Mapping[str, Any]) -> list[tuple[str, str]]:
                 f"{weights['decoded']:g} ({weights['unit']})",
             )
         ]
+    if loads := by_load(document):
+        rows.append(("Saving by requests in flight", loads))
     return [(name, str(value)) for name, value in rows]

@@ -24,6 +24,7 @@ from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,
     advised_point,
+    by_load,
     by_stack,
     computed_for,
     explained,
@@ -113,10 +114,12 @@ def _facts(document: Document) -> list[tuple[str, str]]:
     basis = f"{split['fit']} of {document['workload']['n_questions']} questions (fit); {closed}"
     if document["workload"]["engine"] == SIMULATED:
         basis += "; simulated probes: no model was asked, and this advice is about none"
+    priced = computed_for(document)
     if effect is None:
         rows = [
             ("why", why(document)),
             ("do", "serve as you do now, without probes; there is nothing to calibrate"),
+            *([("stack", f"{explained(advice['serving'])}{priced}")] if priced else []),
             *_server(document),
         ]
     else:
@@ -156,6 +159,8 @@ def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
     if (row := by_stack(document).get(effect.serving)) and row["decoded_saving_pct"] is not None:
         fewer, less = -row["decoded_saving_pct"], -row["held_saving_pct"]
         rows.append(("tokens", f"decoded {fewer:+.1f}%, KV-token-time {less:+.1f}%"))
+    if loads := by_load(document):
+        rows.append(("in flight", f"the same rule saves {loads} requests in flight"))
     elsewhere = f"the same rule {listed(other_stacks(effect))}{_anew(document, effect)}"
     rows.append(("elsewhere", elsewhere))
     money = document["serving"].get(effect.serving, {}).get("money_per_1000")
