@@ -39,7 +39,6 @@ Reason = Literal[
     "task",
     "field",  # a field that may change the answer, and is not known here
     "room",  # the prompt leaves less than the policy's cap; found when it is rendered
-    "disabled",  # by whoever runs the server
     "error",  # the server refused it before it was looked at, or failed
 ]
 """Why a request is passed on."""

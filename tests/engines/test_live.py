@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import random
-import time
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -364,19 +363,17 @@ def test_whoever_gives_up_a_request_gives_up_all_of_it(kind: str) -> None:
     engine = FakeEngine(hangs=(kind,), pace=0.001)
     policy = policy_of(on_stop="answer" if kind == "answer" else "probe")
 
-    async def ask() -> float:
+    async def ask() -> None:
         model = bound_at(engine, policy).model.for_request("chatcmpl-1", None)
         trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
         task = asyncio.create_task(model.live(trace, policy, task="numeric").answer())
-        await asyncio.sleep(0.3)
-        assert any(kind in name for name in engine.running)
-        began = time.perf_counter()
+        while not any(kind in name for name in engine.running):
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return time.perf_counter() - began
 
-    assert asyncio.run(ask()) < 0.1
+    asyncio.run(ask())
     assert not engine.running
     assert any(kind in name for name in engine.aborted)
 
