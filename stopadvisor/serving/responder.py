@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ from stopadvisor.serving.chat_reply import (
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
-__all__ = ["Gone", "Responder", "SlowReader", "audited_reply", "counts_of", "unless_gone"]
+__all__ = ["Gone", "Responder", "Sender", "SlowReader", "audited_reply", "counts_of", "unless_gone"]
 
 _STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _JSON = ((b"content-type", b"application/json"),)
@@ -40,22 +41,39 @@ class SlowReader(Exception):
 
 
 @dataclass
+class Sender:
+    """Sends what a request is answered with, and notes in its record what and when."""
+
+    to: Callable[[MutableMapping[str, Any]], Awaitable[None]]
+    record: RequestRecord
+    began: float
+    """When the request came, by `time.perf_counter`."""
+    begun: bool = False
+    """The status is sent."""
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        """Send one message of ASGI."""
+        if message["type"] == "http.response.start":
+            self.begun, self.record.status = True, message["status"]
+        elif self.record.ttft_seconds is None and message["body"] not in (b"", KEEP_ALIVE):
+            self.record.ttft_seconds = time.perf_counter() - self.began
+        await self.to(message)
+
+
+@dataclass
 class Responder:
     """Sends what a live request gives; its `live.Observer`."""
 
     covered: CoveredRequest
     backend: Backend
     chat_reply: ChatReply
-    send: Callable[[MutableMapping[str, Any]], Awaitable[None]]
+    send: Sender
     header: tuple[bytes, bytes]
-    record: RequestRecord
     metrics: Metrics
     between: float | None = None
     """Seconds within which a part of the stream must be read."""
     shows_cached: bool = False
     """Usage names the prompt tokens that were cached."""
-    begun: bool = False
-    """The status is sent."""
     _out: bytearray = field(default_factory=bytearray)
     _more: asyncio.Event = field(default_factory=asyncio.Event)
     _opened: bool = False
@@ -110,7 +128,7 @@ class Responder:
         if failed is None:
             self.metrics.probe_seconds.observe(seconds)
         else:
-            self.record.failed_probes += 1
+            self.send.record.failed_probes += 1
 
     def _put(self, piece: bytes) -> None:
         if piece:
@@ -133,8 +151,8 @@ class Responder:
                 await self._piece(out)
         error = work.exception()
         if error is not None:
-            if self.begun:
-                self.record.error = type(error).__name__
+            if self.send.begun:
+                self.send.record.error = type(error).__name__
                 await self._piece(self.chat_reply.error("the engine failed"), last=True)
             raise error
         answered = work.result()
@@ -161,7 +179,6 @@ class Responder:
         )
         body = json.dumps(whole, separators=(",", ":")).encode()
         headers = [*_JSON, (b"content-length", b"%d" % len(body)), self.header]
-        self.begun = True
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -169,8 +186,7 @@ class Responder:
         """Send a part of a stream; whoever does not read it in time is left."""
         try:
             async with asyncio.timeout(self.between):
-                if not self.begun:
-                    self.begun = True
+                if not self.send.begun:
                     start = {"status": 200, "headers": [*_STREAM, self.header]}
                     await self.send({"type": "http.response.start", **start})
                 if not self._opened and piece != KEEP_ALIVE:
@@ -199,7 +215,7 @@ class Responder:
         return counts_of(answered, closer, shows_cached=self.shows_cached)
 
     def _note(self, answered: LiveAnswer) -> None:
-        record, counts = self.record, self._counts(answered)
+        record, counts = self.send.record, self._counts(answered)
         stop = answered.stop or answered.shadow
         record.budget = None if stop is None else stop.position
         record.probes, record.probe_tokens = counts.probes, counts.probe_tokens

@@ -24,7 +24,7 @@ from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.chat_reply import ChatCounts, ChatReply, TextStream
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Responder
+from stopadvisor.serving.responder import Responder, Sender
 from tests.engines.fake_server import Story, ids_of, words
 from tests.policy_content import family_content, full_budget_content, open_cue_content
 from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, bound_at, policy_of
@@ -120,9 +120,14 @@ def answered(
 
         request = Request(trace.prompt, "numeric")
         covered = CoveredRequest(request, None, stream=False, include_usage=False)
-        record, metrics = RequestRecord("1"), Metrics(CollectorRegistry())
         responder = Responder(
-            covered, model, ChatReply("m"), send, (b"a", b"b"), record, metrics, shows_cached=True
+            covered,
+            model,
+            ChatReply("m"),
+            Sender(send, RequestRecord("1"), 0.0),
+            (b"a", b"b"),
+            Metrics(CollectorRegistry()),
+            shows_cached=True,
         )
         await responder._whole(found)
         (choice,) = json.loads(sent[1]["body"])["choices"]

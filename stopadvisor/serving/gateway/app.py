@@ -22,18 +22,18 @@ from stopadvisor.engines.http.key import FORWARDED, Key
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.json_text import parse_json
-from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header_value
+from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send, error_body
 from stopadvisor.serving.gateway.gateway_audits import GatewayAudits
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
-from stopadvisor.serving.gateway.intake import Incoming, Intake, Message, Receive, Refusal
+from stopadvisor.serving.gateway.intake import Incoming, Intake, Receive, Refusal
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Gone, Responder, SlowReader, unless_gone
+from stopadvisor.serving.responder import Gone, Responder, Sender, SlowReader, unless_gone
 
 __all__ = ["Gateway"]
 
@@ -283,7 +283,6 @@ class Gateway:
                     ChatReply(served.name, record.id),
                     sender,
                     way.header,
-                    record,
                     self.metrics,
                     between=self.settings.timeouts.between,
                 )
@@ -313,22 +312,8 @@ class Gateway:
         return False
 
 
-@dataclass
-class _Sender:
-    """Sends what a request is answered with, and notes in its record what and when."""
-
-    to: Send
-    record: RequestRecord
-    began: float
-    begun: bool = False
-
-    async def __call__(self, message: Message) -> None:
-        """Send one message of ASGI."""
-        if message["type"] == "http.response.start":
-            self.begun, self.record.status = True, message["status"]
-        elif self.record.ttft_seconds is None and message["body"] not in (b"", KEEP_ALIVE):
-            self.record.ttft_seconds = time.perf_counter() - self.began
-        await self.to(message)
+class _Sender(Sender):
+    """Answers with errors, too."""
 
     async def error(self, status: int, text: str, kind: str, *headers: tuple[bytes, bytes]) -> None:
         """Answer with an error, if nothing was answered yet."""

@@ -24,7 +24,7 @@ from stopadvisor.errors import ModelError
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Gone, Responder, unless_gone
+from stopadvisor.serving.responder import Gone, Responder, Sender, unless_gone
 from stopadvisor.serving.vllm.adapter import PATH, unforeseen
 from stopadvisor.serving.vllm.binding import BoundPolicy
 from stopadvisor.serving.vllm.engine_model import EngineModel
@@ -142,22 +142,16 @@ class _PolicyResponse(Response):
         record, self.record.own_seconds = self.record, time.perf_counter() - self.began
         scope[_ROUTE] = record.route
 
-        async def recorded(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                record.status = message["status"]
-                record.ttft_seconds = time.perf_counter() - self.began
-            await send(message)
-
         try:
             with self.route.metrics.running():
-                await unless_gone(receive, self._answer(recorded))
+                await unless_gone(receive, self._answer(Sender(send, record, self.began)))
         except Gone:
             record.error = "client-gone"
             record.think_tokens = len(self.trace.ids)
         finally:
             self.route.count(record, self.began)
 
-    async def _answer(self, send: Send) -> None:
+    async def _answer(self, send: Sender) -> None:
         route, record = self.route, self.record
         value = header_value(record.route, record.reason, record.digest).encode()
         responder = Responder(
@@ -166,7 +160,6 @@ class _PolicyResponse(Response):
             self.reply,
             send,
             (HEADER.lower().encode(), value),
-            record,
             route.metrics,
             shows_cached=route.shows_cached,
         )
@@ -177,7 +170,7 @@ class _PolicyResponse(Response):
         try:
             answered = await responder.run(live)
         except Exception as error:
-            if not responder.begun:
+            if not send.begun:
                 raise  # for vLLM's own handlers, which know its errors
             _log.warning("request %s failed: %s", self.reply.id, type(error).__name__)
             return
