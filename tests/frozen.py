@@ -22,7 +22,8 @@ from tests.policy_content import example_content
 from tests.populations import KnownPopulation, renamed
 
 FRACTIONS = (0.4, 0.4, 0.2)
-MODEL = {key: example_content()[key] for key in ("model", "engine", "probe", "max_think")}
+_BOUND = ("model", "engine", "probe", "max_think", "sampling")
+MODEL = {key: example_content()[key] for key in _BOUND}
 
 
 def source_of(table: OpenQuestions, name: str, *, seed: int = 0) -> Source:

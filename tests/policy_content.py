@@ -10,7 +10,9 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
+from stopadvisor.policy.fields import parse, plain
 from stopadvisor.policy.file import Format, encode
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES, display_threshold
@@ -22,6 +24,7 @@ __all__ = [
     "anywhere_content",
     "example_content",
     "example_contents",
+    "example_terms",
     "family_content",
     "file_bytes",
     "full_budget_content",
@@ -99,6 +102,7 @@ _EXAMPLE: dict[str, Any] = {
     "certificate": {
         "alpha": 0.15,
         "delta": 0.05,
+        "confidence": 0.95,
         "bound": "exact",
         "multiplicity": "fixed-sequence",
         "n": 80,
@@ -106,9 +110,33 @@ _EXAMPLE: dict[str, Any] = {
         "upper": 0.12692563640459445,
         "reference": "natural",
         "looks": 1,
+        "looks_elsewhere": 0,
+        "planned_looks": None,
+        "ledger_head": _sha("look"),
+        "chain_delta": 0.05,
+        "conditional": False,
+        "alpha_over_full_accuracy": 0.2,
+        "truncated_share": 0.0,
+        "max_think": None,
     },
     "profile": {"early_solved": {"count": 24, "share": 0.3, "ci95": [0.2, 0.41]}},
-    "expected": {"test_risk": 0.05, "test_accuracy": 0.81, "test_total_saving_pct": 26.1},
+    "expected": {
+        "weights": {"prefilled": 1.0, "cached": 0.1, "decoded": 1.0, "unit": "tokens"},
+        "cache_block": 16,
+        "fit_total_saving_pct": None,
+        "fit_risk": 0.06,
+        "calibration_n": 80,
+        "calibration_risk": 5 / 80,
+        "calibration_total_saving_pct": 26.0,
+        "calibration_total_saving_band95": [20.0, 31.0],
+        "calibration_think_saving_pct": 41.0,
+        "calibration_uncut_saving_pct": 26.0,
+        "calibration_accuracy": 0.9,
+        "calibration_full_accuracy": 0.9,
+        "test_risk": 0.05,
+        "test_accuracy": 0.81,
+        "test_total_saving_pct": 26.1,
+    },
     "split": {
         "seed": 0,
         "fractions": [0.4, 0.4, 0.2],
@@ -127,6 +155,12 @@ _EXAMPLE: dict[str, Any] = {
 def example_content(**changes: Any) -> dict[str, Any]:
     """A fresh content for `build_policy`: family learned, eight features, six checkpoints."""
     return copy.deepcopy(_EXAMPLE) | changes
+
+
+def example_terms(**changes: Any) -> PolicyTerms:
+    """The example as one typed tree, its fields not held to each other."""
+    nothing = {"schema": 3, "digest": "0" * 64, "golden": [], "trees": None, "served": None}
+    return parse(PolicyTerms, plain(nothing | example_content(**changes)))
 
 
 def family_content(family: str, decision_threshold: float | None = None) -> dict[str, Any]:
@@ -261,7 +295,13 @@ def example_contents() -> dict[str, dict[str, Any]]:
     found["full-budget"] = full_budget_content()
     found["mixed"] = example_content(task="mixed", prompt_template={"math": "{question}?"})
     found["archive"] = example_content(
-        model=None, engine=None, probe=None, max_think=None, split=None, prompt_template=None
+        model=None,
+        engine=None,
+        probe=None,
+        max_think=None,
+        split=None,
+        prompt_template=None,
+        sampling=None,
     )
     found["one-checkpoint"] = example_content(budgets=[0])
     found["open-cue"] = open_cue_content()

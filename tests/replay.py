@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.serving.recorded_stops import recorded_stop
+from tests.policy_content import example_terms
 
 __all__ = ["recorded_index", "replayed", "rule_of", "stops"]
 
@@ -37,29 +39,15 @@ def rule_of(
         trigger = schedule.trigger()
     else:
         trigger = schedule.trigger([[0]])  # ids are for who looks for markers, not for scores
-    content: dict[str, Any] = {
-        "family": family,
-        "features": list(model.features) if model else [],
+    no_model: dict[str, Any] = {"features": [], "mean": [], "scale": [], "coef": []}
+    no_model["intercept"] = None
+    terms = example_terms(
+        family=family,
+        task="exact",
         **trigger_content(trigger),
-        "decision_threshold": threshold,
-        "task": "exact",
-        "intercept": model.intercept if model else None,
-        "mean": [],
-        "scale": [],
-        "coef": [],
-        "trees": None,
-    }
-    if isinstance(model, LinearModel):
-        content |= {"mean": list(model.mean), "scale": list(model.scale), "coef": list(model.coef)}
-    elif isinstance(model, BoostedModel):
-        content["trees"] = [
-            {
-                key: list(getattr(t, key))
-                for key in ("feature", "threshold", "left", "right", "value")
-            }
-            for t in model.trees
-        ]
-    return StopRule.from_content(content)
+        **no_model | ({} if model is None else asdict(model)),
+    )
+    return StopRule.of(replace(terms, decision_threshold=threshold))  # infinite for one
 
 
 def _walk(view: ProbeTable, rule: StopRule, i: int) -> list[tuple[float, bool]]:

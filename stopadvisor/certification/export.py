@@ -98,11 +98,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
         loss=loss,
         rng=np.random.default_rng(source.seed),
     )
-    return HeldOut(
-        outcome,
-        exact_interval(outcome.losses, outcome.n),
-        exact_interval(outcome.correct, outcome.n),
-    )
+    return HeldOut(outcome, outcome.risk_ci95, exact_interval(outcome.correct, outcome.n))
 
 
 def _expected(
@@ -357,7 +353,7 @@ def _bound_to(source: Source) -> dict[str, Any]:
             },
             "prompt_template": None,
             "chat_template_kwargs": {},
-            "sampling": {},
+            "sampling": None,
             "max_think": None,
         }
     engine, plan = manifest["engine"], manifest["plan"]

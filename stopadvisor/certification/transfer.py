@@ -36,7 +36,6 @@ from stopadvisor.runs.access import open_test
 from stopadvisor.runs.look_log import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval
-from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
@@ -314,5 +313,5 @@ def _row(
         reason,
         verdict_on(outcome.losses, outcome.n, settings.alpha, settings.delta) if judged else None,
         outcome,
-        exact_interval(outcome.losses, outcome.n),
+        outcome.risk_ci95,
     )

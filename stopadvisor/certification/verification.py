@@ -17,7 +17,7 @@ from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.certification.limit_verdicts import LimitVerdict, limit_verdicts, of_values
 from stopadvisor.certification.verdicts import Verdict
 from stopadvisor.errors import PolicyError, ProbeError
-from stopadvisor.policy.schema import reads_logprobs
+from stopadvisor.policy.terms import reads_logprobs
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of
 from stopadvisor.probes.outcomes import GradedTable
@@ -370,7 +370,9 @@ def _drift(
         return ()
     before = np.array(stored, dtype=np.float64)
     found = feature_drift(before, question_features(view), DRIFT_FEATURES, rng=rng)
-    if view.entropy_source == content["entropy_source"] or reads_logprobs(content):
+    if view.entropy_source == content["entropy_source"] or reads_logprobs(
+        content["family"], content["features"]
+    ):
         return found
     # Measured otherwise, what the policy does not read differs without any drift.
     return tuple(row for row in found if row.feature not in _LOGPROB_FEATURES)

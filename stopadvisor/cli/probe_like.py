@@ -101,7 +101,8 @@ def _check_grader(policy: Policy, params: Mapping[str, Any]) -> None:
 
 def like_remark(path: Path, *, traces: bool) -> str | None:
     """What to know where thinking was recorded on one side alone; None where it was not."""
-    there = "recorded" in load_policy(path).terms.sampling
+    sampling = load_policy(path).terms.sampling
+    there = sampling is not None and sampling.recorded is not None
     if there == traces:
         return None
     here = "recorded" if traces else "drawn"

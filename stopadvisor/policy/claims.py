@@ -1,144 +1,248 @@
 """What a certificate claims: computed again from its counts, and worded from its fields.
 
-Nothing in a file is believed for standing there: the exact test is repeated on the counts when a
-policy is loaded, and the sentence that people read is made here, never taken from the file.
-The exact test of a drop is repeated at a hundred shares of gained questions, where it says no as
-often as the whole test does to within a thousandth.
-Knows the certificate's fields and no file.
+A file is not believed.  When a policy is loaded, the exact test is repeated on the counts,
+confidence follows from the looks, and the sentence that people read is made here.
+Knows the fields of a certificate, no others and no file.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.values import to_plain
+from stopadvisor.policy.fields import (
+    Condition,
+    Count,
+    Line,
+    Most,
+    Name,
+    Positive,
+    Sha256,
+    Share,
+    ShareOrEnd,
+    Some,
+    TokenCount,
+    expect,
+    matching,
+    one_of,
+    parse,
+    plain,
+)
+from stopadvisor.probes.plan import OnStop
 from stopadvisor.rules.losses import LOSSES, LOST
+from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes
 
-__all__ = ["binomial_tail", "check_certificate", "claim", "shown_certificate"]
+__all__ = [
+    "CertificateTerms",
+    "GuaranteeTerms",
+    "LossKind",
+    "check_certificate",
+    "claim",
+    "shown_certificate",
+]
+
+LossKind = Annotated[str, one_of(*LOSSES)]
+_MOST_LIMITS = 64
 
 _SLACK = 1e-3
 """Relative: another library's quantile, or one that was rounded to be read, is no lie."""
+_ROUNDING = 1e-12
+_DROP_SLACK = 4e-4
+"""Absolute, of the limit of a drop: it is found by halving."""
 
-_LOST = {
-    False: LOST.words,
-    True: "of the questions that full thinking gets right, at most {alpha:g} % become wrong",
-}
-_LOST_OF_GROUPS = {
-    False: "in at most {alpha:g} % of all groups the question drawn of it becomes wrong that full "
-    "thinking gets right",
-    True: "of all groups of which full thinking gets the question drawn right, it becomes wrong in "
-    "at most {alpha:g} %",
-}
-"""With `certificate.group_claim`: one question of each group was counted."""
-
+_LOST_OF_GROUPS = (
+    "in at most {alpha:g} % of all groups the question drawn of it becomes wrong that full "
+    "thinking gets right"
+)
+"""With `group_claim`: one question of each group was counted."""
 _FEW_LABELS = (
     " Few questions were labelled: a reply equal in normal form to the natural answer takes its "
     "grade, and what differs without a label counts as lost."
 )
-"""With `certificate.labelled`: how many calibration questions had gold."""
+"""With `labelled`: how many calibration questions had gold."""
 
 
-def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
+# --- What a file holds ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GuaranteeTerms:
+    """One limit of several, with the counts that show it."""
+
+    loss: LossKind
+    """What is limited."""
+    alpha: Share
+    """To this share of questions."""
+    n: Some
+    """Calibration questions."""
+    lost: Count
+    """Of these, how many stopping made wrong, or different."""
+    gained: Count
+    """Of these, how many stopping made right; for `drop`."""
+    upper: ShareOrEnd
+    """Upper bound on the share."""
+    category: Name | None
+    """The questions that it is about; null for all."""
+
+
+@dataclass(frozen=True)
+class GraderTerms:
+    """A function that graded calibration questions."""
+
+    name: Annotated[str, matching("[ -~]{1,200}", "1 to 200 printable ASCII characters")]
+    """As it was given."""
+    sha256: Sha256
+    """Of its code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificateTerms:
+    """What was shown about the policy; `claims.claim` words it."""
+
+    alpha: Share
+    """Share of questions that may become wrong."""
+    delta: Share
+    """Chance that the claim fails, over the draw of questions."""
+    confidence: ShareOrEnd
+    """1 minus the error probability of all looks."""
+    bound: Literal["exact"]
+    """The test."""
+    multiplicity: Literal["fixed-sequence"]
+    """Thresholds are tested in order, each at all of `chain_delta`."""
+    n: Some
+    """Calibration questions."""
+    losses: Count
+    """Of these, how many stopping made wrong."""
+    upper: ShareOrEnd
+    """Upper bound on the share."""
+    reference: Literal["natural", "last-checkpoint"]
+    """What full thinking is: the model's own answer, or the last probe's."""
+    looks: Some
+    """Which look at the calibration questions this was."""
+    looks_elsewhere: Count
+    """Looks at other questions of the run by then."""
+    planned_looks: Some | None
+    """Looks that were declared with the first one, to share `delta`."""
+    ledger_head: str
+    """SHA-256 of this look's line in the run's log."""
+    provenance: Mapping[str, Line] | None = None
+    """SHA-256 of the recorded fit and calibration questions, and of their labels."""
+    chain_delta: Share
+    """Error probability of the tests of this rule."""
+    conditional: Annotated[bool, Condition("false", lambda value: not value)]
+    """False: `alpha` is a share of all questions, not only of those that full thinking gets
+    right."""
+    alpha_over_full_accuracy: Positive
+    """`alpha` as a share of the right answers."""
+    truncated_share: ShareOrEnd
+    """Share of calibration traces that were cut off."""
+    max_think: TokenCount | None
+    """The cap under which it holds: the policy's own."""
+    differs_upper: ShareOrEnd | None = None
+    """Upper bound on the share of replies that differ from full thinking's, for the monitor."""
+    loss: LossKind = LOST.name
+    """What is limited."""
+    gained: Count | None = None
+    """Questions that stopping made right; for `drop`."""
+    guarantees: Annotated[tuple[GuaranteeTerms, ...], Most(_MOST_LIMITS)] | None = None
+    """All limits, the certificate's own first, where there are several."""
+    group_claim: Literal["groups"] | None = None
+    """One question of each group was counted."""
+    grader: GraderTerms | None = None
+    """The function that graded, where it was no comparison with gold."""
+    labelled: Count | None = None
+    """How many calibration questions had gold, where few had."""
+    on_stop: OnStop | None = None
+    """The reply of a stopped question, where it is the visible answer."""
+    answer_cap: TokenCount | None = None
+    """Most tokens of that answer."""
+    transfer: Line | None = None
+    """How the rule came here from another policy."""
+    source_digest: Line | None = None
+    """Of that policy."""
+    source_model: Line | None = None
+    """Of that policy."""
+
+
+# --- In words -------------------------------------------------------------------------------------
+
+
+def claim(certificate: CertificateTerms, *, simulated: bool = False) -> str:
     """Word a certificate in one sentence, from its fields alone.
 
     Parameters
     ----------
-    certificate : mapping
-        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim`, `labelled`
-        and `grader` where they are set.
     simulated : bool
         The probes come from the simulator, of which alone the claim holds.
     """
-    # Looks that were not planned leave less than 1 - delta; a file cannot claim more than that.
-    confidence = min(certificate.get("confidence", 1.0), 1 - certificate["delta"])
-    of_groups = certificate.get("group_claim") == "groups"
-    lost = (_LOST_OF_GROUPS if of_groups else _LOST)[certificate.get("conditional") is True]
-    several = certificate.get("guarantees") or [certificate]
-    said = [_words(each, lost) for each in several]
-    words = said[0] if len(said) == 1 else "all of this holds at once: " + "; ".join(said)
-    if of_groups and words != lost.format(alpha=100 * certificate["alpha"]):
+    of_groups = certificate.group_claim == "groups"
+    lost = _LOST_OF_GROUPS if of_groups else LOST.words
+    limits = _limits(certificate)
+    words = "; ".join(_words(limit, lost) for limit in limits)
+    if len(limits) > 1:
+        words = f"all of this holds at once: {words}"
+    if of_groups and words != lost.format(alpha=100 * certificate.alpha):
         words += ", of each group one question counted"
-    drawn = "groups" if of_groups else "questions"
     text = (
-        f"With confidence {100 * confidence:.10g} % over the draw of the calibration "
+        f"With confidence {100 * certificate.confidence:.10g} % over the draw of the calibration "
         f"questions, {words}; for independent "
-        f"{drawn} from this traffic, under this decoding and this cap."
+        f"{'groups' if of_groups else 'questions'} from this traffic, under this decoding and this "
+        "cap."
     )
-    if "labelled" in certificate:
+    if certificate.labelled is not None:
         text += _FEW_LABELS
-    losses = (LOSSES[str(each.get("loss", LOST.name))] for each in several)
-    if "grader" in certificate and any(loss.needs_gold for loss in losses):
-        function = certificate["grader"]
+    function = certificate.grader
+    if function is not None and any(LOSSES[limit.loss].needs_gold for limit in limits):
         text += (
-            f" What is right was decided by {function['name']} (SHA-256 "
-            f"{function['sha256'][:12]}), not by comparison with gold."
+            f" What is right was decided by {function.name} (SHA-256 "
+            f"{function.sha256[:12]}), not by comparison with gold."
         )
     return text + " The probes are simulated: it holds for the simulator alone." * simulated
 
 
+def _words(limit: GuaranteeTerms, lost: str) -> str:
+    """One limit in words; of a category it says of which."""
+    words = lost if limit.loss == LOST.name else LOSSES[limit.loss].words
+    text = words.format(alpha=100 * limit.alpha)
+    return text if limit.category is None else f"in category {limit.category!r} {text}"
+
+
 def shown_certificate(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A policy's certificate with the claim in words; None of a policy that never stops."""
+    """The certificate in a policy's JSON with its claim; None of a policy that never stops."""
     if content["certificate"] is None:
         return None
+    certificate = parse(CertificateTerms, content["certificate"])
     engine = content["engine"]
     simulated = engine is not None and engine["name"] == "simulated"
-    certificate: dict[str, Any] = to_plain(content["certificate"])
-    return {**certificate, "claim": claim(certificate, simulated=simulated)}
+    return {**plain(certificate), "claim": claim(certificate, simulated=simulated)}
 
 
-def _words(limited: Mapping[str, Any], lost: str) -> str:
-    """One limit in words; of a category it says of which."""
-    name = str(limited.get("loss", LOST.name))
-    words = lost if name == LOST.name else LOSSES[name].words
-    among = limited.get("category")
-    text = words.format(alpha=100 * limited["alpha"])
-    return text if among is None else f"in category {among!r} {text}"
+def _limits(certificate: CertificateTerms) -> tuple[GuaranteeTerms, ...]:
+    """All limits, the certificate's own first."""
+    return certificate.guarantees or (_own(certificate),)
 
 
-def binomial_tail(k: int, n: int, p: float) -> float:
-    """Chance of at most `k` successes in `n` trials of chance `p`.
-
-    Summed from near its largest term down, in logarithms, until terms no longer count: exact to
-    about 1e-10 relative for any size that a policy may hold, in a few thousand terms at most.
-    """
-    if k >= n or p <= 0:
-        return 1.0
-    if k < 0 or p >= 1:
-        return 0.0
-    start = min(k, int(n * p))
-    log_odds = math.log(p) - math.log1p(-p)
-    log_start = (
-        math.lgamma(n + 1) - math.lgamma(start + 1) - math.lgamma(n - start + 1)
-        + start * math.log(p) + (n - start) * math.log1p(-p)
-    )  # fmt: skip
-    terms = [1.0]
-    odds = math.exp(log_odds)
-    term = 1.0
-    for j in range(start, 0, -1):
-        term *= j / ((n - j + 1) * odds)
-        if term < 1e-18:
-            break
-        terms.append(term)
-    term = 1.0
-    for j in range(start, k):
-        term *= (n - j) * odds / (j + 1)
-        if term < 1e-18:
-            break
-        terms.append(term)
-    return min(1.0, math.exp(log_start) * math.fsum(terms))
+def _own(certificate: CertificateTerms) -> GuaranteeTerms:
+    return GuaranteeTerms(
+        loss=certificate.loss,
+        alpha=certificate.alpha,
+        n=certificate.n,
+        lost=certificate.losses,
+        gained=certificate.gained or 0,
+        upper=certificate.upper,
+        category=None,
+    )
 
 
-_MOST_QUESTIONS = 10_000_000
-_DROP_SLACK = 4e-4
-"""Absolute, of the limit of a drop: it is found by halving."""
+# --- Computed again -------------------------------------------------------------------------------
 
 
-def check_certificate(content: Mapping[str, Any]) -> None:
-    """Repeat the exact test on the counts of a checked content.
+def check_certificate(certificate: CertificateTerms) -> None:
+    """Repeat the exact test on the counts of a certificate, and what follows from its looks.
 
     `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Of
     several limits each is held to its own counts.
@@ -146,45 +250,60 @@ def check_certificate(content: Mapping[str, Any]) -> None:
     Raises
     ------
     PolicyError
-        The counts do not certify `alpha`, or do not give `upper`.
+        The counts do not certify `alpha`, or do not give `upper`; or confidence and deltas are at
+        odds with the looks.
     """
-    certificate = content["certificate"]
-    if certificate is None:
-        return
-    _check_limit(certificate)
-    several = certificate.get("guarantees")
-    if several is None:
-        return
-    first = {
-        "loss": certificate.get("loss", LOST.name),
-        "lost": certificate["losses"],
-        "gained": certificate.get("gained", 0),
-        "category": None,
-    }
-    first |= {name: certificate[name] for name in ("alpha", "n", "upper")}
-    if several[0] != first:
-        raise PolicyError(
-            "field 'certificate.guarantees': expected the certificate's own limit first, got "
-            f"{str(several[0])[:80]}"
-        )
-    for each in several[1:]:
-        _check_limit({**certificate, **each, "losses": each["lost"]})
+    limits = _limits(certificate)
+    if certificate.guarantees is not None:
+        expect(len(limits) > 1, "certificate.guarantees", "two limits or more", len(limits))
+        if limits[0] != _own(certificate):
+            raise PolicyError(
+                "field 'certificate.guarantees': expected the certificate's own limit first, got "
+                f"{str(plain(limits[0]))[:80]}"
+            )
+    _check_looks(certificate)
+    for limit in limits:
+        if limit.lost + limit.gained > limit.n:
+            raise PolicyError(
+                f"field 'certificate.losses': expected at most certificate.n ({limit.n}), got "
+                f"{limit.lost + limit.gained}"
+            )
+        _check_limit(limit, certificate)
 
 
-def _check_limit(certificate: Mapping[str, Any]) -> None:
+def _check_looks(certificate: CertificateTerms) -> None:
+    """What is left of 1 after all looks, by the union bound.
+
+    Planned looks share one delta; without a plan each earlier one has cost some of its own.
+    """
+    looks, planned, delta = certificate.looks, certificate.planned_looks, certificate.delta
+    left, confidence = 1 - delta, certificate.confidence
+    if planned is not None:
+        expect(looks <= planned, "certificate.looks", f"at most planned_looks ({planned})", looks)
+    if planned is not None or looks == 1:
+        right = math.isclose(confidence, left, rel_tol=0, abs_tol=_ROUNDING)
+        expect(right, "certificate.confidence", f"1 - delta ({left:g})", confidence)
+    else:
+        what = f"below 1 - delta ({left:g}) for look {looks} without a plan"
+        expect(0 < confidence < left - _ROUNDING, "certificate.confidence", what, confidence)
+    shared, chain = delta / (planned or 1), certificate.chain_delta
+    what = f"at most delta of one look ({shared:g})"
+    expect(chain <= shared + _ROUNDING, "certificate.chain_delta", what, chain)
+
+
+def _check_limit(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
     """One limit, by its own counts."""
-    alpha, upper, n, losses = (certificate[k] for k in ("alpha", "upper", "n", "losses"))
-    if n > _MOST_QUESTIONS:
-        raise PolicyError(f"field 'certificate.n': expected at most {_MOST_QUESTIONS}, got {n}")
+    alpha, upper, n, losses = limit.alpha, limit.upper, limit.n, limit.lost
     if upper > alpha * (1 + _SLACK):
         raise PolicyError(
             f"field 'certificate.upper': expected at most alpha ({alpha!r}), got {upper!r}"
         )
-    delta = _chain_delta(certificate)
-    if not LOSSES[certificate.get("loss", LOST.name)].is_binary:
-        _check_drop(certificate, delta)
+    delta = certificate.chain_delta
+    if not LOSSES[limit.loss].is_binary:
+        _check_drop(limit, delta)
         return
-    if binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta:
+    tail = binomial_tail(losses, n, alpha * (1 + _SLACK))
+    if tail > delta:
         raise PolicyError(
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
             f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
@@ -198,27 +317,15 @@ def _check_limit(certificate: Mapping[str, Any]) -> None:
         )
 
 
-def _check_drop(certificate: Mapping[str, Any], delta: float) -> None:
-    n, lost, gained = certificate["n"], certificate["losses"], certificate.get("gained", 0)
-    if n > MOST_QUESTIONS:
-        raise PolicyError(
-            f"field 'certificate.n': expected at most {MOST_QUESTIONS} beside a drop, got {n}"
-        )
-    for name, limit in (("alpha", certificate["alpha"]), ("upper", certificate["upper"])):
-        at = min(limit * (1 + _SLACK) + _DROP_SLACK, 0.9999)
+def _check_drop(limit: GuaranteeTerms, delta: float) -> None:
+    """The exact test at a hundred shares of gained questions, never stricter than the whole one."""
+    n, lost, gained = limit.n, limit.lost, limit.gained
+    what = f"at most {MOST_QUESTIONS} beside a drop"
+    expect(n <= MOST_QUESTIONS, "certificate.n", what, n)
+    for name, share in (("alpha", limit.alpha), ("upper", limit.upper)):
+        at = min(share * (1 + _SLACK) + _DROP_SLACK, 0.9999)
         if not drop_passes(lost, gained, n, at, delta, quick=True):
             raise PolicyError(
                 f"field 'certificate.{name}': {lost} lost and {gained} gained of {n} do not show "
-                f"a drop of at most {limit!r} at delta {delta!r} by the exact test"
+                f"a drop of at most {share!r} at delta {delta!r} by the exact test"
             )
-
-
-def _chain_delta(certificate: Mapping[str, Any]) -> float:
-    """Error probability of the tests of one rule."""
-    delta = certificate.get("chain_delta", certificate["delta"])
-    if type(delta) is not float or not 0 < delta <= certificate["delta"]:
-        raise PolicyError(
-            "field 'certificate.chain_delta': expected a float above 0 and at most delta "
-            f"({certificate['delta']!r}), got {str(delta)[:40]}"
-        )
-    return delta

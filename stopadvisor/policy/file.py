@@ -18,16 +18,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.values import MAX_BYTES, MAX_CONTAINERS, MAX_DEPTH, MAX_ELEMENTS, MAX_TEXT
 from stopadvisor.printable import short_repr
 
-__all__ = ["POLICY_SCHEMA", "Format", "decode", "encode", "read_bytes", "sealed"]
+__all__ = ["MAX_BYTES", "POLICY_SCHEMA", "Format", "decode", "encode", "read_bytes", "sealed"]
 
 Format = Literal["joblib", "json"]
 
 POLICY_SCHEMA = 3
 """Version of a policy's fields; a change of their meaning raises it."""
 
+MAX_BYTES = 8 * 2**20
+"""Largest policy file read; one with hashed ids of 50,000 questions stays below it."""
+MAX_ELEMENTS = 250_000
+"""Most values in one policy."""
+MAX_CONTAINERS = 50_000
+"""Most lists and dicts among them; each takes as much memory as ten numbers."""
+MAX_TEXT = 2**20
+"""Most bytes of one string."""
 _MAX_WIDE = 2 * 2**20
 """Most bytes of all strings with escapes: for one wide letter Python stores four bytes a letter."""
 
@@ -173,7 +180,7 @@ def _parsed(view: memoryview) -> dict[str, Any]:
     try:
         content = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except RecursionError as error:
-        raise PolicyError(f"a policy may nest at most {MAX_DEPTH} levels deep") from error
+        raise PolicyError("lists and dicts are nested too deep for a policy") from error
     except ValueError as error:  # bad JSON, integers of thousands of digits
         raise PolicyError(f"damaged JSON: {short_repr(str(error))}") from error
     assert type(content) is dict  # it begins as one

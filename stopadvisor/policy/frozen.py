@@ -1,9 +1,9 @@
 """The frozen policy: build it, save it, load it with distrust, check what it is bound to.
 
-Use policies through this module.  Loading trusts nothing: size, bytes, schema, digest, fields and
-golden decisions are checked in this order, and a file that fails is refused with one line that
-names it.  Loading and stepping need the standard library and numpy alone; where a signature is
-required it comes first, and takes the extra ``sign``.  Knows no model, no probes and no statistics.
+Use policies through this module.  Loading trusts nothing: size, form, schema, digest, fields, what
+holds between them, and golden decisions are checked in this order; a file that fails is refused
+with one line that names it.  Loading and stepping need the standard library and numpy alone; a
+required signature comes first, and takes the extra ``sign``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.claims import check_certificate, shown_certificate
-from stopadvisor.policy.evidence import check_evidence
-from stopadvisor.policy.file import POLICY_SCHEMA, Format, decode, encode, read_bytes, sealed
+from stopadvisor.policy.claims import shown_certificate
+from stopadvisor.policy.consistency import check_consistency
+from stopadvisor.policy.fields import parse, plain
+from stopadvisor.policy.file import (
+    MAX_BYTES,
+    POLICY_SCHEMA,
+    Format,
+    decode,
+    encode,
+    read_bytes,
+    sealed,
+)
 from stopadvisor.policy.golden import make_golden, replay_golden
-from stopadvisor.policy.replay_cost import check_replay_cost
-from stopadvisor.policy.schema import FIELDS, MIXED_TASKS, check_fields, reads_logprobs
 from stopadvisor.policy.signature import (
     SigningKey,
     check_signature,
@@ -31,10 +37,8 @@ from stopadvisor.policy.signature import (
 )
 from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Stepper, StopRule
-from stopadvisor.policy.terms import PolicyTerms
+from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.policy.values import MAX_BYTES, ReadOnlyDict, check_plain, read_only, to_plain
-from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.runs.storage import remove_file, replace_file
@@ -50,9 +54,6 @@ __all__ = [
     "sign_policy",
 ]
 
-_MADE_HERE = ("schema", "golden", "digest")
-_REALS = ("mean", "scale", "coef", "intercept", "threshold", "decision_threshold")
-
 
 class Policy:
     """A checked policy.  Made by `load_policy`, or by ``Policy(content)`` from a built content.
@@ -64,35 +65,22 @@ class Policy:
     """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        # Another policy's content is made plain again, because the checks are about plain types.
-        checked = to_plain(content) if isinstance(content, ReadOnlyDict) else dict(content)
-        check_plain(checked)
-        check_fields(checked)
-        check_replay_cost(checked)
-        check_certificate(checked)
-        check_evidence(checked)
-        if checked["normalizer"] != NORMALIZER:
-            raise PolicyError(
-                f"calibrated with answer normaliser {short_repr(checked['normalizer'])}; this "
-                f"version of StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
-            )
-        self._rule = StopRule.from_content(checked)
-        self._budgets = tuple(checked["budgets"])
-        replay_golden(self._rule, checked["golden"])
-        self._content: Mapping[str, Any] = read_only(checked)
-        self._terms = PolicyTerms.of(self._content)
-        self._reads_logprobs = reads_logprobs(checked)
+        terms: PolicyTerms = parse(PolicyTerms, content)
+        check_consistency(terms)
+        self._rule = StopRule.of(terms)
+        replay_golden(self._rule, terms.golden)
+        self._terms = terms
         self._signed_by: str | None = None
 
     @property
-    def content(self) -> Mapping[str, Any]:
-        """The whole content as the file holds it, read-only and never copied."""
-        return self._content
+    def terms(self) -> PolicyTerms:
+        """Everything that the file says, as one tree of frozen classes."""
+        return self._terms
 
     @property
-    def terms(self) -> PolicyTerms:
-        """What serving reads of the content, as typed values."""
-        return self._terms
+    def content(self) -> dict[str, Any]:
+        """The same as JSON values: a copy, made at each call."""
+        return dict(plain(self._terms))
 
     @property
     def kind(self) -> str:
@@ -102,12 +90,12 @@ class Policy:
     @property
     def family(self) -> str | None:
         """Which score decides; None for ``full-budget``."""
-        return self._rule.family
+        return self._terms.family
 
     @property
     def budgets(self) -> tuple[int, ...]:
         """Thinking tokens at which to probe; empty where the trigger is no grid."""
-        return self._budgets
+        return self._terms.budgets
 
     @property
     def trigger(self) -> Trigger:
@@ -126,8 +114,8 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the content: names the policy in logs."""
-        return str(self._content["digest"])
+        """SHA-256 over the text: names the policy in logs."""
+        return self._terms.digest
 
     @property
     def signed_by(self) -> str | None:
@@ -140,7 +128,7 @@ class Policy:
     @property
     def reads_logprobs(self) -> bool:
         """Whether the rule reads log-probability or entropy, and not answers alone."""
-        return self._reads_logprobs
+        return self._terms.reads_logprobs
 
     @property
     def rule(self) -> StopRule:
@@ -161,20 +149,19 @@ class Policy:
         return Stepper(self._rule, task)
 
     def summary(self) -> dict[str, Any]:
-        """Give the main fields as plain values, in a copy."""
+        """Give the main fields as plain values, the certificate with its claim in words."""
         names = (
             *("kind", "family", "features", "threshold", "decision_threshold", "budgets"),
             *("on_stop", "task", "serving", "entropy_source", "max_think", "model", "engine"),
             *("certificate", "profile", "expected", "versions", "created", "digest"),
         )
-        summary = {name: to_plain(self._content[name]) for name in names}
+        content, split = self.content, self._terms.split
+        summary = {name: content[name] for name in names}
         where = trigger_content(self.trigger, family=self.family)["trigger"]
         summary["trigger"] = where if self.trigger.probes else None
-        summary["certificate"] = shown_certificate(self._content)
-        split = self._content["split"]
-        summary["n_questions"] = split and {
-            part: len(split[part]) for part in ("fit", "calibration", "test")
-        }
+        summary["certificate"] = shown_certificate(content)
+        parts = ("fit", "calibration", "test")
+        summary["n_questions"] = split and {part: len(getattr(split, part)) for part in parts}
         return summary
 
     def check_source(
@@ -214,7 +201,7 @@ class Policy:
             entropy source matters only to a rule that reads log-probability or entropy.
         """
         return check_source(
-            self._content,
+            self._terms,
             identity,
             entropy_source,
             cue=cue,
@@ -226,76 +213,35 @@ class Policy:
         )
 
 
+# --- Building and writing -------------------------------------------------------------------------
+
+
 def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     """Complete and check a policy's content, ready for `save_policy` or `Policy`.
 
     Parameters
     ----------
     content : mapping
-        Every field of ``schema.FIELDS`` but ``schema``, ``golden`` and ``digest``, which
-        are made here.  ``trees`` and ``served`` may be left out where they are null, ``trigger``
-        by a policy that probes at its ``budgets``.
-        Tuples and numpy values become plain values.
+        The fields of `terms.PolicyTerms`; ``schema``, ``golden`` and ``digest`` are made here.
+        ``trees`` and ``served`` may be left out where they are null, ``trigger`` by a policy that
+        probes at its ``budgets``.  Tuples and numpy values become plain values.
 
     Raises
     ------
     PolicyError
         A field is missing, unknown, of the wrong type, or at odds with another.
     """
-    given = to_plain({key: value for key, value in content.items() if key not in _MADE_HERE})
-    for key in _REALS:
-        if key in given:
-            given[key] = _as_floats(given[key])
-    trees = given.get("trees")
-    for tree in trees if isinstance(trees, list) else ():
-        for key in ("threshold", "value"):
-            if isinstance(tree, dict) and key in tree:
-                tree[key] = _as_floats(tree[key])
-    _complete(given)
-    given |= {"schema": POLICY_SCHEMA, "golden": _PLACEHOLDER, "digest": "0" * 64}
-    if given.get("kind") == "full-budget":
-        given["golden"] = []
-    check_plain(given)
-    check_fields(given)
-    built = {key: given[key] for key in FIELDS if key in given}
-    built["golden"] = make_golden(StopRule.from_content(built))
-    built["digest"] = sealed(built)[1]
-    Policy(built)
-    return built
-
-
-def _complete(given: dict[str, Any]) -> None:
-    """Fill in what may be left out."""
+    given = plain(content) | {"schema": POLICY_SCHEMA, "golden": [], "digest": "0" * 64}
     if "trigger" not in given:
         grid = trigger_content(GridTrigger(()))["trigger"]
         given["trigger"] = grid if given.get("kind") == "stop" else None
-    given.setdefault("trees", None)
-    given.setdefault("served", None)
-
-
-# Lets the other fields be checked before there is a rule to make golden decisions with.
-_PLACEHOLDER = [
-    {
-        "task": "exact",
-        "steps": [
-            {
-                "answer": "",
-                "normalized": "",
-                "mean_logprob": 0.0,
-                "mean_entropy": 0.0,
-                "markers": 0.0,
-                "think_tokens": 0,
-            }
-        ],
-        "decisions": [{"stop": False, "score": 0.0}],
-    }
-]
-
-
-def _as_floats(value: Any) -> Any:
-    if type(value) is list:
-        return [_as_floats(item) for item in value]
-    return float(value) if type(value) is int else value
+    terms: PolicyTerms = parse(PolicyTerms, {"trees": None, "served": None, **given})
+    check_consistency(terms, golden=False)
+    built: dict[str, Any] = plain(terms)
+    built["golden"] = make_golden(StopRule.of(terms))
+    built["digest"] = sealed(built)[1]
+    Policy(built)
+    return built
 
 
 def save_policy(
@@ -303,8 +249,7 @@ def save_policy(
 ) -> None:
     """Write a built policy; at any moment the path holds the old file or the whole new one.
 
-    `content` comes from `build_policy`.  A ``joblib`` file is written without compression, and
-    ``joblib.load`` reads it anywhere; ``json`` holds the same dict.
+    `content` comes from `build_policy`.  Either format holds the same text.
 
     Raises
     ------
@@ -314,9 +259,9 @@ def save_policy(
         The file cannot be written.
     """
     target = Path(path)
-    expected = Policy(content)
-    text, digest = sealed(to_plain(content))
-    if digest != expected.digest:
+    policy = Policy(content)
+    text, digest = sealed(policy.content)
+    if digest != policy.digest:
         raise PolicyError("the digest does not match the content: build_policy(…) makes both")
     data = encode(text, format)
     if len(data) > MAX_BYTES:
@@ -325,7 +270,7 @@ def save_policy(
         )
 
     def check(written: Path) -> None:
-        if load_policy(written).digest != expected.digest:
+        if load_policy(written).digest != digest:
             raise PolicyError(
                 f"{target}: the file that was written does not read back as the same policy"
             )
@@ -377,6 +322,9 @@ def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -
     replace_file(target, sign(data, file.name, key))
     check_signature(data, file, [key.public])
     return target
+
+
+# --- Loading --------------------------------------------------------------------------------------
 
 
 def load_policy(

@@ -14,8 +14,8 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.schema import MIXED_TASKS
 from stopadvisor.policy.stepper import Stepper, StopRule
+from stopadvisor.policy.terms import MIXED_TASKS, GoldenExample
 from stopadvisor.printable import short_repr
 from stopadvisor.probes.trigger import MarkerTrigger
 
@@ -63,7 +63,7 @@ def make_golden(rule: StopRule) -> list[dict[str, Any]]:
     return golden + edges
 
 
-def replay_golden(rule: StopRule, golden: Sequence[Mapping[str, Any]]) -> None:
+def replay_golden(rule: StopRule, golden: Sequence[GoldenExample]) -> None:
     """Replay every example through the stepper.
 
     Raises
@@ -73,25 +73,24 @@ def replay_golden(rule: StopRule, golden: Sequence[Mapping[str, Any]]) -> None:
     """
     for number, entry in enumerate(golden):
         name = f"golden decision {number} of {len(golden)} does not replay"
-        stepper = Stepper(rule, entry["task"])
-        for step, expected in zip(entry["steps"], entry["decisions"], strict=True):
-            found = normalize(entry["task"], step["answer"])
-            if found != step["normalized"]:
+        stepper = Stepper(rule, entry.task)
+        for step, expected in zip(entry.steps, entry.decisions, strict=True):
+            found = normalize(entry.task, step.answer)
+            if found != step.normalized:
                 raise PolicyError(
-                    f"{name}: answer {short_repr(step['answer'])} normalises to "
-                    f"{short_repr(found)} here, to {short_repr(step['normalized'])} in the file"
+                    f"{name}: answer {short_repr(step.answer)} normalises to "
+                    f"{short_repr(found)} here, to {short_repr(step.normalized)} in the file"
                 )
             try:
-                decision = stepper.observe(**step)
+                decision = stepper.observe(**vars(step))
             except PolicyError as error:
                 raise PolicyError(f"{name}: {error}") from error
-            if decision.stop != expected["stop"] or not _same_score(
-                rule, decision.score, expected["score"]
-            ):
+            same = _same_score(rule, decision.score, expected.score)
+            if decision.stop != expected.stop or not same:
                 raise PolicyError(
                     f"{name}: checkpoint {decision.checkpoint} gives stop={decision.stop}, score "
-                    f"{decision.score!r} here; stop={expected['stop']}, score "
-                    f"{expected['score']!r} in the file"
+                    f"{decision.score!r} here; stop={expected.stop}, score "
+                    f"{expected.score!r} in the file"
                 )
 
 

@@ -208,9 +208,7 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
             *("created", "digest"),
         )
     }
-    taken |= {
-        name: content[name] for name in ("sampling", "normalizer", "grader", "workload_sha256")
-    }
+    taken |= {name: content[name] for name in ("normalizer", "grader", "workload_sha256")}
     model, engine, counts = content["model"], content["engine"], summary["n_questions"]
     signature = Signature(str(signature_path(path)), signed_by)
     return InspectedPolicy(
@@ -224,6 +222,7 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
         features=tuple(_features(content)),
         probe=_probe(content["probe"]),
         engine_settings=engine_settings(content),
+        sampling=content["sampling"] or {},
         signature=signature if is_signed(path) else None,
         **taken,
     )

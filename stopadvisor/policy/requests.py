@@ -108,27 +108,24 @@ def policy_plan(
         raise PolicyError(NO_MARKER_IDS)
     assert terms.probe is not None  # a policy that names its model says how it probes
     assert terms.max_think is not None
+    assert terms.sampling is not None
     source = terms.entropy_source
     if at_server and not policy.reads_logprobs:
         source = "none"
     elif source == "none":
         source = "full"  # the model here has no other way, and the policy does not care
     own_cap = terms.probe.answer_cap or ProbePlan.answer_cap
-    sampling = terms.sampling
-    try:
-        return ProbePlan(
-            budgets=policy.budgets,
-            cue=plan_cue(terms.probe.cue.text, is_open=terms.probe.open_cue),
-            cap=terms.probe.cap,
-            max_think=terms.max_think,
-            answer_cap=answer_cap or own_cap,
-            greedy=sampling["greedy"],
-            temperature=sampling["temperature"],
-            entropy=source,
-            seed=sampling["seed"],
-        )
-    except KeyError as error:
-        raise PolicyError(f"field 'sampling': expected {error}, got {sampling!r}") from error
+    return ProbePlan(
+        budgets=policy.budgets,
+        cue=plan_cue(terms.probe.cue.text, is_open=terms.probe.open_cue),
+        cap=terms.probe.cap,
+        max_think=terms.max_think,
+        answer_cap=answer_cap or own_cap,
+        greedy=terms.sampling.greedy,
+        temperature=terms.sampling.temperature,
+        entropy=source,
+        seed=terms.sampling.seed,
+    )
 
 
 def make_requests(

@@ -9,15 +9,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.schema import reads_logprobs
-from stopadvisor.policy.values import to_plain
+from stopadvisor.policy.fields import plain
+from stopadvisor.policy.terms import ModelTerms, PolicyTerms, SamplingTerms, TokenText
 from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import plan_cue
 
 __all__ = ["check_source", "policy_source"]
 
-_HASHED = {"tokenizer": "tokenizer", "template": "chat template"}
+_HASHED = {"tokenizer_sha256": "tokenizer", "template_sha256": "chat template"}
 """What of a model is bound by its hash, and what it is called in messages."""
+_ENGINE = {
+    "name": "the engine",
+    "version": "the engine's version",
+    "dtype": "dtype",
+    "quantization": "quantisation",
+    "attention": "the attention implementation",
+    "device": "the device",
+}
+"""What of an engine is compared, and what it is called in messages."""
 _VERIFY = "; run `stopadvisor verify` before you rely on it"
 
 
@@ -42,7 +51,7 @@ def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def check_source(
-    content: Mapping[str, Any],
+    terms: PolicyTerms,
     identity: Mapping[str, Any],
     entropy_source: str,
     *,
@@ -55,50 +64,44 @@ def check_source(
 ) -> list[str]:
     """Implement ``Policy.check_source``, which describes parameters and errors."""
     remarks: list[str] = []
-    probes = content["kind"] == "stop"  # full budget asks nothing: how it would ask is no matter
-    if reads_logprobs(content):
-        _must_agree("entropy source", content["entropy_source"], entropy_source)
+    probe, model, engine = terms.probe, terms.model, terms.engine
+    if terms.reads_logprobs:
+        _must_agree("entropy source", terms.entropy_source, entropy_source)
     here = policy_source(identity)
-    if content["model"] is None:
+    if model is None:
+        origin = "an archive" if engine is None else f"{engine.name} probes"
         remarks.append(
-            f"the policy is bound to no model (it comes from {_origin(content)}): nothing shows "
+            f"the policy is bound to no model (it comes from {origin}): nothing shows "
             f"that it suits this one{_VERIFY}"
         )
     else:
-        remarks += _check_model(content["model"], here["model"])
-    if probes and content["probe"] is not None:
-        _check_closer(content["probe"]["closer"], identity.get("think_close"))
+        remarks += _check_model(model, here["model"])
+    if probe is not None and terms.kind == "stop":  # full budget asks nothing, however it would
+        _check_closer(probe.closer, identity.get("think_close"))
         if cue is not None:
-            own = content["probe"]
-            expected = plan_cue(own["cue"]["text"], is_open=own.get("open_cue", False))
-            _must_agree("answer cue", expected, cue)
+            _must_agree("answer cue", plan_cue(probe.cue.text, is_open=probe.open_cue), cue)
         if cap is not None:
-            _must_agree("answer cap", content["probe"]["cap"], cap)
-        remarks += _check_stop_ids(content["probe"]["stop_ids"], identity.get("stop_ids"))
-    if max_think is not None and content["max_think"] is not None:
-        _must_agree("thinking cap (max_think)", content["max_think"], max_think)
-    if prompt_template is not None and content["prompt_template"] is not None:
-        _must_agree("prompt template", content["prompt_template"], to_plain(prompt_template))
-    if sampling is not None and content["sampling"]:
-        remarks += _check_sampling(content["sampling"], sampling)
-    written = (content["probe"] or {}).get("answer_cap")
-    if answer_cap is not None and written is not None:
-        _must_agree("cap of visible answers (answer_cap)", written, answer_cap)
-    if content["model"] is not None:
-        kwargs = to_plain(identity.get("chat_template_kwargs") or {})
-        _must_agree("chat_template_kwargs", content["chat_template_kwargs"], kwargs)
-    remarks += [
-        f"{name} is {short_repr(here['engine'][key])} here, was {short_repr(expected)} at "
-        f"calibration{_VERIFY}"
-        for key, name, expected in _engine_fields(content["engine"])
-        if here["engine"][key] not in (_versions(expected) if key == "version" else [expected])
-    ]
+            _must_agree("answer cap", probe.cap, cap)
+        remarks += _check_stop_ids(probe.stop_ids, identity.get("stop_ids"))
+    if max_think is not None and terms.max_think is not None:
+        _must_agree("thinking cap (max_think)", terms.max_think, max_think)
+    if prompt_template is not None and terms.prompt_template is not None:
+        _must_agree("prompt template", terms.prompt_template, plain(prompt_template))
+    if sampling is not None and terms.sampling is not None:
+        remarks += _check_sampling(terms.sampling, sampling)
+    if answer_cap is not None and probe is not None and probe.answer_cap is not None:
+        _must_agree("cap of visible answers (answer_cap)", probe.answer_cap, answer_cap)
+    if model is not None:
+        kwargs = plain(identity.get("chat_template_kwargs") or {})
+        _must_agree("chat_template_kwargs", terms.chat_template_kwargs, kwargs)
+    for key, name in _ENGINE.items() if engine is not None else ():
+        expected, found = getattr(engine, key), here["engine"][key]
+        if found not in (_versions(expected) if key == "version" else [expected]):
+            remarks.append(
+                f"{name} is {short_repr(found)} here, was {short_repr(expected)} at "
+                f"calibration{_VERIFY}"
+            )
     return remarks
-
-
-def _origin(content: Mapping[str, Any]) -> str:
-    """Where a policy that names no model comes from; archives name no engine either."""
-    return "an archive" if content["engine"] is None else f"{content['engine']['name']} probes"
 
 
 def _must_agree(name: str, expected: Any, found: Any) -> None:
@@ -108,55 +111,53 @@ def _must_agree(name: str, expected: Any, found: Any) -> None:
         )
 
 
-def _check_sampling(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _check_sampling(expected: SamplingTerms, here: Mapping[str, Any]) -> list[str]:
     """Compare settings, unless thinking was recorded: nobody knows under which it was drawn."""
-    there, now = ("recorded" if side.get("recorded") else "drawn" for side in (expected, here))
-    if "recorded" not in (there, now):
+    recorded = (expected.recorded, here.get("recorded"))
+    there, now = ("recorded" if traces else "drawn" for traces in recorded)
+    if not any(recorded):
         for key in ("greedy", "temperature"):  # another seed is the same decoding
-            _must_agree(f"sampling ({key})", expected.get(key), here.get(key))
+            _must_agree(f"sampling ({key})", getattr(expected, key), here.get(key))
         return []
     return [
         f"thinking was {now} here, {there} at calibration: nothing shows that it was sampled alike"
     ]
 
 
-def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _check_model(expected: ModelTerms, here: Mapping[str, Any]) -> list[str]:
     remarks = []
-    revision, found = expected["revision"], here["revision"]
+    revision, found = expected.revision, here["revision"]
     if revision is None or found is None:
         remarks.append(f"the model's revision is unknown on one side{_VERIFY}")
-        _must_agree("model", expected["name"], here["name"])
+        _must_agree("model", expected.name, here["name"])
     else:
         _must_agree("model revision", revision, found)
         # A hash over the content says more than the name of the folder it lies in.
         if not revision.startswith("sha256:"):
-            _must_agree("model", expected["name"], here["name"])
-        elif expected["name"] != here["name"]:
+            _must_agree("model", expected.name, here["name"])
+        elif expected.name != here["name"]:
             remarks.append(
                 f"the model is called {short_repr(here['name'])} here, "
-                f"{short_repr(expected['name'])} at calibration; its content is the same"
+                f"{short_repr(expected.name)} at calibration; its content is the same"
             )
-    for kind, name in _HASHED.items():
-        key = f"{kind}_sha256"
-        if expected[key] is not None and here[key] is not None:
-            _must_agree(f"{name} hash", expected[key], here[key])
-        elif expected[key] != here[key]:
+    for key, name in _HASHED.items():
+        ours, theirs = getattr(expected, key), here[key]
+        if ours is not None and theirs is not None:
+            _must_agree(f"{name} hash", ours, theirs)
+        elif ours != theirs:
             remarks.append(f"the {name}'s hash is unknown on one side{_VERIFY}")
     return remarks
 
 
-def _check_closer(expected: Mapping[str, Any], here: Any) -> None:
+def _check_closer(expected: TokenText, here: Any) -> None:
     """Compare ids where both sides know them: they are what the model sees."""
     if here is None:
         return
-    if isinstance(here, Mapping):
-        text, ids = here.get("text"), here.get("ids")
+    text, ids = (here.get("text"), here.get("ids")) if isinstance(here, Mapping) else (here, None)
+    if expected.ids is not None and ids is not None:
+        _must_agree("thinking closer (ids)", list(expected.ids), plain(ids))
     else:
-        text, ids = here, None
-    if expected["ids"] is not None and ids is not None:
-        _must_agree("thinking closer (ids)", expected["ids"], to_plain(ids))
-    else:
-        _must_agree("thinking closer", expected["text"], text)
+        _must_agree("thinking closer", expected.text, text)
 
 
 def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) -> list[str]:
@@ -172,15 +173,3 @@ def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) 
 def _versions(text: str | None) -> list[str | None]:
     """Versions of the engine that probed the calibration questions, and all of them together."""
     return [text, *(text or "").split(", ")]
-
-
-def _engine_fields(engine: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
-    names = {
-        "name": "the engine",
-        "version": "the engine's version",
-        "dtype": "dtype",
-        "quantization": "quantisation",
-        "attention": "the attention implementation",
-        "device": "the device",
-    }
-    return [] if engine is None else [(key, name, engine[key]) for key, name in names.items()]

@@ -8,15 +8,14 @@ same stops that calibration saw.  Knows no files, no model, and not when to prob
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
+from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.errors import PolicyError, UndecidedError
-from stopadvisor.policy.schema import MIXED_TASKS
+from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
 from stopadvisor.policy.tree_sum import TreeSum
-from stopadvisor.policy.triggers import listed_positions, most_probes, trigger_of
+from stopadvisor.policy.triggers import listed_positions, make_trigger, most_probes
 from stopadvisor.printable import short_repr
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
@@ -86,32 +85,29 @@ class StopRule:
     needs_closed: bool
 
     @classmethod
-    def from_content(cls, content: Mapping[str, Any]) -> StopRule:
-        """Take the rule out of a checked content."""
-        family, features = content["family"], content["features"]
-        used = frozenset(features)
+    def of(cls, terms: PolicyTerms) -> StopRule:
+        """Take the rule out of checked terms."""
+        family, used = terms.family, frozenset(terms.features)
         linear = family in ("learned", "learned-keeps", "learned-text")
-        places = tuple(_KNOWN.index(name) for name in features)
-        trigger = trigger_of(content)
+        places = tuple(_KNOWN.index(name) for name in terms.features)
+        trigger = make_trigger(terms.trigger, terms.budgets)
+        threshold, intercept = terms.decision_threshold, terms.intercept or 0.0
+        trees = None if terms.trees is None else [vars(tree) for tree in terms.trees]
         return cls(
             family=family,
             trigger=trigger,
             positions=listed_positions(trigger),
             most_probes=most_probes(trigger),
             stop_at=trigger.stop_at,
-            decision_threshold=(math.inf if family is None else content["decision_threshold"]),
-            task=content["task"],
-            intercept=content["intercept"] or 0.0,
+            decision_threshold=math.inf if threshold is None else threshold,
+            task=terms.task,
+            intercept=intercept,
             columns=(
-                tuple(zip(places, content["mean"], content["scale"], content["coef"], strict=True))
+                tuple(zip(places, terms.mean, terms.scale, terms.coef, strict=True))
                 if linear
                 else ()
             ),
-            trees=(
-                TreeSum(content["trees"], places, content["intercept"] or 0.0)
-                if content["trees"] is not None
-                else None
-            ),
+            trees=None if trees is None else TreeSum(trees, places, intercept),
             features=used,
             reads_positions=not used.isdisjoint(POSITION_FEATURES + OPEN_FEATURES),
             needs_answer=(
@@ -122,7 +118,7 @@ class StopRule:
                 or not used.isdisjoint(("answer_logprob", "answer_log_odds"))
             ),
             needs_entropy=family == "entropy" or "answer_entropy" in used,
-            entropy_slope=_entropy_slope(content),
+            entropy_slope=_entropy_slope(terms),
             needs_markers="marker_density" in used,
             needs_closed=not used.isdisjoint(OPEN_FEATURES),
         )
@@ -388,16 +384,16 @@ def _position_values(
     )
 
 
-def _entropy_slope(content: Mapping[str, Any]) -> float:
+def _entropy_slope(terms: PolicyTerms) -> float:
     """Most by which the score of a rule moves with one nat of entropy; infinite where it jumps."""
-    if content["family"] == "entropy":
+    if terms.family == "entropy":
         return 1.0
-    if "answer_entropy" not in content["features"]:
+    if "answer_entropy" not in terms.features:
         return 0.0
-    if content["trees"] is not None:
+    if terms.trees is not None:
         return math.inf
-    at = content["features"].index("answer_entropy")
-    return abs(float(content["coef"][at] / content["scale"][at]))
+    at = terms.features.index("answer_entropy")
+    return abs(terms.coef[at] / terms.scale[at])
 
 
 def _missing(rule: StopRule, name: str) -> str:

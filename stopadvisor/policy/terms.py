@@ -1,28 +1,84 @@
-"""What a policy says, as frozen values that are read once, when it is loaded.
+"""What a policy says: one tree of frozen classes, read once from the file and asked by everybody.
 
-Serving asks these for every request, so nothing here copies or parses.  The rule itself is laid out
-in `stepper.StopRule`; golden decisions and the figures that are only shown stay in the content.
-
-Knows a checked content's fields.  Checks nothing again (`schema` does), and knows no file.
+Each field states its type and range; `fields.parse` makes the tree and refuses the rest.  What must
+hold between fields is for `consistency`, `claims` and `evidence`.  Knows no file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
+from stopadvisor.answers.normal_form import TASKS
+from stopadvisor.policy.claims import CertificateTerms
+from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
+from stopadvisor.policy.fields import (
+    Condition,
+    Line,
+    Most,
+    Name,
+    Positive,
+    Sha256,
+    TokenCount,
+    TokenId,
+    matching,
+    one_of,
+)
 from stopadvisor.probes.plan import OnStop
+from stopadvisor.rules.families import FAMILIES
+from stopadvisor.rules.features import FEATURES, LOGPROB_FEATURES, OPEN_FEATURES, POSITION_FEATURES
 
 __all__ = [
-    "CertificateTerms",
+    "MIXED_TASKS",
     "EngineTerms",
+    "GoldenExample",
     "ModelTerms",
     "PolicyTerms",
     "ProbeTerms",
-    "SplitTerms",
+    "SamplingTerms",
     "TokenText",
+    "TreeTerms",
+    "TriggerTerms",
+    "reads_logprobs",
 ]
+
+MIXED_TASKS = "mixed"
+"""`task` of a policy whose questions each bring their own."""
+MOST_GRID_POSITIONS = 1024
+_MOST_MARKERS = 1024
+_MOST_TREES = 500
+_MOST_GOLDEN = 32
+_LOGPROB_FAMILIES = ("confidence", "entropy", "confidence-leap", "deer")
+
+
+def reads_logprobs(family: str | None, features: Sequence[str]) -> bool:
+    """Whether a rule reads log-probability or entropy: its probes' entropy source matters then."""
+    return family in _LOGPROB_FAMILIES or not set(features).isdisjoint(LOGPROB_FEATURES)
+
+
+def _is_timestamp(value: str) -> bool:
+    try:
+        return bool(datetime.fromisoformat(value))
+    except ValueError:
+        return False
+
+
+_Features = Annotated[str, one_of(*FEATURES, *POSITION_FEATURES, *OPEN_FEATURES)]
+_Task = Annotated[str, one_of(*TASKS, MIXED_TASKS)]
+_Template = Annotated[
+    Any,
+    Condition(
+        "a string, a dict of strings by task, or null",
+        lambda value: (
+            value is None
+            or type(value) is str
+            or (type(value) is dict and all(type(text) is str for text in value.values()))
+        ),
+    ),
+]
+_Arguments = Annotated[Any, Condition("a dict", lambda value: type(value) is dict)]
 
 
 @dataclass(frozen=True)
@@ -30,8 +86,9 @@ class TokenText:
     """A text and the token ids that stand for it."""
 
     text: str
-    ids: tuple[int, ...] | None
-    """None where they were not recorded."""
+    """As decoded."""
+    ids: tuple[TokenId, ...] | None
+    """As the model sees it; null where not recorded."""
 
 
 @dataclass(frozen=True)
@@ -39,139 +96,270 @@ class ProbeTerms:
     """How an answer is forced."""
 
     closer: TokenText
+    """Closes the thinking."""
     cue: TokenText
-    cap: int
+    """Follows the closer, or the thinking, and asks for the answer."""
+    cap: TokenCount
     """Most tokens of a forced answer."""
-    stop_ids: tuple[int, ...] | None
-    answer_cap: int | None
-    """Most tokens of a visible answer; None where it was not recorded, as before schema 2."""
+    answer_cap: TokenCount | None
+    """Most tokens of a visible answer; null where it was not recorded."""
+    stop_ids: tuple[TokenId, ...] | None
+    """Tokens that end an answer."""
     open_cue: bool = False
-    """The cue stands in the open thinking, without a closer before it."""
+    """Whether the cue stands in the open thinking, without a closer before it."""
+
+
+@dataclass(frozen=True)
+class TriggerTerms:
+    """Where a trace is probed."""
+
+    kind: Literal["grid", "stride", "marker", "none"]
+    """At `budgets`, every so many tokens, just before a marker, or not at all."""
+    every: TokenCount | None
+    """Tokens from one position to the next; for `marker` where no marker came."""
+    first: TokenId | None
+    """First position of a stride; null: `every`."""
+    cap: TokenId | None
+    """No position of a stride lies beyond it."""
+    min_gap: TokenCount | None
+    """A marker that comes fewer tokens after the last probe is passed over."""
+    max_probes: TokenCount | None
+    """Most probes of a trace, not counting `stop_at`."""
+    max_markers: TokenCount | None
+    """Only this many markers of a trace count, from its beginning, those passed over too."""
+    markers: Annotated[tuple[tuple[TokenId, ...], ...], Most(_MOST_MARKERS)]
+    """Token ids of each marker; empty where the kind is another, and in a policy from recorded
+    answers, which cannot be served."""
+    stop_at: TokenId | None
+    """Whoever still thinks here is stopped, whatever the score; null: nobody is."""
+
+
+@dataclass(frozen=True)
+class MarkerTerms:
+    """Backtracking markers."""
+
+    phrases: tuple[Name, ...]
+    """What is counted."""
+    rule: Line
+    """How it is counted, in words."""
+
+
+@dataclass(frozen=True)
+class DrawnTerms:
+    """What a plan and the model's own settings made of sampling, as `engines.sampling.Sampling`."""
+
+    temperature: float
+    """0 takes the likeliest token."""
+    top_k: int
+    """Draw among the likeliest k tokens; 0 for all."""
+    top_p: float
+    """Draw among the likeliest tokens that together hold this probability."""
+    min_p: float
+    """Draw among tokens at least this likely, relative to the likeliest."""
+    repetition_penalty: float
+    """Divides positive and multiplies negative logits of tokens that stand in the sequence."""
+
+
+@dataclass(frozen=True)
+class SamplingTerms:
+    """How thinking is drawn."""
+
+    greedy: bool
+    """Whether the likeliest token is taken."""
+    temperature: Annotated[float, Condition("a number > 0", lambda value: value > 0)] | None
+    """Of the draw; null for the model's own."""
+    seed: int
+    """Of the draw."""
+    recorded: Sha256 | None = None
+    """Of the traces, where thinking was recorded; the other fields count for nothing then."""
+    drawn: DrawnTerms | None = None
+    """What a server must draw like; null where that was not recorded."""
 
 
 @dataclass(frozen=True)
 class ModelTerms:
     """The model that the policy is bound to."""
 
-    name: str
-    revision: str | None
-    tokenizer_sha256: str | None
-    template_sha256: str | None
+    name: Line
+    """As it was loaded or served."""
+    revision: Line | None
+    """A commit, or a hash over the files."""
+    tokenizer_sha256: Line | None
+    """Over the tokenizer."""
+    template_sha256: Line | None
+    """Over the chat template."""
 
 
 @dataclass(frozen=True)
 class EngineTerms:
     """What ran the model at calibration."""
 
-    name: str
-    version: str | None
-    dtype: str | None
-    quantization: str | None
-    attention: str | None
-    device: str | None
+    name: Line
+    """`hf` or `openai`."""
+    version: Line | None
+    """Of the library or server; several, where one went on with the run of another."""
+    dtype: Line | None
+    """Of the weights."""
+    quantization: Line | None
+    """Of the weights."""
+    attention: Line | None
+    """Implementation of attention."""
+    device: Line | None
+    """What it ran on."""
 
 
 @dataclass(frozen=True)
-class CertificateTerms:
-    """What was shown about the policy."""
+class TreeTerms:
+    """A tree of a boosted rule, as lists with an entry for each node."""
 
-    alpha: float
-    delta: float
-    bound: str
-    multiplicity: str
-    n: int
-    losses: int
-    upper: float
-    reference: Literal["natural", "last-checkpoint"]
-    looks: int
-    answer_cap: int | None
-    """Most tokens of a visible answer, where such answers were certified."""
+    feature: tuple[Annotated[int, Condition("an integer >= -1", lambda value: value >= -1)], ...]
+    """Index into `features`; -1 at a leaf."""
+    threshold: tuple[float, ...]
+    """At most this goes left."""
+    left: tuple[int, ...]
+    """Index of a child, always after its parent."""
+    right: tuple[int, ...]
+    """As `left`."""
+    value: tuple[float, ...]
+    """What a leaf adds to the score."""
 
 
 @dataclass(frozen=True)
-class SplitTerms:
-    """Content hashes of the questions that made the policy, by part."""
+class GoldenStep:
+    """What comes in at one checkpoint."""
 
-    seed: int
-    fit: tuple[str, ...]
-    calibration: tuple[str, ...]
-    test: tuple[str, ...]
+    answer: str
+    """A forced answer, as decoded."""
+    normalized: str
+    """What it must normalise to."""
+    mean_logprob: float
+    """Mean over the answer's tokens, in nats."""
+    mean_entropy: float
+    """Mean over the answer's tokens, in nats."""
+    markers: float
+    """Markers in the prefix."""
+    think_tokens: TokenId
+    """Thinking tokens in the prefix."""
+    closed_by_itself: bool | None = None
+    """The model closed its thinking right after the answer; where the feature of this name is
+    read."""
+
+
+@dataclass(frozen=True)
+class GoldenDecision:
+    """What must come out."""
+
+    stop: bool
+    """What must be decided."""
+    score: float
+    """What the score must be."""
+
+
+@dataclass(frozen=True)
+class GoldenExample:
+    """A trajectory with its decisions."""
+
+    task: Annotated[str, one_of(*TASKS)]
+    """Of this example."""
+    steps: tuple[GoldenStep, ...]
+    """What comes in, checkpoint by checkpoint."""
+    decisions: tuple[GoldenDecision, ...]
+    """What must come out, one for each step."""
 
 
 @dataclass(frozen=True)
 class PolicyTerms:
-    """The fields of a policy that serving and its checks read."""
+    """Everything in a policy's file, in its order: what decides first, what it rests on last."""
 
+    schema: int
+    """Version of these fields; a change of their meaning raises it."""
+    digest: Sha256
+    """Over the text with zeros in its place; finds damage, and is no signature."""
     kind: Literal["stop", "full-budget"]
+    """Whether it can stop a request; `full-budget` asks no probe and thinks to the end."""
+    family: Annotated[str, one_of(*FAMILIES)] | None
+    """Which score decides; null for `full-budget`."""
+    decision_threshold: float | None
+    """Stop when the score reaches it."""
+    threshold: float | None
+    """For people: `decision_threshold` as a probability or confidence, where it is one."""
     on_stop: OnStop
-    task: str
-    """One of the tasks, or ``mixed``."""
-    entropy_source: str
-    """``full``, ``top-k:K`` or ``none``."""
-    serving: Literal["vllm", "kv-fork", "prefix-cache", "black-box"]
-    max_think: int | None
-    prompt_template: str | Mapping[str, str] | None
-    """One template, or one by task."""
-    chat_template_kwargs: Mapping[str, Any]
-    sampling: Mapping[str, Any]
+    """What a stopped request gets: the forced answer, or a visible one written after the closer."""
+    trigger: TriggerTerms | None
+    """Where to probe; null for `full-budget`."""
+    budgets: Annotated[tuple[TokenId, ...], Most(MOST_GRID_POSITIONS)]
+    """Thinking tokens at which to probe, strictly increasing; for a trigger of kind `grid` only."""
     probe: ProbeTerms | None
+    """How an answer is forced; its texts are empty where probes came from an archive."""
+    features: tuple[_Features, ...]
+    """Features that a learned score reads, in the order in which its terms are added."""
+    mean: tuple[float, ...]
+    """Of each feature; linear families only."""
+    scale: tuple[Positive, ...]
+    """What each feature is divided by once its mean is subtracted; linear families only."""
+    coef: tuple[float, ...]
+    """Weight of each scaled feature; linear families only."""
+    intercept: float | None
+    """What a learned score begins with."""
+    markers: MarkerTerms
+    """Backtracking markers, for the feature `marker_density`."""
+    task: _Task
+    """How answers are normalised; `mixed`: each request names its own task."""
+    normalizer: Line
+    """Version of the normal form by which answers are compared."""
+    grader: Line
+    """What graded the calibration questions; of a function `certificate.grader` has the hash."""
+    entropy_source: Annotated[
+        str, matching("full|none|top-k:[1-9][0-9]{0,6}", "'full', 'top-k:K' with K >= 1, or 'none'")
+    ]
+    """Which part of the vocabulary entropies are taken over."""
+    prompt_template: _Template
+    """Text around a question, with `{question}` in it, or one by task; null for none."""
+    chat_template_kwargs: _Arguments
+    """Arguments of the model's chat template; `chat_template` and its like are refused."""
+    sampling: SamplingTerms | None
+    """How thinking is drawn; null where probes came from an archive or a simulation."""
+    max_think: TokenCount | None
+    """Most thinking tokens of a request."""
     model: ModelTerms | None
-    """None: the policy comes from an archive or a simulation."""
+    """What it is bound to; null where probes came from an archive or a simulation."""
     engine: EngineTerms | None
+    """What ran the model; under another one the policy serves, with a remark."""
     certificate: CertificateTerms | None
-    grading: Mapping[str, str]
-    """What graded the calibration questions, as a run's manifest says it."""
+    """What was shown; null only for `full-budget`."""
+    expected: ExpectedTerms | None
+    """Risk and saving, for reading."""
+    serving: Literal["vllm", "kv-fork", "prefix-cache", "black-box"]
+    """How probes are paid for in `expected`."""
+    created: Annotated[str, Condition("a date and time in ISO 8601", _is_timestamp)]
+    """When it was built."""
+    versions: Mapping[str, Line | None]
+    """Of the packages that built it."""
+    workload_sha256: Sha256 | None
+    """Over the workload's file."""
+    profile: Mapping[str, ProfileShare] | None
+    """Kinds of fit questions, for reading."""
+    trees: Annotated[tuple[TreeTerms, ...], Most(_MOST_TREES)] | None
+    """`learned-boosted` only: what it adds up."""
+    order: tuple[float, ...]
+    """Thresholds in the order in which they were to be tested, for a transfer."""
     split: SplitTerms | None
+    """Which questions made the policy, so that fresh ones can be recognised."""
+    calibration_features: tuple[tuple[float, ...], ...] | None
+    """Features of some calibration questions, to compare with fresh ones."""
+    served: ServedTerms | None
+    """What the rule does on some calibration questions, to compare with traffic."""
+    golden: Annotated[tuple[GoldenExample, ...], Most(_MOST_GOLDEN)]
+    """Examples that every reader replays before it serves."""
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> PolicyTerms:
-        """Read a checked content, whose own mappings must not change afterwards."""
-        names = ("kind", "on_stop", "task", "entropy_source", "serving", "max_think")
-        mappings = ("prompt_template", "chat_template_kwargs", "sampling")
-        model, engine = content["model"], content["engine"]
-        return cls(
-            **{name: content[name] for name in (*names, *mappings)},
-            probe=_probe(content["probe"]),
-            model=None if model is None else ModelTerms(**model),
-            engine=None if engine is None else EngineTerms(**engine),
-            certificate=_certificate(content["certificate"]),
-            grading=_grading(content),
-            split=_split(content["split"]),
-        )
+    @property
+    def reads_logprobs(self) -> bool:
+        """Whether the rule reads log-probability or entropy, and not answers alone."""
+        return reads_logprobs(self.family, self.features)
 
-
-def _probe(found: Mapping[str, Any] | None) -> ProbeTerms | None:
-    if found is None:
-        return None
-    return ProbeTerms(
-        closer=TokenText(found["closer"]["text"], _ids(found["closer"]["ids"])),
-        cue=TokenText(found["cue"]["text"], _ids(found["cue"]["ids"])),
-        cap=found["cap"],
-        stop_ids=_ids(found["stop_ids"]),
-        answer_cap=found.get("answer_cap"),
-        open_cue=found.get("open_cue", False),
-    )
-
-
-def _ids(found: list[int] | None) -> tuple[int, ...] | None:
-    return None if found is None else tuple(found)
-
-
-def _certificate(found: Mapping[str, Any] | None) -> CertificateTerms | None:
-    if found is None:
-        return None
-    terms: dict[str, Any] = {f.name: found.get(f.name) for f in fields(CertificateTerms)}
-    return CertificateTerms(**terms)
-
-
-def _grading(content: Mapping[str, Any]) -> dict[str, str]:
-    found = {name: content[name] for name in ("normalizer", "grader")}
-    function = (content["certificate"] or {}).get("grader")
-    return found if function is None else {**found, "grader_sha256": function["sha256"]}
-
-
-def _split(found: Mapping[str, Any] | None) -> SplitTerms | None:
-    if found is None:
-        return None
-    parts = {name: tuple(found[name]) for name in ("fit", "calibration", "test")}
-    return SplitTerms(seed=found["seed"], **parts)
+    @property
+    def grading(self) -> dict[str, str]:
+        """What graded the calibration questions, as a run's manifest says it."""
+        found = {"normalizer": self.normalizer, "grader": self.grader}
+        function = None if self.certificate is None else self.certificate.grader
+        return found if function is None else {**found, "grader_sha256": function.sha256}

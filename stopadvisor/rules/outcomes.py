@@ -17,6 +17,7 @@ from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bootstrap import Interval, ratio_interval
+from stopadvisor.stats.intervals import exact_interval, paired_difference
 
 __all__ = ["BlindStopping", "Outcome", "blind_stopping", "measure", "measure_rule"]
 
@@ -46,11 +47,20 @@ class Outcome:
     uncut_saving_pct: float | None = None
     """Net saving on traces that were not cut off: a trace cut off cannot be lost, and much of what
     a small budget saves comes from there.  None where every trace was cut off."""
+    gained: int | None = None
+    """Of `drop`: questions that stopping made right.  None of losses that are 0 or 1."""
 
     @property
     def risk(self) -> float:
         """What a question counts on average; for a loss of 0 or 1 the share of them."""
         return self.losses / self.n
+
+    @property
+    def risk_ci95(self) -> tuple[float, float]:
+        """95 % interval of the risk: exact for a share, the score interval for a `drop`."""
+        if self.gained is None:
+            return exact_interval(self.losses, self.n)
+        return paired_difference(self.losses + self.gained, self.gained, self.n)
 
     @property
     def accuracy(self) -> float:
@@ -108,9 +118,10 @@ def measure(
     if rng is not None and (stops < view.n_checkpoints).any():
         spread = _saving_interval(view, stopped, full_cost, rng)
     uncut = ~view.truncated
+    counted = at(scorer.losses(view, loss))
     return Outcome(
         view.n_questions,
-        int(at(scorer.losses(view, loss)).sum()),
+        int(counted.sum()),
         int(at(correct).sum()),
         int(full_correct.sum()),
         float(100 * (1 - at(thinking).sum() / last.sum())) if last.sum() else 0.0,
@@ -118,6 +129,7 @@ def measure(
         spread,
         answer_saving,
         float(100 * (1 - stopped[uncut].sum() / full_cost[uncut].sum())) if uncut.any() else None,
+        None if loss.is_binary else int((counted < 0).sum()),
     )
 
 

@@ -124,7 +124,8 @@ def monitored(
     course: Course, policy: Policy, remarks: Sequence[str], *, replicas: int
 ) -> MonitoredPromise:
     """Return the figures of a course."""
-    settings, counts, certificate = course.settings, course.counts, policy.content["certificate"]
+    settings, counts, certificate = course.settings, course.counts, policy.terms.certificate
+    assert certificate is not None  # `watch_settings` refuses a policy that promises nothing
     alarms = tuple(course.alarms[kind] for kind in ALARMS if kind in course.alarms)
     return MonitoredPromise(
         digest=policy.digest,
@@ -160,7 +161,7 @@ def monitored(
         gold=counts["gold"],
         gold_losses=counts["gold_losses"],
         upper=course.upper_limit(),
-        delay=_delays(course, certificate.get("gained", 0) / certificate["n"]),
+        delay=_delays(course, (certificate.gained or 0) / certificate.n),
         dropped_share=course.dropped_share,
         decoded_tokens=counts["tokens"],
         audit_tokens=counts["audit_tokens"],

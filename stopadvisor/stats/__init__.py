@@ -1,6 +1,6 @@
 """Statistics: arrays in, numbers out; no files and no questions."""
 
 __all__ = [
-    "adaptive_labels", "bootstrap", "bounds", "exchangeability",
+    "adaptive_labels", "binomial", "bootstrap", "bounds", "exchangeability",
     "intervals", "reliability", "sequential", "trinomial"
 ]  # fmt: skip

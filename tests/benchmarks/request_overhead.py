@@ -17,7 +17,6 @@ from pathlib import Path
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.policy.session import AskProbe, Session, Think
-from stopadvisor.policy.values import to_plain
 
 POLICY = Path(__file__).parents[2] / "policies" / "arithmetic.joblib"
 PROMPT = "Compute 86 + 6 - 9 modulo 100."
@@ -27,7 +26,7 @@ CLOSER_TOKENS = 2
 
 def never_stopping(path: Path) -> Policy:
     """The shipped policy with a threshold out of reach: the longest way that a request can take."""
-    content = to_plain(load_policy(path).content)
+    content = load_policy(path).content
     content |= {"decision_threshold": 600.0, "threshold": 1.0, "order": []}
     return Policy(build_policy(content))
 
@@ -94,7 +93,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     policy = never_stopping(POLICY)
-    content = to_plain(policy.content)
+    content = policy.content
     steps = len(policy.budgets)
     whole = microseconds(
         {

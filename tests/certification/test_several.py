@@ -110,6 +110,13 @@ def test_where_thinking_harms_a_drop_admits_a_bolder_rule_than_lost_answers() ->
     assert saved["drop"] > saved["lost"] + 10
 
 
+def test_test_questions_may_gain_more_than_they_lose() -> None:
+    settings = Settings(alpha=0.03, loss="drop", families=FAMILIES)
+    expected = frozen(drawn_source(HARMED, 900, "harmed"), settings)["expected"]
+    low, high = expected["test_risk_ci95"]
+    assert -1 < low < expected["test_risk"] < min(0, high)
+
+
 # --- What fit questions say beforehand ------------------------------------------------------------
 
 

@@ -23,7 +23,8 @@ def call(
 
 
 def save(family: str | None, path: str = "policy.joblib") -> None:
-    content = full_budget_content() if family is None else family_content(family)
+    rule = {} if family is None else family_content(family)
+    content = (rule or full_budget_content()) | {"expected": None}
     save_policy(build_policy(content), path, format="json" if path.endswith("json") else "joblib")
 
 
@@ -103,7 +104,8 @@ def test_a_changed_policy_is_refused(call: Call) -> None:
 
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_it_says_where_the_policy_probes(call: Call, name: str) -> None:
-    save_policy(build_policy(anywhere_content(name, "agreement")), "policy.joblib")
+    content = anywhere_content(name, "agreement", expected=None)
+    save_policy(build_policy(content), "policy.joblib")
     code, out, err = call("policy.joblib")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80, out
@@ -121,7 +123,7 @@ def test_it_says_where_the_policy_probes(call: Call, name: str) -> None:
 
 
 def test_a_fixed_budget_is_shown_as_engine_settings(call: Call) -> None:
-    content = family_content("fixed-budget") | {"on_stop": "answer"}
+    content = family_content("fixed-budget") | {"on_stop": "answer", "expected": None}
     save_policy(build_policy(content), "policy.joblib")
     out = call("policy.joblib")[1]
     assert out.startswith("Certified: stops early by a fixed budget, at 96 thinking tokens.")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.policy.fields import plain
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
-from stopadvisor.policy.values import to_plain
 from stopadvisor.printable import printable
 from stopadvisor.report.junit import write_junit
 from stopadvisor.report.words import share
@@ -234,7 +234,7 @@ def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call
 
 
 def rebound(**changes: Any) -> Path:
-    content = to_plain(load_policy(POLICY).content)
+    content = plain(load_policy(POLICY).content)
     if "max_think" in changes:  # the certificate says it a second time
         content["certificate"]["max_think"] = changes["max_think"]
     save_policy(build_policy({**content, **changes}), "other.joblib")

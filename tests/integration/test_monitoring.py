@@ -16,7 +16,6 @@ from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.policy.values import to_plain
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.audits import AuditSettings
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
@@ -34,7 +33,7 @@ LIMIT = 0.15
 def fixed_budget(path: Path) -> Policy:
     """The bundled policy's model under a fixed budget of 32 tokens."""
     made = ("schema", "golden", "digest", "trees")
-    content = {k: v for k, v in to_plain(load_policy(POLICY).content).items() if k not in made}
+    content = {k: v for k, v in load_policy(POLICY).content.items() if k not in made}
     nothing = dict.fromkeys(("features", "mean", "scale", "coef"), ())
     content |= {name: list(value) for name, value in nothing.items()}
     content |= {"family": "fixed-budget", "intercept": None, "order": [float(BUDGET)]}

@@ -11,13 +11,14 @@ import pytest
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy, load_policy
-from stopadvisor.policy.triggers import TRIGGER, check_trigger, most_probes
+from stopadvisor.policy.triggers import check_trigger, most_probes
 from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
     TRIGGERS,
     anywhere_content,
     example_content,
+    example_terms,
     family_content,
     file_bytes,
     full_budget_content,
@@ -29,7 +30,7 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("family", "puma", "one of 'learned'"),
     ("trigger", None, "a value for kind 'stop'"),
     ("trigger", [], "a dict"),
-    ("trigger", {"kind": "grid"}, "with key 'every'"),
+    ("trigger", {"kind": "grid"}, "trigger.every' is missing"),
     ("family", None, "a value for kind 'stop'"),
     ("features", "budget_fraction", "a list"),
     ("features", [*FEATURES[:7], "ended"], "one of 'budget_fraction'"),
@@ -61,8 +62,8 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("probe", {"closer": "x"}, "probe.closer': expected a dict"),
     ("probe", [], "a dict"),
     ("on_stop", "stop", "one of 'probe', 'answer'"),
-    ("markers", {"phrases": ["wait"]}, "with key 'rule'"),
-    ("markers", {"phrases": ["wait"], "rule": "r", "x": 1}, "only the keys"),
+    ("markers", {"phrases": ["wait"]}, "markers.rule' is missing"),
+    ("markers", {"phrases": ["wait"], "rule": "r", "x": 1}, "markers.x' is unknown"),
     ("task", "essay", "one of 'math'"),
     ("normalizer", 1, "non-empty string"),
     ("grader", "", "non-empty string"),
@@ -86,22 +87,25 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("max_think", 2**62, "integer from 1 to"),
     ("max_think", None, "required when a model is named"),
     ("model", "Qwen", "a dict"),
-    ("model", {"name": "Qwen"}, "with key 'revision'"),
+    ("model", {"name": "Qwen"}, "model.revision' is missing"),
     ("engine", None, "required when a model is named"),
     ("engine", {"name": 1}, "non-empty string"),
-    ("serving", "cloud", "one of 'kv-fork'"),
+    ("serving", "cloud", "one of 'vllm'"),
     ("certificate", None, "a value for kind 'stop'"),
-    ("certificate", {"alpha": 0.1}, "with key 'delta'"),
+    ("certificate", {"alpha": 0.1}, "certificate.delta' is missing"),
     ("profile", [], "a dict"),
     ("expected", 3, "a dict"),
     ("split", None, "required when a model is named"),
-    ("split", {"seed": 0, "fit": [1], "calibration": [], "test": []}, "split.fit[0]"),
+    ("split", example_content()["split"] | {"fit": [1]}, "split.fit[0]"),
     ("workload_sha256", "abc", "64 hex digits"),
     ("versions", {"numpy": 2}, "a non-empty string on one line"),
     ("versions", {"numpy": "2\nCertified."}, "a non-empty string on one line"),
-    ("sampling", {"temperature": "hot"}, "sampling.temperature': expected a number > 0"),
+    ("sampling", {"greedy": False}, "sampling.temperature' is missing"),
+    ("sampling", {"greedy": 1, "temperature": None, "seed": 0}, "sampling.greedy': expected true"),
+    ("sampling", {"greedy": False, "temperature": "hot"}, "temperature': expected a number > 0"),
     ("sampling", {"greedy": False, "temperature": 0.0, "seed": 0}, "a number > 0"),
-    ("sampling", {"seed": "x"}, "sampling.seed': expected an integer"),
+    ("sampling", {"greedy": True, "temperature": None, "seed": "x"}, "expected an integer"),
+    ("sampling", None, "required when a model is named"),
     ("grader", "gold\nCertified.", "a non-empty string on one line"),
     ("created", "yesterday", "ISO 8601"),
 ]
@@ -171,7 +175,7 @@ def _chain(n_nodes: int) -> dict[str, Any]:
         pytest.param(_change(losses=81), "at most certificate.n", id="losses-above-n"),
         pytest.param(_change(upper=1.5), "from 0 to 1", id="upper-above-1"),
         pytest.param(_change(reference="gold"), "one of 'natural'", id="reference"),
-        pytest.param(_change(looks=0), "integer >= 1", id="looks-0"),
+        pytest.param(_change(looks=0), "integer from 1", id="looks-0"),
         pytest.param(
             family_content("confidence") | {"threshold": -0.105}, "gives", id="confidence-linear"
         ),
@@ -334,8 +338,7 @@ def test_impossible_triggers_are_refused(content: dict[str, Any], expected: str)
 )
 def test_limits_of_a_trigger_may_be_reached(name: str, changes: dict[str, Any]) -> None:
     content = _trigger(name, **changes) | {"max_think": None}
-    TRIGGER(content["trigger"], "trigger")
-    check_trigger(content)
+    check_trigger(example_terms(**content))
 
 
 def test_a_forced_answer_is_a_probe_too() -> None:

@@ -25,6 +25,7 @@ from stopadvisor.rules.schedules import (
     schedule_of,
 )
 from stopadvisor.rules.scorer import Scorer
+from tests.policy_content import example_terms
 from tests.populations import FREE_FORM
 
 MARKER = 7
@@ -242,7 +243,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 @given(schedules())
 def test_a_policy_says_where_its_rule_probes(schedule: Schedule) -> None:
     content = trigger_content(trigger_for(schedule))
-    check_trigger({**content, "max_think": None})
+    check_trigger(example_terms(**content, max_think=None))
     assert schedule_of(trigger_of(content)) == schedule
 
 

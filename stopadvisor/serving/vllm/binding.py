@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +235,9 @@ def _sampling(
     policy: Policy, plan: ProbePlan, facts: EngineFacts, loaded: LoadedTokenizer
 ) -> Sampling:
     """Return how the policy's traces are drawn, if the engine draws all others alike."""
-    drawn = policy.terms.sampling.get("drawn")
-    sampling = Sampling.of(loaded.generation, plan) if drawn is None else Sampling(**drawn)
+    recorded = policy.terms.sampling
+    drawn = None if recorded is None else recorded.drawn
+    sampling = Sampling.of(loaded.generation, plan) if drawn is None else Sampling(**asdict(drawn))
     changes = sampling.changes_from(Sampling.of_server(facts.sampling))
     for name in ("presence_penalty", "frequency_penalty"):
         if facts.sampling.get(name):

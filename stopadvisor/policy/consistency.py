@@ -1,0 +1,254 @@
+"""What must hold between the fields of a policy: rule, model, promise, evidence, cost of a replay.
+
+Single values have been checked (`terms`), and golden decisions are replayed afterwards (`golden`):
+what that may cost is counted here.  Knows no file.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from stopadvisor.answers.normal_form import NORMALIZER
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.claims import CertificateTerms, check_certificate
+from stopadvisor.policy.evidence import check_expected, check_split
+from stopadvisor.policy.fields import expect
+from stopadvisor.policy.template_arguments import reserved_arguments
+from stopadvisor.policy.terms import PolicyTerms, TreeTerms, TriggerTerms
+from stopadvisor.policy.triggers import check_trigger, make_trigger, most_probes
+from stopadvisor.printable import short_repr
+from stopadvisor.rules.families import LEARNED_FAMILIES, display_threshold
+from stopadvisor.rules.features import GRID_FEATURES, OPEN_FEATURES, TEXT_FEATURES
+from stopadvisor.rules.losses import LOST
+
+__all__ = ["check_consistency"]
+
+_MAX_TREE_DEPTH = 32
+_MAX_GOLDEN_STEPS = 4096
+MAX_GOLDEN_TEXT = 65_536
+"""Most characters in all golden answers; those made here have a few hundred."""
+MAX_TREE_STEPS = 1_000_000
+"""Most nodes visited by all golden steps; the policies made here visit 150,000 at most."""
+
+
+def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
+    """Refuse a policy whose fields are at odds with each other.
+
+    Parameters
+    ----------
+    golden : bool
+        False before golden decisions were made.
+
+    Raises
+    ------
+    PolicyError
+        Names the first field at fault, what is required, and what was found.
+    """
+    if terms.model is not None:
+        for key in ("probe", "engine", "max_think", "split", "sampling"):
+            if getattr(terms, key) is None:
+                raise PolicyError(f"field '{key}': required when a model is named, got null")
+    for key in reserved_arguments(terms.chat_template_kwargs):
+        raise PolicyError(
+            f"field 'chat_template_kwargs': argument {short_repr(key)} is reserved: "
+            "it would replace what the policy is bound to"
+        )
+    if terms.normalizer != NORMALIZER:
+        raise PolicyError(
+            f"calibrated with answer normaliser {short_repr(terms.normalizer)}; this "
+            f"version of StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
+        )
+    if terms.kind == "full-budget":
+        _check_full_budget(terms)
+    else:
+        _check_stop(terms)
+        if golden:
+            _check_golden(terms)
+    certificate = terms.certificate
+    if certificate is not None:
+        check_certificate(certificate)
+        _check_repeated(terms, certificate)
+    if terms.split is not None:
+        check_split(terms.split, certificate)
+    if terms.expected is not None and certificate is not None:
+        check_expected(terms.expected, certificate)
+
+
+def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
+    """What the certificate says a second time is what stands elsewhere, or follows from it."""
+    elsewhere = {
+        "max_think": terms.max_think,
+        "on_stop": terms.on_stop,
+        "answer_cap": None if terms.probe is None else terms.probe.answer_cap,
+    }
+    for name, value in elsewhere.items():
+        here = getattr(certificate, name)
+        same = here == value or None in (here, value)
+        expect(same, f"certificate.{name}", f"the policy's own ({value})", here)
+    if certificate.grader is not None:
+        found = certificate.grader.name
+        what = f"grader ({terms.grader!r})"
+        expect(found == terms.grader, "certificate.grader.name", what, found)
+    alpha, of_right = certificate.alpha, certificate.alpha_over_full_accuracy
+    what = f"at least alpha ({alpha})"
+    expect(of_right >= alpha, "certificate.alpha_over_full_accuracy", what, of_right)
+    differs = certificate.differs_upper
+    if differs is not None and certificate.loss == LOST.name:
+        least = certificate.losses / certificate.n  # what is lost differs
+        expect(differs > least, "certificate.differs_upper", f"above {least:g}", differs)
+    if certificate.labelled is not None and terms.split is not None:
+        most = len(terms.split.calibration)
+        what = f"at most as many as split.calibration names ({most})"
+        expect(certificate.labelled <= most, "certificate.labelled", what, certificate.labelled)
+
+
+def _check_full_budget(terms: PolicyTerms) -> None:
+    rule = ("family", "intercept", "threshold", "decision_threshold", "trigger", "trees")
+    for key in (*rule, "certificate", "expected", "calibration_features", "served"):
+        found = getattr(terms, key)
+        expect(found is None, key, "null for kind 'full-budget'", found)
+    for key in ("features", "mean", "scale", "coef", "budgets", "order", "golden"):
+        found = getattr(terms, key)
+        expect(not found, key, "an empty list for kind 'full-budget'", list(found))
+
+
+def _check_stop(terms: PolicyTerms) -> None:
+    for key in ("family", "threshold", "decision_threshold", "certificate", "trigger"):
+        expect(getattr(terms, key) is not None, key, "a value for kind 'stop'", None)
+    assert terms.trigger is not None  # just checked, as are the next
+    assert terms.threshold is not None
+    assert terms.decision_threshold is not None
+    family = str(terms.family)
+    check_trigger(terms)
+    _check_where(terms, terms.trigger, family)
+    _check_threshold(family, terms.threshold, terms.decision_threshold)
+    if terms.order:
+        descending = all(a > b for a, b in pairwise(terms.order))
+        expect(descending, "order", "strictly descending thresholds", list(terms.order))
+        what = f"to hold decision_threshold {terms.decision_threshold!r}"
+        expect(terms.decision_threshold in terms.order, "order", what, list(terms.order))
+    if family in LEARNED_FAMILIES:
+        _check_learned(terms, family)
+    else:
+        for key in ("features", "mean", "scale", "coef"):
+            found = getattr(terms, key)
+            expect(not found, key, f"an empty list for family '{family}'", list(found))
+        for key in ("intercept", "trees"):
+            found = getattr(terms, key)
+            expect(found is None, key, f"null for family '{family}'", found)
+    if terms.entropy_source == "none" and terms.reads_logprobs:
+        raise PolicyError(
+            f"field 'entropy_source': family '{family}' reads log-probabilities, got 'none'"
+        )
+
+
+def _check_where(terms: PolicyTerms, trigger: TriggerTerms, family: str) -> None:
+    """Check that the rule can be had where the policy probes."""
+    kind, stop_at = trigger.kind, trigger.stop_at
+    what = "'none' for family 'fixed-budget' and for no other"
+    fits = (kind == "none") == (family == "fixed-budget")
+    expect(fits, "trigger.kind", what, f"{kind} for {family}")
+    if kind == "none":
+        what = f"trigger.stop_at ({stop_at})"
+        linear = terms.decision_threshold
+        expect(linear == stop_at, "decision_threshold", what, linear)
+    for name in GRID_FEATURES if kind != "grid" else ():
+        what = f"no '{name}' where the trigger is no grid"
+        expect(name not in terms.features, "features", what, list(terms.features))
+
+
+def _check_threshold(family: str, threshold: float, linear: float) -> None:
+    try:
+        expected = display_threshold(family, linear)
+    except OverflowError:
+        expected = math.inf
+    if not math.isclose(threshold, expected, rel_tol=1e-9, abs_tol=1e-12):
+        raise PolicyError(
+            f"field 'threshold': expected {expected!r}, which family '{family}' gives for "
+            f"decision_threshold {linear!r}, got {threshold!r}"
+        )
+
+
+def _check_learned(terms: PolicyTerms, family: str) -> None:
+    """Check that features, scales and trees of a learned rule fit together."""
+    features = terms.features
+    expect(bool(features), "features", f"at least one for family '{family}'", list(features))
+    expect(len(set(features)) == len(features), "features", "each at most once", list(features))
+    open_cue = terms.probe is not None and terms.probe.open_cue
+    if not open_cue and not set(features).isdisjoint(OPEN_FEATURES):
+        raise PolicyError(
+            f"field 'probe.open_cue': expected true where {', '.join(OPEN_FEATURES)} is read"
+        )
+    if family == "learned-text":
+        for name in features:
+            expect(name in TEXT_FEATURES, "features", f"only {', '.join(TEXT_FEATURES)}", name)
+    expect(terms.intercept is not None, "intercept", f"a float for '{family}'", None)
+    if family == "learned-boosted":
+        for key in ("mean", "scale", "coef"):
+            found = getattr(terms, key)
+            expect(not found, key, f"an empty list for family '{family}'", list(found))
+        expect(bool(terms.trees), "trees", "at least one tree", terms.trees)
+        for index, tree in enumerate(terms.trees or ()):
+            _check_tree(tree, f"trees[{index}]", len(features))
+        return
+    expect(terms.trees is None, "trees", f"null for family '{family}'", terms.trees)
+    for key in ("mean", "scale", "coef"):
+        what, size = f"{len(features)} numbers, one per feature", len(getattr(terms, key))
+        expect(size == len(features), key, what, size)
+
+
+def _check_tree(tree: TreeTerms, name: str, n_features: int) -> None:
+    """Children after their parents, so that no walk goes in circles; branches are not shared."""
+    n_nodes = len(tree.feature)
+    for key in ("feature", "threshold", "left", "right", "value"):
+        size = len(getattr(tree, key))
+        expect(n_nodes == size >= 1, f"{name}.{key}", f"{n_nodes} nodes", size)
+    parents = [0] * n_nodes
+    for node, feature in enumerate(tree.feature):
+        if feature < 0:
+            continue
+        expect(feature < n_features, f"{name}.feature", f"below {n_features}", feature)
+        for side in ("left", "right"):
+            child = getattr(tree, side)[node]
+            what = f"a child of node {node} between {node + 1} and {n_nodes - 1}"
+            expect(node < child < n_nodes, f"{name}.{side}", what, child)
+            parents[child] += 1
+            if parents[child] > 1 and tree.feature[child] >= 0:  # leaves may be shared
+                raise PolicyError(f"field '{name}.{side}': node {child} has two parents")
+    expect(_depth(tree) <= _MAX_TREE_DEPTH, name, f"depth <= {_MAX_TREE_DEPTH}", _depth(tree))
+
+
+def _depth(tree: TreeTerms) -> int:
+    """Edges from the root to the deepest leaf."""
+    depth = [0] * len(tree.feature)
+    for node, feature in enumerate(tree.feature):
+        for child in (tree.left[node], tree.right[node]) if feature >= 0 else ():
+            depth[child] = max(depth[child], depth[node] + 1)
+    return max(depth)
+
+
+def _check_golden(terms: PolicyTerms) -> None:
+    """Whole examples, and few enough to be replayed in no time.
+
+    The numbers that a policy may hold multiply there: texts with the rules that read them, trees
+    with their depth and with the steps.
+    """
+    golden, most = terms.golden, most_probes(make_trigger(terms.trigger, terms.budgets))
+    expect(bool(golden), "golden", "at least one trajectory for kind 'stop'", [])
+    for index, entry in enumerate(golden):
+        sizes = [len(entry.steps), len(entry.decisions)]
+        what = f"1 to {most} steps and as many decisions"
+        expect(1 <= sizes[0] == sizes[1] <= most, f"golden[{index}]", what, sizes)
+    steps = [step for entry in golden for step in entry.steps]
+    what = f"at most {_MAX_GOLDEN_STEPS} steps"
+    expect(len(steps) <= _MAX_GOLDEN_STEPS, "golden", what, len(steps))
+    text = sum(len(step.answer) for step in steps)
+    what = f"at most {MAX_GOLDEN_TEXT} characters of answers"
+    expect(text <= MAX_GOLDEN_TEXT, "golden", what, text)
+    depth = sum(map(_depth, terms.trees or ()))
+    if depth * len(steps) > MAX_TREE_STEPS:
+        raise PolicyError(
+            f"field 'golden': expected at most {MAX_TREE_STEPS} steps through trees, "
+            f"got {len(steps)} steps through trees of depth {depth} in all"
+        )
