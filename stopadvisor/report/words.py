@@ -192,9 +192,17 @@ def by_stack(document: Document) -> dict[str, Any]:
 
 
 def computed_for(document: Document) -> str:
-    """For which machine prices were computed, as the end of a clause; empty for other prices."""
+    """For which machine prices were computed, as the end of a clause; empty where it is known.
+
+    The paper's prices are nobody's: how to get one's own is said.
+    """
     settings = document.get("settings") or {"weights": {}}
     weights, prices = settings["weights"], document["serving"].get("prices")
+    if prices and prices["source"] == "paper":
+        return (
+            "; at the paper's prices (a cached token a tenth of a decoded one): --gpu NAME takes "
+            "those of an engine"
+        )
     if not prices or prices["source"] != "roofline":
         return ""
     of = [f"{prices[kind] / prices['decoded']:.2g}" for kind in ("prefilled", "cached", "request")]
