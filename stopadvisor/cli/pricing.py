@@ -44,9 +44,11 @@ PRICING = declare(
     option("Serving costs")(
         "--gpu",
         type=click.Choice([*ACCELERATORS, _LOCAL], case_sensitive=False),
+        metavar="NAME",
         show_default="local, else h100",
         help="Compute what tokens cost inside an engine on this accelerator, from the model's "
-        "config; the stack is then vllm unless --serving names another.",
+        "config; the stack is then vllm unless --serving names another. One of "
+        f"{', '.join(ACCELERATORS)}, or local.",
     ),
     option("Serving costs")(
         "--in-flight",
