@@ -34,6 +34,7 @@ OTHERS = {
     "--index-url",  # pip
     *("--enable-prompt-tokens-details", "--max-logprobs", "--scheduling-policy"),  # vLLM
     *("--override-generation-config", "--reasoning-parser"),  # vLLM
+    *("--speculative-config", "--data-parallel-size"),  # vLLM
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long
