@@ -77,7 +77,7 @@ class AnswerStops:
         return cls(chat, flags)
 
     def behind(self, cue: str) -> AnswerStops:
-        """The same rule for answers behind this cue."""
+        """The same rule for answers after this cue."""
         return replace(self, is_open=is_open(cue))
 
     def newline_ids(self) -> tuple[int, ...]:
@@ -129,7 +129,7 @@ class AnswerStops:
         Parameters
         ----------
         ids
-            The reply behind the closer, or behind the cue.
+            The reply after the closer, or after the cue.
         cap
             Most tokens it may have.
         answered
@@ -191,7 +191,7 @@ class AnswerTokens:
     _has_content: bool = False
 
     def take(self, token: int) -> bool:
-        """Put one token behind the others; returns `over`."""
+        """Append one token; return `over`."""
         self.ids.append(token)
         if self._end is None:
             flags = int(self.stops.flags[token])
@@ -224,7 +224,7 @@ class AnswerTokens:
             return False
         if self.stops.flags[self.ids[self._end - 1]] & _EOS:
             return True
-        # A closer may begin with the token that ended the answer, or behind white space.
+        # A closer may begin with the token that ended the answer, or follow white space.
         for start in range(max(0, self._end - len(closer)), size + 1):
             begun = tuple(self.ids[start:]) == closer[: size - start]
             if begun and self._is_white(self._end, start):

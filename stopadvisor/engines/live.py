@@ -43,7 +43,7 @@ class Thinking(Protocol):
     """One trace on its way."""
 
     async def reach(self, tokens: int | None) -> None:
-        """Return when so many tokens are drawn, or when no more will be; None for the end."""
+        """Return when this many tokens are drawn, or the trace has ended; None for its end."""
         ...
 
     async def give_up(self) -> None:
@@ -115,7 +115,7 @@ class ResumedThinking:
     """Thinks no further than it is asked to, so nothing is discarded; each part is a request."""
 
     extend: Callable[[int | None], Awaitable[None]]
-    """Draws until so many tokens stand after the prompt; None for the end."""
+    """Draws until there are this many tokens after the prompt; None for the end."""
 
     async def reach(self, tokens: int | None) -> None:
         """Draw them."""
@@ -159,7 +159,7 @@ class StreamedThinking:
             self.wake_at(self._wanted)
 
     async def reach(self, tokens: int | None) -> None:
-        """Wait until so many tokens have come."""
+        """Wait for this many tokens."""
         if not self._task.done():
             self._wanted = tokens
             self._reached.clear()

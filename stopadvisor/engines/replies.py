@@ -47,7 +47,7 @@ def forced_reply(stops: AnswerStops, task: str, forced: ForcedAnswer, plan: Prob
 
 
 def natural_reply(stops: AnswerStops, task: str, ids: Sequence[int]) -> ReplyText:
-    """Serve what the model wrote behind its closer."""
+    """Serve what the model wrote after its closer."""
     text = stops.visible_text(ids)
     return ReplyText(text, extract_natural(task, text), len(stops.chat.closer.ids) + len(ids))
 
@@ -81,7 +81,7 @@ def make_reply(
 def report_answer(
     session: Session, rule: Rule | None, chat: Chat, thinking: list[int], forced: ForcedAnswer
 ) -> None:
-    """Hand over the answer that was forced behind some thinking, for which the session asked."""
+    """Hand the session the forced answer that it asked for."""
     markers = None
     # Decoding a long prefix holds up all other requests: only for a rule that reads it.
     if rule is not None and rule.needs_markers:

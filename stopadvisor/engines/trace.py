@@ -60,7 +60,7 @@ class TraceEnd:
 
     @classmethod
     def unbounded(cls, closer: tuple[int, ...], stop_ids: tuple[int, ...], limit: int) -> TraceEnd:
-        """Let thinking and answer take what they like of so many tokens, as without a policy."""
+        """Let thinking and answer share `limit` tokens as they like, as without a policy."""
         return cls(closer, stop_ids, limit, limit, limit=limit)
 
     @property
@@ -83,11 +83,11 @@ class TraceEnd:
             self.thinking = min(steps - 1, self.max_think)
             self.cut, self.over = steps - 1 > self.max_think, True
         elif begun >= self.max_think:
-            # The closer may begin right behind the last token that is allowed, so it is awaited.
+            # The closer may begin right after the last token that is allowed, so it is awaited.
             self.thinking, self.cut, self.over = self.max_think, True, True
 
     def give_up(self, ids: Sequence[int]) -> None:
-        """Take note that the server draws no more behind `ids`, if the trace is not over yet."""
+        """Take note that the server draws no more after `ids`, if the trace is not over yet."""
         if self.over:
             return
         if self.thinking < 0:
@@ -108,7 +108,7 @@ class Trace:
     """The server that has its prefix in the cache."""
     end: TraceEnd
     ids: list[int] = field(default_factory=list)
-    """Drawn behind the prompt."""
+    """Drawn after the prompt."""
     requests: list[RequestUsage] = field(default_factory=list)
     """That it took, and its answers."""
     probe_tokens: int = 0
@@ -118,7 +118,7 @@ class Trace:
 
     @property
     def visible(self) -> list[int]:
-        """The natural answer behind the closer, the ending token included; empty if not closed."""
+        """The natural answer after the closer, with the token that ends it; empty if not closed."""
         begin = self.end.thinking + len(self.end.closer)
         return self.ids[begin:] if self.end.closed else []
 

@@ -195,7 +195,7 @@ class AnswerFile:
             yield cls(path, setting, found)
 
     def uncompared(self, questions: Sequence[Question]) -> int:
-        """Number of these questions that were answered without full thinking beside it."""
+        """Number of these questions that were answered without full thinking as well."""
         wanted = {question.id for question in questions}
         return sum(line.full is None for line in self.lines if line.id in wanted)
 

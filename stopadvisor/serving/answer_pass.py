@@ -1,6 +1,6 @@
 """One pass over a workload's questions: answer what is missing, and write each answer at once.
 
-With full thinking beside it, both take turns in groups, so that whatever else the machine does
+Compared with full thinking, both take turns in groups, so that whatever else the machine does
 slows both alike.  Batches halve when memory runs out.  Knows no command line and no document.
 """
 

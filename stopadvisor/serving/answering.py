@@ -62,7 +62,7 @@ class AnswerSettings:
     batch_size: int | None = None
     """None: what fits, halved when memory runs out."""
     limit: int | None = None
-    """Only so many questions, the first ones."""
+    """Only the first questions, this many."""
     answer_cap: int | None = None
     """None: the one that was certified, else the default."""
     serving: ThinkingMode | None = None

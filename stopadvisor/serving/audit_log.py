@@ -165,7 +165,7 @@ class AuditLog:
         self._size = end
 
     def take_in_resets(self) -> None:
-        """Apply what `monitor --reset` wrote behind our last line."""
+        """Apply what `monitor --reset` wrote after our last line."""
         end = os.fstat(self._file.fileno()).st_size
         self._apply_resets(end)
         self._size = end

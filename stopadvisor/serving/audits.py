@@ -45,7 +45,7 @@ ALARM_ACTIONS: tuple[AlarmAction, ...] = ("log", "shadow", "exit")
 _log = logging.getLogger("stopadvisor.audits")
 _WEBHOOK_SECONDS = 10.0
 _SHOWN_EVERY = 100
-"""Requests after which the exported figures are computed anew."""
+"""Requests after which the exported figures are computed again."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The reply to a chat request under a policy: one body, or chunks of a stream.
 
 Thinking goes out as ``reasoning`` and, for older clients, as ``reasoning_content``.  Of a stopped
-trace the content is the cue with its forced answer behind it: what the model's visible answer would
+trace the content is the cue followed by its forced answer: what the model's visible answer would
 read like.  Whoever answers says which tokens may be shown; nothing here decides.
 Knows the form of replies; no server, no model and no policy.
 """
@@ -68,7 +68,7 @@ class ChatCounts:
     probe_tokens: int
     """Decoded by all probes, ending tokens included."""
     discarded: int
-    """Thinking decoded behind the stop, while its probe was judged; never shown."""
+    """Thinking decoded after the stop, while its probe was judged; never shown."""
     budget: int | None
     """Thinking tokens at the stop; None where the trace ended by itself."""
     cached: int | None = None
@@ -104,7 +104,7 @@ class TextStream:
     """Text of tokens that come one after the other, as it would be decoded at once.
 
     A letter may take several tokens, and a tokenizer may write a token otherwise at the beginning
-    of a text.  So a part is decoded behind the one before it, and a letter that is not whole yet is
+    of a text.  So a part is decoded after the one before it, and a letter that is not whole yet is
     held back.
     """
 
@@ -166,7 +166,7 @@ class ChatReply:
         return end + DONE
 
     def error(self, message: str) -> bytes:
-        """Return the end of a stream that failed behind its first byte."""
+        """Return the end of a stream that failed after its first byte."""
         return _event({"error": {"message": message, "type": "server_error"}}) + DONE
 
     def _chunk(self, delta: Mapping[str, Any], finish: Finish | None = None) -> bytes:

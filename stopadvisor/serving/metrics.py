@@ -1,6 +1,6 @@
 """What serving with a policy counts, for Prometheus: one set of names for plugin and gateway.
 
-They stand beside those of the server itself, such as ``vllm:num_requests_running``.  A request is
+They stand next to those of the server itself, such as ``vllm:num_requests_running``.  A request is
 counted once, from the record that is logged too.  Holds numbers and fixed words, never a text.
 """
 
@@ -58,7 +58,7 @@ class RequestRecord:
     probe_tokens: int = 0
     visible_tokens: int = 0
     discarded_tokens: int = 0
-    """Decoded and not shown, the probes apart."""
+    """Thinking tokens decoded but not shown, without those of probes."""
     queue_seconds: float = 0.0
     own_seconds: float = 0.0
     """From the request's arrival to the first that the server was asked, without the queue."""
@@ -88,7 +88,7 @@ class Metrics:
         self.responses = counter("responses", "Responses by status; 0 means no response.", "status")
         self.stops = counter("stops", "Traces stopped, by thinking tokens.", "route", "budget")
         self.tokens = counter("tokens", "Decoded tokens of covered requests.", "kind")
-        self.discarded = counter("discarded_tokens", "Thinking decoded behind a stop.")
+        self.discarded = counter("discarded_tokens", "Thinking decoded after a stop.")
         self.reasoning = Counter(
             "gen_ai_usage_reasoning_output_tokens",
             "Thinking tokens shown: OpenTelemetry's gen_ai.usage.reasoning.output_tokens.",

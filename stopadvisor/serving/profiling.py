@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ProfileSettings", "find_questions", "profile"]
 
 _LONGEST_PREFIX = 1024
-"""Tokens of the longer prefix by which tokens are measured, where the context holds so many."""
+"""Tokens of the longer prefix by which tokens are measured, where the context has room."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class WatchSettings:
         """By what they watch: `differs`, and the loss of the certificate where it needs gold.
 
         Two tests share delta, and each of two change detectors takes twice as long to a false
-        alarm, so that what is said of a policy holds however many tests it has.
+        alarm, so that delta holds for the policy however many tests it has.
         """
         losses = ("differs", self.loss) if self.needs_gold else ("differs",)
         limits = {"differs": self.differs_limit, self.loss: self.alpha}

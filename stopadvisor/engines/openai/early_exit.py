@@ -49,7 +49,7 @@ async def choose_thinking_mode(
     Raises
     ------
     ModelError
-        The server cannot do what is asked for, or what the policy takes.
+        The server cannot do what was asked for, or what the policy needs.
     """
     if asked == "resume" or (asked is None and policy.terms.serving != "vllm"):
         return "resume"
@@ -155,7 +155,7 @@ class PolicyService:
         )
 
     def _draw(self, trace: Trace, grown: Callable[[], None] | None) -> Thinking:
-        # Without a rule nothing runs beside the thinking.
+        # Without a rule nothing else runs while the model thinks.
         if self.mode == "overlap" and self.rule is not None and self.rule.trigger.probes:
             return StreamedThinking(trace, partial(self.model.stream, trace), grown)
 

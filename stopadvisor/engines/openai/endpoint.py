@@ -28,7 +28,7 @@ NO_STREAM = (
 USUAL_TOP = 20
 """Most log-probabilities that vLLM gives by default."""
 MOST_TOP = 1024
-"""Above so many, no more are looked for."""
+"""Above this number, no more are looked for."""
 _REPEATED = 600
 """Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
 _LONGEST_NAME = 255
@@ -216,7 +216,7 @@ async def _completes_ids(client: Client, number: int) -> bool:
     Raises `ModelError` where they do not.
     """
     try:
-        # Without log-probabilities first, as traces are asked for: some servers name ids beside
+        # Without log-probabilities first, as traces are asked for: some servers name ids with
         # log-probabilities only.
         answer = await client.complete(_ANY_IDS, max_tokens=2, **_opening(number))
     except EngineError as error:
@@ -289,7 +289,7 @@ async def _cached(client: Client, prompt: Sequence[int], number: int) -> tuple[i
 
 
 async def _version(client: Client, number: int) -> str | None:
-    """Return the server's version; vLLM and its kin give one beside ``/v1``."""
+    """Return the server's version; vLLM and its kin give one next to ``/v1``."""
     try:
         found = await client.ask("GET", "//version", optional=True, **_opening(number))
     except EngineError:

@@ -239,7 +239,7 @@ class OpenAiEngine(ChatEngine):
 
         self._began, self._before = time.monotonic(), replace(self.served_model.client.traffic)
         running = self.portal.start_task_soon(work)
-        # Put there when the work is over, so behind everything that it has put there.
+        # Put there when the work is over, so after all its results.
         running.add_done_callback(lambda _: done.put(None))
         try:
             while (result := done.get()) is not None:

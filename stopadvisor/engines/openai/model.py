@@ -37,7 +37,7 @@ NO_ENTROPY = "none"
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What asking a server takes, beside the question."""
+    """All that a request needs besides its question."""
 
     client: Client
     chat: Chat
@@ -113,7 +113,7 @@ class ServedModel:
         trace.end.cut, trace.end.over = found.cut, True
 
     async def extend(self, trace: Trace, *, until: int | None = None) -> None:
-        """Draw on until the trace is over, or until so many tokens stand behind the prompt.
+        """Draw on until the trace is over, or until there are `until` tokens after the prompt.
 
         One request where nothing is left out; a further one only where a closer holds an id at
         which the server stops by itself.  Sampled parts have seeds of their own, so that a trace
@@ -146,7 +146,7 @@ class ServedModel:
         -----
         One request, so that sampled traces are those of `extend`.  Cancelling it closes the
         connection, and the server gives the request up.  A stream that breaks off is resumed
-        behind the ids that came: greedy nothing changes, a sampled rest has a seed of its own.
+        after the ids that came: greedy nothing changes, a sampled rest has a seed of its own.
         """
 
         def take(new: Sequence[int]) -> bool:
@@ -240,7 +240,7 @@ class ServedModel:
     async def write(
         self, trace: Trace, at: int, show: Callable[[Sequence[int]], None] | None = None
     ) -> list[int]:
-        """Close the thinking behind `at` tokens and let the model write its visible answer.
+        """Close the thinking after `at` tokens and let the model write its visible answer.
 
         `show` gets the tokens of each request when it is over.  Errors are those of `extend`.
         """

@@ -27,7 +27,7 @@ GREEDY: Mapping[str, Any] = {
 def sampling_params(sampling: Sampling, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
     """Return the fields that say how a trace is drawn: all, or a server fills in the model's own.
 
-    A part that continues a trace, behind `at` tokens, has a seed of its own.
+    A part that continues a trace, after `at` tokens, has a seed of its own.
     """
     fields: dict[str, Any] = {
         "temperature": sampling.temperature,

@@ -28,7 +28,7 @@ class QueueFull(Exception):
 
 
 class Admission:
-    """Places for requests: so many at once, and so many in a queue, first come, first served."""
+    """A limited number of requests at once and a limited queue, first come, first served."""
 
     def __init__(self, places: int, queue: int, metrics: Metrics) -> None:
         self._free = asyncio.Semaphore(places)

@@ -58,7 +58,7 @@ class Pool:
     Parameters
     ----------
     check : callable
-        Opens one anew and holds it against the policies; raises what the matter is.
+        Opens one again and checks it against the policies; raises what is wrong.
     glance : callable
         Whether one still serves what it did when it was opened; raises `EngineError` where it
         cannot be asked, and `TimeoutError`.

@@ -74,7 +74,7 @@ async def _run(
     settings: GatewaySettings, policies: PolicySet, key: Key | None, token: str | None, log: Log
 ) -> int:
     gateway = Gateway(settings, Metrics(), log, policies, key)
-    if gateway.audits.exit_code:  # an alarm of before is still on
+    if gateway.audits.exit_code:  # an earlier alarm is still on
         log.write("alarm", code=gateway.audits.exit_code)
         return gateway.audits.exit_code
     loop = asyncio.get_running_loop()

@@ -84,12 +84,12 @@ class BoundPolicy:
     model: EngineModel
     coverage: Coverage
     longest_prompt: int
-    """Tokens of a prompt beside which thinking, and an answer behind it, fit the context."""
+    """Most tokens of a prompt that leaves room for thinking and an answer."""
     facts: EngineFacts
     remarks: tuple[str, ...]
 
     def limit(self, prompt_tokens: int, asked: int | None) -> int:
-        """Return how many tokens vLLM would let a request decode that asks for so many."""
+        """Return how many tokens vLLM would let a request decode that asks for `asked`."""
         facts = self.facts
         default = facts.sampling.get("max_tokens")
         room = facts.context - prompt_tokens

@@ -36,7 +36,7 @@ this process, which costs about as much as the token."""
 
 
 class EngineClient(Protocol):
-    """What is asked of vLLM's engine; its ``EngineClient`` has more."""
+    """The part of vLLM's ``EngineClient`` that we call."""
 
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
@@ -73,7 +73,7 @@ class EngineModel:
     by_priority: bool
     """The engine's scheduler goes by priority."""
     wait: Callable[[str, int], None] | None = None
-    """Has the engine bring a request's next output only when it has drawn so many tokens."""
+    """Has the engine bring a request's next output only at a number of tokens."""
     suffix: tuple[int, ...] = ()
     """Ids that ask for the forced answer; made once by `of`."""
     answer_ends: tuple[int, ...] = field(default=(), repr=False)
@@ -189,7 +189,7 @@ class EngineModel:
         grown()
 
     def wake_at(self, trace: Trace, tokens: int | None) -> None:
-        """Let the thinking come when so many tokens are drawn; None where none is waited for."""
+        """Bring the thinking when it has `tokens` tokens; None where nobody waits."""
         assert self.wait is not None  # or nobody is told
         end = trace.end
         if end.thinking < 0:
@@ -204,7 +204,7 @@ class EngineModel:
         await self.client.abort(f"{self.name}-think")
 
     async def finish(self, trace: Trace) -> int:
-        """Think on behind what was drawn, after all other requests; return the tokens it took.
+        """Think on from what was drawn, after all other requests; return the tokens it took.
 
         Where the engine does not go by priority, as one request among the others.
         """

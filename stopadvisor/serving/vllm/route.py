@@ -53,7 +53,7 @@ class PolicyRoute:
     shows_cached: bool = False
     """Usage names the prompt tokens that were cached, as vLLM was told to."""
     after_reply: AfterReply | None = None
-    """Where an audit thinks on behind a stop."""
+    """Where an audit thinks on after a stop."""
     is_shadowed: Callable[[], bool] = lambda: False
     """Whether an alarm has put the policy into its shadow."""
 
