@@ -29,7 +29,7 @@ _SUITES: dict[str, str] = {
     "engines/hf": "engines",
     "report": "report cli",
     "serving/gateway": "serving/test_gateway*",
-    "serving/vllm": "serving/vllm serving/test_chat_*",
+    "serving/vllm": "serving/vllm serving/test_chat_* engines/test_live*",
 }
 """Of parts of wings: folders and files of tests, where it is not the folder of the wing's name."""
 
