@@ -105,12 +105,12 @@ def test_at_break_even_nothing_is_saved(case: tuple[OpenQuestions, Asking], seed
 def test_by_hand() -> None:
     # P = 100, s = 4, budgets 0/50/80, T = 120, probes of 3/5/7 tokens, natural answer of 20,
     # stopped at 50: thinking alone costs 100 + 50, full 100 + 140, two probes 3 + 5 + 2 · 4.
-    (row, *_) = serving_costs(one_question(), np.array([1]), PAPER_WEIGHTS)
+    rows = {r.serving: r for r in serving_costs(one_question(), np.array([1]), PAPER_WEIGHTS)}
+    row, cached = rows["kv-fork"], rows["prefix-cache"]
     assert (row.cost, row.full_cost, row.probes) == (166, 240, 2)
     assert row.break_even_probes == pytest.approx(2 * 90 / 16)
     assert (row.break_even_cached, row.money_per_1000) == (None, None)
     # From the prefix cache: 240 read, 58 decoded, 118 computed anew.
-    cached = serving_costs(one_question(), np.array([1]), PAPER_WEIGHTS)[1]
     assert cached.break_even_cached == pytest.approx((240 - 58 - 118) / 240)
 
 
