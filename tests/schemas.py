@@ -17,19 +17,13 @@ from jsonschema import Draft202012Validator
 from stopadvisor.cli.schema import RESULTS, result_class
 from stopadvisor.report.documents.assess import AssessDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
-from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.results import schema_of
 
 __all__ = ["DOCUMENTS", "FOLDER", "check_valid", "main", "schema", "schema_text"]
 
 FOLDER = Path(__file__).resolve().parent.parent / "stopadvisor" / "report" / "schemas"
 
-DOCUMENTS: dict[str, type] = {
-    "assess": AssessDocument,
-    "study": StudyDocument,
-    "study-all": StudyAllDocument,
-    "study-list": StudyListDocument,
-}
+DOCUMENTS: dict[str, type] = {"assess": AssessDocument}
 """Every document by the name of its schema."""
 
 _PLAIN: dict[Any, str] = {

@@ -11,55 +11,31 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO, TextIOWrapper
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from stopadvisor._version import __version__
-from stopadvisor.cli.page import EXIT_CODES
+from stopadvisor.cli.exit_codes import EXIT_CODES
 from stopadvisor.errors import StopAdvisorError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "LIBRARIES", "CommandEntry", "CommandError", "FailedCommand", "cli", "main"]
+__all__ = ["COMMANDS", "LIBRARIES", "CommandEntry", "cli", "main"]
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 
-@dataclass(frozen=True)
-class CommandEntry:
+class CommandEntry(NamedTuple):
     """One line of the command table."""
 
     module: str
     """Module that holds the click command under the name `command`."""
     help: str
-
-
-@dataclass(frozen=True)
-class CommandError:
-    """Why a command failed."""
-
-    type: str
-    """Its class."""
-    message: str
-    """One line that says what is wrong, and what is required."""
-    exit_code: int
-    """With which the command ended."""
-
-
-@dataclass(frozen=True)
-class FailedCommand:
-    """What any command with `--json` prints where it ends in an error."""
-
-    SCHEMA: ClassVar[None] = None
-
-    error: CommandError
-    """What went wrong."""
 
 
 COMMAND_GROUPS = {
@@ -307,6 +283,7 @@ def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
+            from stopadvisor.cli.failed import CommandError, FailedCommand
             from stopadvisor.results import to_json
 
             failed = FailedCommand(CommandError(kind, message, exit_code))

@@ -9,54 +9,38 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
-from stopadvisor.certification.looks import open_calibration, show_fit
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
+from stopadvisor.certification.looks import open_calibration as open_calibration_part
+from stopadvisor.certification.looks import show_fit
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, Parsed, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, time_left
 from stopadvisor.cli.settings import ALPHA, DELTA, setting_options
 from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES, PAPER_BOOTSTRAP_SEED
 from stopadvisor.errors import StopAdvisorError, StudyError
-from stopadvisor.report.documents.study import (
-    SkippedStudy,
-    StudyAllDocument,
-    StudyDocument,
-    study_all_document,
-    study_document,
-    study_list_document,
-)
-from stopadvisor.report.text.study import show_list, show_skipped, show_study
+from stopadvisor.progress import Progress
+from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
 from stopadvisor.runs.sources import Source, newest_source, open_source
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.studies.batch import own_options, run_studies, together
 from stopadvisor.studies.registry import STUDIES, run_study
+from stopadvisor.studies.report import (
+    SkippedStudy,
+    StudyReport,
+    StudyReports,
+    listed_studies,
+    study_report,
+)
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.studies.write import write_csv, write_study
 
-__all__ = ["StudyCommandOptions", "command", "run"]
+__all__ = ["command"]
 
 ALL, LIST = "all", "list"
-
-
-@dataclass(frozen=True)
-class StudyCommandOptions:
-    """Which study of which runs, and where its tables go."""
-
-    name: str
-    """A study, ``all`` or ``list``."""
-    runs: tuple[Path, ...] = ()
-    """Run directories and archives; empty for the run assessed last."""
-    study: StudyOptions = field(default_factory=StudyOptions)
-    open_calibration: bool = False
-    csv: Path | None = None
-    jobs: int | None = None
-    """Processes for ``all``; None for one a core."""
-    output: OutputOptions = field(default_factory=OutputOptions)
 
 
 def _extra(text: str) -> tuple[str, str]:
@@ -106,7 +90,18 @@ def _extra(text: str) -> tuple[str, str]:
 )
 @click.option("--jobs", type=COUNT, show_default="one a core", help="Processes for `all`.")
 @declare(*OUTPUT)
-def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: Any) -> int:
+def command(
+    name: str,
+    runs: tuple[Path, ...],
+    extra: Sequence[tuple[str, str]],
+    csv: Path | None,
+    jobs: int | None,
+    *,
+    open_calibration: bool,
+    json: bool,
+    quiet: bool,
+    **params: Any,
+) -> int:
     """Repeat one of the paper's studies, or compare simple rules (`rivals`), on finished runs.
 
     NAME is a study, `all` for those that the runs allow (`rivals`, which takes minutes, is left
@@ -116,101 +111,92 @@ def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: A
     Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
     alone and say so.
     """
-    output = take(OutputOptions, params)
-    names = ("alpha", "delta", "serving", "resamples", "seed")
-    study = StudyOptions(**{key: params.pop(key) for key in names}, extra=dict(extra))
-    return run(
-        StudyCommandOptions(name, runs, study, output=output, **params), sys.stdout, sys.stderr
-    )
-
-
-def run(options: StudyCommandOptions, out: TextIO, err: TextIO) -> int:
-    """Run one study or all, write and print what was found."""
-    output = options.output
-    if options.name == LIST:
-        listed = study_list_document(STUDIES)
-        emit(listed, output, out, lambda document, out: show_list(document["studies"], out))
+    options = StudyOptions(**params, extra=dict(extra))
+    if name == LIST:
+        listed = listed_studies(STUDIES)
+        show(listed, study_list_sheet(listed), json=json)
         return 0
-    sources = _sources(options, err)
-    if options.name != ALL:
-        result = run_study(options.name, sources, options.study)
-        emit(_written(result, sources, options), output, out, show_study)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        sources = _sources(runs, name, progress, opening=open_calibration, delta=options.delta)
+        if name != ALL:
+            report = _written(run_study(name, sources, options), sources, options, csv)
+        else:
+            reports, broken = _all(sources, options, jobs, csv, progress)
+    if name != ALL:
+        show(report, study_sheet(report), json=json)
         return 0
-    documents, skipped, broken = _all(options, sources, err)
-    ordered = [documents[name] for name in STUDIES if name in documents]
-    emit(study_all_document(ordered, skipped), output, out, _show_all)
+    if json:
+        show(reports, skipped_sheet(reports.skipped), json=True)
+        return 1 if broken else 0
+    for report in reports.studies:
+        show(report, study_sheet(report), json=False)
+        click.echo()
+    if reports.skipped:
+        show(reports, skipped_sheet(reports.skipped), json=False)
     return 1 if broken else 0
 
 
-def _show_all(document: StudyAllDocument, out: TextIO) -> None:
-    for study in document["studies"]:
-        show_study(study, out)
-        print(file=out)
-    show_skipped(document["skipped"], out)
-
-
-def _sources(options: StudyCommandOptions, err: TextIO) -> list[Source]:
+def _sources(
+    runs: Sequence[Path], name: str, progress: Progress, *, opening: bool, delta: float
+) -> list[Source]:
     """Open the runs, and their calibration questions where that is asked for."""
-    sources = [open_source(path) for path in options.runs]
+    sources = [open_source(path) for path in runs]
     if not sources:
         sources = [newest_source()]
-        with progress_on(err, quiet=options.output.quiet) as progress:
-            progress.remark(f"studying {sources[0].folder}")
+        progress.remark(f"studying {sources[0].folder}")
     for source in sources:
         with lock_directory(source.folder):
             show_fit(source, "study")
         # Studies show all of an archive; a certificate that comes later pays for it.
-        if options.open_calibration or source.is_archive:
-            open_calibration(source, {"study": options.name}, delta=options.study.delta)
+        if opening or source.is_archive:
+            open_calibration_part(source, {"study": name}, delta=delta)
     return sources
 
 
 def _written(
-    result: StudyResult, sources: Sequence[Source], options: StudyCommandOptions
-) -> StudyDocument:
-    if options.csv is not None:
-        write_csv(result, options.csv)
-    document = study_document(result, sources, own_options(result.study, options.study))
-    write_study(result, document, sources[0].folder)
-    return document
-
-
-# --- All of them ----------------------------------------------------------------------------------
+    result: StudyResult, sources: Sequence[Source], options: StudyOptions, csv: Path | None
+) -> StudyReport:
+    report = study_report(result, sources, own_options(result.study, options))
+    if csv is not None:
+        write_csv(report, csv)
+    write_study(report, sources[0].folder)
+    return report
 
 
 def _all(
-    options: StudyCommandOptions, sources: Sequence[Source], err: TextIO
-) -> tuple[dict[str, StudyDocument], list[SkippedStudy], bool]:
-    """Run every study; what a study refuses is skipped with its reason."""
+    sources: Sequence[Source],
+    options: StudyOptions,
+    jobs: int | None,
+    csv: Path | None,
+    progress: Progress,
+) -> tuple[StudyReports, bool]:
+    """Run every study; skip what a study refuses with its reason, and say whether one failed."""
     known = {key for entry in STUDIES.values() for key in entry.options}
-    if strange := sorted(set(options.study.extra) - known):
+    if strange := sorted(set(options.extra) - known):
         raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")
-    documents: dict[str, StudyDocument] = {}
+    reports: dict[str, StudyReport] = {}
     reasons: dict[str, str] = {}
     broken, n_studies = False, len(together())
     began = time.monotonic()
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        for done, (name, found) in enumerate(
-            run_studies(sources, options.study, options.jobs), start=1
-        ):
-            state = "done"
-            if isinstance(found, StudyResult):
-                documents[name] = _written(found, sources, options)
-            else:
-                state = "skipped"
-                reasons[name] = str(found)
-                if not isinstance(found, StopAdvisorError):
-                    broken, state = True, "failed"
-                    reasons[name] = f"internal error: {type(found).__name__}: {found}"
-            left = n_studies - done
-            line = f"study {name}: {state} ({done}/{n_studies}"
-            if left:
-                line += f", about {time_left((time.monotonic() - began) / done * left)} left"
-            progress.remark(line + ")")
-    if not documents and not broken:
+    for done, (name, found) in enumerate(run_studies(sources, options, jobs), start=1):
+        state = "done"
+        if isinstance(found, StudyResult):
+            reports[name] = _written(found, sources, options, csv)
+        else:
+            state = "skipped"
+            reasons[name] = str(found)
+            if not isinstance(found, StopAdvisorError):
+                broken, state = True, "failed"
+                reasons[name] = f"internal error: {type(found).__name__}: {found}"
+        left = n_studies - done
+        line = f"study {name}: {state} ({done}/{n_studies}"
+        if left:
+            line += f", about {time_left((time.monotonic() - began) / done * left)} left"
+        progress.remark(line + ")")
+    if not reports and not broken:
         first = next(name for name in STUDIES if name in reasons)
         raise StudyError(f"these runs allow no study; {first}: {reasons[first]}")
-    skipped: list[SkippedStudy] = [
-        {"study": name, "reason": reasons[name]} for name in STUDIES if name in reasons
-    ]
-    return documents, skipped, broken
+    return StudyReports(
+        tuple(reports[name] for name in STUDIES if name in reports),
+        tuple(SkippedStudy(name, reasons[name]) for name in STUDIES if name in reasons),
+    ), broken

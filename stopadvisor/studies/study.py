@@ -42,6 +42,7 @@ class Column:
     title: str
     """Its heading on a screen."""
     unit: Unit = ""
+    """Empty, `%`, `pp`, `tokens`, `share`, `chance`, `s` or `$`."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,11 @@ class Table:
     name: str
     """Its key in JSON and its file name in CSV: lower case, with hyphens."""
     title: str
+    """In words."""
     columns: tuple[Column, ...]
+    """Names, headings and units."""
     rows: tuple[tuple[Cell, ...], ...]
-    """Each as long as `columns`."""
+    """Values in the order of the columns, as computed; null where there is none."""
     note: str = ""
     """How to read it, in a sentence; empty where the title says all."""
 
@@ -84,10 +87,15 @@ class StudyOptions:
     """What all studies share."""
 
     alpha: float = 0.15
+    """Risk target."""
     delta: float = 0.05
+    """1 minus the confidence."""
     serving: str = "kv-fork"
+    """Serving regime, where costs are counted as served."""
     resamples: int = 5000
+    """Bootstrap resamples."""
     seed: int = 20270207
+    """Of the resamples."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Options of single studies, by name."""
 

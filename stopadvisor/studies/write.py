@@ -1,4 +1,4 @@
-"""A study's result as files: its tables as CSV, and beside them the JSON document it is given.
+"""A study as files: JSON, and its tables as CSV.
 
 Cells stay as they were computed; nothing is rounded here.  Knows no study by name and no screen.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from stopadvisor.errors import OutputError
 from stopadvisor.printable import csv_cell
+from stopadvisor.results import to_document
 from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
-from stopadvisor.studies.study import StudyResult, Table
+from stopadvisor.studies.report import StudyReport
+from stopadvisor.studies.study import Table
 
 __all__ = ["table_csv", "write_csv", "write_study"]
 
@@ -33,7 +33,7 @@ def table_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def write_csv(result: StudyResult, folder: Path) -> list[Path]:
+def write_csv(result: StudyReport, folder: Path) -> list[Path]:
     """Write each table as ``STUDY.TABLE.csv``; returns the files."""
     make_folder(folder)
     files = []
@@ -44,10 +44,10 @@ def write_csv(result: StudyResult, folder: Path) -> list[Path]:
     return files
 
 
-def write_study(result: StudyResult, document: Mapping[str, Any], run: Path) -> None:
-    """Write a study's document and its tables into ``studies/`` of a run."""
+def write_study(report: StudyReport, run: Path) -> None:
+    """Write a study and its tables into ``studies/`` of a run."""
     folder = run / FOLDER
     if folder.is_symlink():
         raise OutputError(f"cannot write to {folder}: links in a run directory are not followed")
-    write_csv(result, folder)
-    write_json_atomically(folder / f"{result.study}.json", document)
+    write_csv(report, folder)
+    write_json_atomically(folder / f"{report.study}.json", to_document(report))

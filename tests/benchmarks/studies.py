@@ -25,10 +25,10 @@ def main() -> None:
     from pathlib import Path
 
     from stopadvisor.errors import StopAdvisorError
-    from stopadvisor.report.documents.study import study_document
     from stopadvisor.runs.sources import open_source
     from stopadvisor.studies.batch import together
     from stopadvisor.studies.registry import run_study
+    from stopadvisor.studies.report import study_report
     from stopadvisor.studies.study import StudyOptions
     from stopadvisor.studies.write import write_study
     from tests.material import archive_arrays, write_archive
@@ -41,8 +41,8 @@ def main() -> None:
             start = time.process_time()
             try:
                 result = run_study(study, sources, options)
-                document = study_document(result, sources, options)
-                write_study(result, document, sources[0].folder)
+                report = study_report(result, sources, options)
+                write_study(report, sources[0].folder)
                 said = ""
             except StopAdvisorError as error:
                 said = f"  ({error})"

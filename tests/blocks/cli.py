@@ -8,9 +8,10 @@ from inspect import cleandoc
 
 import click
 
+from stopadvisor.cli.exit_codes import EXIT_CODES
 from stopadvisor.cli.main import COMMANDS
 from stopadvisor.cli.options import SectionOption
-from stopadvisor.cli.page import EXIT_CODES, SECTIONS, Command
+from stopadvisor.cli.page import SECTIONS, Command
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS"]

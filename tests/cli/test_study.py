@@ -33,7 +33,7 @@ DOCUMENT = [
     "schema", "study", "paper", "protocols", "runs", "options", "tables", "remarks",
 ]  # fmt: skip
 OPTIONS = ["alpha", "delta", "serving", "resamples", "seed", "extra"]
-TABLE = ["name", "title", "note", "columns", "rows"]
+TABLE = ["name", "title", "columns", "rows", "note"]
 COLUMN = ["name", "title", "unit"]
 UNITS = {"", "%", "pp", "tokens", "share", "chance", "s", "$"}
 QUICK = ["--resamples", "200"]

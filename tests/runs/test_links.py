@@ -14,7 +14,7 @@ import pytest
 from stopadvisor.errors import OutputError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.storage import append, lock_directory, replace_file
-from stopadvisor.studies.study import StudyResult
+from stopadvisor.studies.report import StudyReport
 from stopadvisor.studies.write import write_study
 from tests.policy_content import full_budget_content
 
@@ -66,7 +66,7 @@ def test_studies_that_are_a_link_are_refused(tmp_path: Path) -> None:
     run.mkdir()
     (run / "studies").symlink_to(elsewhere)
     with pytest.raises(OutputError, match="links in a run directory"):
-        write_study(StudyResult.__new__(StudyResult), {}, run)
+        write_study(StudyReport.__new__(StudyReport), run)
     assert list(elsewhere.iterdir()) == []
 
 

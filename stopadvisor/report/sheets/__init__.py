@@ -2,5 +2,5 @@
 
 __all__ = [
     "calibrate", "files", "inspect", "label", "monitor", "plan", "preflight", "profile_serving",
-    "promote", "run", "verify"
+    "promote", "run", "study", "verify"
 ]  # fmt: skip

@@ -1,3 +1,3 @@
 """What a command prints for people."""
 
-__all__ = ["assess", "study"]
+__all__ = ["assess"]

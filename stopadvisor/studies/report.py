@@ -1,0 +1,113 @@
+"""What `stopadvisor study` returns: a study with the runs and options that it was made of, or all.
+
+Knows no study by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stopadvisor.runs.access import labels
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.registry import StudyEntry
+from stopadvisor.studies.study import StudyOptions, StudyResult, Table
+
+__all__ = [
+    "SkippedStudy",
+    "StudyLine",
+    "StudyList",
+    "StudyReport",
+    "StudyReports",
+    "listed_studies",
+    "study_report",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyReport:
+    """A study of some runs: `study NAME --json` and `studies/NAME.json`."""
+
+    SCHEMA: ClassVar[None] = None
+
+    schema: int = 1
+    """Raised when a program that reads this must change; each study of `study all` has it too."""
+    study: str
+    """Its name."""
+    paper: str
+    """Table or section of the paper that it repeats."""
+    protocols: tuple[str, ...]
+    """`paper`, `deploy` or both."""
+    runs: tuple[str, ...]
+    """Names of the runs in its tables."""
+    options: StudyOptions
+    """What was asked."""
+    tables: tuple[Table, ...]
+    """What came of it."""
+    remarks: tuple[str, ...]
+    """What limits the reading."""
+
+
+@dataclass(frozen=True)
+class SkippedStudy:
+    """A study that the runs do not allow."""
+
+    study: str
+    """Its name."""
+    reason: str
+    """Why not."""
+
+
+@dataclass(frozen=True)
+class StudyReports:
+    """All studies of some runs."""
+
+    studies: tuple[StudyReport, ...]
+    """Those that the runs allow."""
+    skipped: tuple[SkippedStudy, ...]
+    """The others."""
+
+
+@dataclass(frozen=True)
+class StudyLine:
+    """A study that can be asked for."""
+
+    name: str
+    """Of the study."""
+    help: str
+    """What it shows."""
+    needs: str
+    """Which runs it takes."""
+    options: Mapping[str, str]
+    """Options of its own, for `--set`."""
+
+
+@dataclass(frozen=True)
+class StudyList:
+    """The studies there are."""
+
+    studies: tuple[StudyLine, ...]
+    """All there are."""
+
+
+def study_report(
+    result: StudyResult, sources: Sequence[Source], options: StudyOptions
+) -> StudyReport:
+    """Name the runs and the options that a study was made of."""
+    return StudyReport(
+        study=result.study,
+        paper=result.paper,
+        protocols=result.protocols,
+        runs=tuple(labels(sources)),
+        options=options,
+        tables=result.tables,
+        remarks=result.remarks,
+    )
+
+
+def listed_studies(entries: Mapping[str, StudyEntry]) -> StudyList:
+    """List the studies there are."""
+    return StudyList(
+        tuple(StudyLine(name, e.help, e.needs, e.options) for name, e in entries.items())
+    )
