@@ -133,7 +133,7 @@ def test_nothing_that_prints_a_result_loads_pydantic() -> None:
 
 
 SWAPPED = """
-from stopadvisor.policy.folder import Promotion
+from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.report.sheet import Sheet
 
 

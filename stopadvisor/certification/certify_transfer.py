@@ -31,8 +31,8 @@ from stopadvisor.certification.transfer import (
 )
 from stopadvisor.certification.verification import costing
 from stopadvisor.errors import CalibrationError
-from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.runs.look_log import Look, record_result
 from stopadvisor.runs.sources import Source, read_assessment
 
@@ -82,7 +82,7 @@ def certify_transfer(
     require_gold(asked, table)
     plan = plan_look(view, table, requested, delta=asked.delta, looks=request.looks)
     settings = replace(asked, delta=plan.test_delta)
-    check_budgets(policy, file, view)
+    check_probed(policy, file, view)
     check_transfer(policy.content, view)
     entering_rows(table, settings)
     taken = take(plan)

@@ -27,8 +27,8 @@ from stopadvisor.certification.verification import (
 )
 from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.errors import PolicyError, ProbeError
-from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import Serving, Weights
@@ -173,7 +173,7 @@ def check_policy(
     remarks = _bound(policy, source, transfer=request.transfer)
     view = _test_part(source) if request.test_only else source
     sha = source.workload_sha256
-    check_budgets(policy, file, source)
+    check_probed(policy, file, source)
     fresh = fresh_questions(content, view.table, workload_sha256=sha)
     scorer_of(content, view.table)
     with lock_directory(view.folder):

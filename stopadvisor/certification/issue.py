@@ -16,8 +16,8 @@ from stopadvisor.certification.certify import Certification, CertifyRequest, cer
 from stopadvisor.certification.certify_transfer import TransferCertification, certify_transfer
 from stopadvisor.errors import OutputError
 from stopadvisor.policy.file import Format
-from stopadvisor.policy.folder import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.frozen import load_policy, sign_policy
+from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.signature import SigningKey
 from stopadvisor.results import to_document
 from stopadvisor.runs.server_regime import read_regime

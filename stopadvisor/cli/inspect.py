@@ -13,9 +13,9 @@ import click
 from stopadvisor.cli.options import OUTPUT, PATH, VERBOSE, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.inspected import inspected
+from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.comparison import compared
 from stopadvisor.report.sheets.inspect import comparison_sheet, inspect_sheet

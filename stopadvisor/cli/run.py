@@ -35,9 +35,9 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
+from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.serving.answer_pass import AnsweringEngine

@@ -30,7 +30,7 @@ RESULTS = {
         "stopadvisor.rules.serving_profile:ServingProfile",
         "and the file it writes",
     ),
-    "promote": ("stopadvisor.policy.folder:Promotion", ""),
+    "promote": ("stopadvisor.policy.run_policies:Promotion", ""),
     "probe": ("stopadvisor.collection.probing:ProbeSummary", ""),
     "report": ("stopadvisor.report.written:WrittenPage", ""),
     "calibrate": ("stopadvisor.certification.calibrated:CalibratedRun", "and `calibration.json`"),

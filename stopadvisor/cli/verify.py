@@ -17,8 +17,8 @@ from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import setting_options
-from stopadvisor.policy.folder import newest_policy
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.report.junit import write_junit
 from stopadvisor.report.sheets.verify import verify_sheet
 from stopadvisor.rules.costs import Weights

@@ -17,8 +17,8 @@ from typing import Any
 
 from stopadvisor.answers.function_grader import Grades, described, open_graders
 from stopadvisor.errors import EngineError
-from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
+from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.progress import Progress
@@ -104,7 +104,7 @@ def answer_workload(
     make_requests(workload.questions, policy)
     recorded = RunDirectory.load(settings.against) if settings.against else None
     if settings.against is not None:
-        check_budgets(policy, str(settings.policy), open_source(settings.against))
+        check_probed(policy, str(settings.policy), open_source(settings.against))
     with open_graders(settings.grader) as graders, open_engine(policy) as engine:
         plan = engine.policy_plan(policy, answer_cap=settings.answer_cap)
         remarks = _check_engine(engine, policy, settings)

@@ -12,8 +12,8 @@ from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.errors import OutputError
-from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.results import from_document
 from stopadvisor.runs.directory import CALIBRATION

@@ -18,8 +18,8 @@ import pytest
 
 from stopadvisor import __version__
 from stopadvisor.cli.main import main
-from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.sources import open_source

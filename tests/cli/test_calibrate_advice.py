@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.policy.folder import calibration_of
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.report.words import whole_percent
 from stopadvisor.runs.look_log import read_log
 from stopadvisor.runs.server_regime import Repeated, classify, write_regime

@@ -14,8 +14,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.cli.model import ModelOptions
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.positions import at_trigger, probed_positions
@@ -130,7 +130,7 @@ def test_a_policys_trigger_says_where_to_probe(call: Call, trigger: Trigger) -> 
     assert len({len(r.checkpoints) for r in run.records()}) > 1
     if trigger.kind == "marker":
         assert run.manifest["markers"] == [{"text": "Wait", "ids": [[WAIT]]}]
-    check_budgets(policy, str(POLICY), open_source(run.path))
+    check_probed(policy, str(POLICY), open_source(run.path))
     assert "Probed 60 questions, 0 of them now." in call(*words)[1]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.policy.folder import calibration_of, current_policy, newest_policy, own_name
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.run_policies import calibration_of, current_policy, newest_policy, own_name
 from tests.material import CERTIFY, Call, caller, forget_looks
 
 RUN = Path("runs/sums")

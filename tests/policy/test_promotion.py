@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.folder import calibration_of, promote, put
 from stopadvisor.policy.frozen import build_policy, load_policy
+from stopadvisor.policy.run_policies import calibration_of, promote, put
 from stopadvisor.runs.directory import CALIBRATION
 from tests.policy_content import example_content, full_budget_content
 
@@ -21,7 +21,7 @@ _KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
 import joblib  # here, and not in every child
-from stopadvisor.policy.folder import promote, put
+from stopadvisor.policy.run_policies import promote, put
 from stopadvisor.policy.frozen import build_policy
 from tests.policy_content import example_content
 

@@ -18,7 +18,7 @@ from stopadvisor.collection.cues import CueComparison, CueExample, CueRow
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.preflight import PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
-from stopadvisor.policy.folder import Promotion
+from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected, TokenPrices
 from stopadvisor.probes.plan import Check
 from stopadvisor.rules.cost_fit import BatchSeconds

@@ -20,7 +20,7 @@ import pytest
 
 from stopadvisor import __version__
 from stopadvisor.cli.main import main
-from stopadvisor.policy.folder import calibration_of
+from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.report.screen import LocaleConsole, Screen, draw
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.directory import RunDirectory

@@ -13,8 +13,8 @@ import pytest
 
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.errors import PolicyError, ProbeError
-from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
@@ -190,13 +190,13 @@ def test_runs_that_were_probed_elsewhere_are_refused(run: RunDirectory, policy: 
     source = open_source(run.path)
     probed = source.table.budgets.tolist()
     with pytest.raises(PolicyError, match="looked for no markers: `stopadvisor probe"):
-        check_budgets(elsewhere(policy, MARKERS), "p.joblib", source)
+        check_probed(elsewhere(policy, MARKERS), "p.joblib", source)
     with pytest.raises(PolicyError, match=r"probes question '.*' at .* does not at"):
-        check_budgets(elsewhere(policy, StrideTrigger(3, 9)), "p.joblib", source)
+        check_probed(elsewhere(policy, StrideTrigger(3, 9)), "p.joblib", source)
     late = probed[-1] + 1
     beyond = elsewhere(policy, GridTrigger((late,), late), "fixed-budget")
     with pytest.raises(PolicyError, match=rf"probes at {late} thinking"):
-        check_budgets(beyond, "p.joblib", source)
+        check_probed(beyond, "p.joblib", source)
     at = probed[2]
-    check_budgets(elsewhere(policy, StrideTrigger(at, at)), "p.joblib", source)
-    check_budgets(elsewhere(policy, GridTrigger((at,), at), "fixed-budget"), "p.joblib", source)
+    check_probed(elsewhere(policy, StrideTrigger(at, at)), "p.joblib", source)
+    check_probed(elsewhere(policy, GridTrigger((at,), at), "fixed-budget"), "p.joblib", source)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stopadvisor.policy.folder import Promotion
 from stopadvisor.policy.promises import promised
+from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.report.sheet import Fact, Sheet
 from stopadvisor.report.words import shell_quote
 

@@ -14,10 +14,10 @@ from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, Trigger, recorded_positions
 from stopadvisor.runs.sources import Source
 
-__all__ = ["check_budgets"]
+__all__ = ["check_probed"]
 
 
-def check_budgets(policy: Policy, file: str, source: Source) -> None:
+def check_probed(policy: Policy, file: str, source: Source) -> None:
     """Refuse probes that were not taken where the policy takes its own.
 
     Raises
