@@ -9,17 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stopadvisor.assessment.limits import (
-    FitLimits,
-    Shares,
-    fewest,
-    labels_for,
-    most_of,
-    pass_probability,
-)
+from stopadvisor.assessment.limits import FitLimits, Shares, labels_for, most_of, pass_probability
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.stats.bounds import labels_needed, max_losses, power
+from stopadvisor.stats.bounds import max_losses
 
 __all__ = [
     "certification_probability",
@@ -62,14 +55,11 @@ def certification_probability(
     risk = first_useful_risk(fit, sequence)
     if risk is None:
         return 0.0
-    if settings.is_plain:
-        return power(n_calibration, settings.alpha, settings.delta, min(risk, 1.0))
     sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
+    expected = useful_shares(fit, sequence) or (Shares(risk),)
     return min(
         pass_probability(each, n, settings.delta, shares)
-        for each, n, shares in zip(
-            settings.guarantees, sizes, useful_shares(fit, sequence), strict=True
-        )
+        for each, n, shares in zip(settings.guarantees, sizes, expected, strict=True)
     )
 
 
@@ -92,14 +82,11 @@ def counted_labels(
     settings: Settings, delta: float, expected_risk: float, shares: Sequence[Shares] = ()
 ) -> int | None:
     """Questions that the bound must count to pass four times in five; None for no number."""
-    if settings.is_plain:
-        return labels_needed(settings.alpha, delta, expected_risk=expected_risk)
-    if not expected_risk:
-        return max(fewest(each, delta) for each in settings.guarantees)
-    expected = shares or (Shares(expected_risk),) * len(settings.guarantees)
+    if not (shares and expected_risk):
+        shares = (Shares(expected_risk),) * len(settings.guarantees)
     needed = [
         labels_for(each, delta, share)
-        for each, share in zip(settings.guarantees, expected, strict=True)
+        for each, share in zip(settings.guarantees, shares, strict=True)
     ]
     known = [n for n in needed if n is not None]
     return max(known) if len(known) == len(needed) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.assessment.label_plan import CertificateWish, plan_labels
+from stopadvisor.assessment.label_plan import plan_labels
 from stopadvisor.cli.options import OUTPUT, PATH, SHARE, Parsed, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.settings import ALPHA, DELTA
@@ -75,7 +75,6 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     rise steadily with the number.  With a run, a table says what its advised rule is expected to
     save by the number of labels.
     """
-    wish = CertificateWish(**params)
     assessment = None
     if source is not None:
         from stopadvisor.assessment.assess import assess
@@ -83,9 +82,9 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
         from stopadvisor.runs.sources import open_source, read_assessment
 
         opened = open_source(source, keep=False)
-        asked = SettingsOverrides(alpha=wish.alpha, delta=wish.delta, loss=wish.loss)
+        asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
         recorded = read_assessment(opened.folder)
         assessment = assess(opened, asked.settings(recorded, graded_by=opened.graded_by))
-    plan = plan_labels(wish, assessment)
+    plan = plan_labels(**params, assessment=assessment)
     show(plan, plan_sheet(plan), json=json)
     return 0
