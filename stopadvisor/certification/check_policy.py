@@ -36,8 +36,8 @@ from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.losses import DIFFERS, loss_of
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.look_log import read_log
+from stopadvisor.runs.look_rules import PolicyCheck, record_check
 from stopadvisor.runs.manifest import recorded_sampling
-from stopadvisor.runs.policy_checks import PolicyCheck, record_check
 from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS

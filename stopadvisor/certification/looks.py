@@ -86,8 +86,6 @@ class PlannedLook:
     request: LookRequest
     n_earlier: int
     """Looks that were taken at these questions before."""
-    beside: LooksBeside
-    """What is on record in the folders next to the run."""
 
     @property
     def test_delta(self) -> float:
@@ -145,16 +143,9 @@ def plan_look(
     beside = looks_beside(source.folder, set(keys), set(lines))
     known = [*earlier, *(look for theirs in beside.same.values() for look in theirs)]
     planned = looks or (known[0].planned if known else None)
-    request = LookRequest(
-        keys,
-        {**asked, "data": _data(source, asked)},
-        delta,
-        planned,
-        lines,
-        beside.elsewhere,
-        beside.same,
-    )
-    return PlannedLook(source, questions, request, len(earlier), beside)
+    asked = {**asked, "data": _data(source, asked)}
+    request = LookRequest(keys, asked, delta, planned, lines, beside)
+    return PlannedLook(source, questions, request, len(earlier))
 
 
 def _lines(source: Source, questions: SealedQuestions) -> tuple[str, ...]:
@@ -170,21 +161,20 @@ def take(planned: PlannedLook) -> TakenLook:
     folder, request = planned.source.folder, planned.request
     with lock_neighbours(folder):
         beside = looks_beside(folder, set(request.questions), set(request.lines))
-        request = replace(request, beside=beside.same, elsewhere=beside.elsewhere)
-        look = take_look(folder, request)
-    planned = replace(planned, request=request, beside=beside)
-    return TakenLook(look, hand_out(planned.questions, look), _remarks(look, planned))
+        look = take_look(folder, replace(request, beside=beside))
+    remarks = _remarks(look, planned.n_earlier, beside)
+    return TakenLook(look, hand_out(planned.questions, look), remarks)
 
 
-def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:
-    remarks = list(plan.beside.remarks)
+def _remarks(look: Look, n_earlier: int, beside: LooksBeside) -> tuple[str, ...]:
+    remarks = list(beside.remarks)
     remarks += [
         f"{name} next to this run holds the same probes: its {len(looks)} look(s) count here"
-        for name, looks in plan.beside.same.items()
+        for name, looks in beside.same.items()
     ]
-    if plan.n_earlier and look.number > 1:  # the first look again is no other one
+    if n_earlier and look.number > 1:  # the first look again is no other one
         remarks.append(
-            f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
+            f"these calibration questions were looked at before ({n_earlier} recorded); every "
             "further look leaves a certificate less confidence"
         )
     if look.elsewhere:

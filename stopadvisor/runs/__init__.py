@@ -2,6 +2,6 @@
 
 __all__ = [
     "access", "archives", "compatibility", "directory", "imported", "labels", "look_log",
-    "look_rules", "manifest", "neighbours", "policy_checks", "recording", "samples",
+    "look_rules", "manifest", "neighbours", "recording", "samples",
     "server_regime", "simulated", "sources", "storage"
 ]  # fmt: skip

@@ -33,7 +33,7 @@ from stopadvisor.runs.manifest import (
 from stopadvisor.runs.storage import (
     append,
     encode,
-    is_object,
+    finished_lines,
     replace_file,
     set_aside_tail,
     write_json_atomically,
@@ -185,11 +185,11 @@ class RunDirectory:
 
         Its question counts as not asked, and is asked again when probing goes on.
         """
-        whole, tail = self._read()
-        if not tail or is_object(tail):
+        lines, is_torn = finished_lines(self.probes_path)
+        if not is_torn:
             return None
         return (
-            f"{self.probes_path}: line {len(whole) + 1} is half-written and does not count; the "
+            f"{self.probes_path}: line {len(lines) + 1} is half-written and does not count; the "
             "same `probe` again asks its question anew"
         )
 
@@ -205,7 +205,7 @@ class RunDirectory:
         """
         records: list[ProbeRecord] = []
         lines: dict[tuple[str, int], int] = {}
-        for number, line in enumerate(self._lines(), start=1):
+        for number, line in enumerate(finished_lines(self.probes_path)[0], start=1):
             where = f"{self.probes_path}:{number}"
             try:
                 data = parse_json(line, parse_constant=_refuse_constant)
@@ -225,14 +225,14 @@ class RunDirectory:
 
     def line_digests(self) -> list[str]:
         """Sixteen hex digits of each finished line, in the order of the file."""
-        return list(map(digest_of, self._lines()))
+        return list(map(digest_of, finished_lines(self.probes_path)[0]))
 
     def repair(self) -> str | None:
         """Make the file end with a whole line, before anything is appended to it.
 
         Returns what was done, for the user; None if the file was in order.
         """
-        number = len(self._read()[0]) + 1
+        number = len(finished_lines(self.probes_path)[0]) + 1
         if not set_aside_tail(self.probes_path, self.path / PARTIAL):
             return None
         return (
@@ -254,24 +254,6 @@ class RunDirectory:
     def rewrite(self, records: Sequence[ProbeRecord]) -> None:
         """Replace the whole file at once (regrading; probing never does this)."""
         replace_file(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
-
-    def _lines(self) -> list[bytes]:
-        """Finished lines; the last one may lack its line feed."""
-        whole, tail = self._read()
-        return [*whole, tail] if is_object(tail) else whole
-
-    def _read(self) -> tuple[list[bytes], bytes]:
-        """Split into the finished lines and what follows the last line feed."""
-        try:
-            data = self.probes_path.read_bytes()
-        except FileNotFoundError:
-            return [], b""
-        except OSError as error:
-            raise ProbeError(
-                f"cannot read {self.probes_path}: {error.strerror or error}"
-            ) from error
-        *whole, tail = data.split(b"\n")  # not splitlines: answers may hold other line ends
-        return whole, tail
 
     # --- What analyses read ---
 

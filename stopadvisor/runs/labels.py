@@ -19,7 +19,7 @@ from stopadvisor.json_text import parse_json
 from stopadvisor.printable import csv_cell, short_repr
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import timestamp
-from stopadvisor.runs.storage import append, encode, replace_file, set_aside_tail
+from stopadvisor.runs.storage import append, encode, finished_lines, replace_file, set_aside_tail
 
 __all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
 
@@ -138,23 +138,13 @@ class LabelFile:
         if text:
             append(self.path, encode(text))
 
-    def _rows(self) -> Iterable[tuple[int, dict[str, Any]]]:
-        try:
-            *whole, tail = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise ProbeError(f"cannot read {self.path}: {error.strerror or error}") from error
-        for number, line in enumerate([*whole, tail], start=1):
-            is_last = number > len(whole)
+    def _rows(self) -> Iterable[tuple[int, Any]]:
+        for number, line in enumerate(finished_lines(self.path)[0], start=1):
             try:
-                row = parse_json(line) if line else None
+                if line:
+                    yield number, parse_json(line)
             except ValueError as error:
-                if is_last:
-                    return
                 raise ProbeError(f"{self.path}:{number}: not a line of JSON: {error}") from error
-            if row is not None:
-                yield number, row
 
     def _check(self, row: Any, where: str) -> None:
         if not isinstance(row, dict):

@@ -24,7 +24,7 @@ from stopadvisor.runs.directory import ARCHIVE, MANIFEST, digest_of
 from stopadvisor.runs.storage import (
     append,
     encode,
-    is_object,
+    finished_lines,
     set_aside_tail,
     write_json_atomically,
 )
@@ -40,8 +40,8 @@ __all__ = [
     "record_regraded",
     "record_result",
     "record_shown",
-    "row_of",
     "timestamp",
+    "write_look",
     "write_rows",
 ]
 
@@ -51,6 +51,20 @@ _FIRST = "ledger.json"
 """Looks as 0.1.0 recorded them."""
 _NOTE = "looks"
 """Field of the manifest, or of an archive's note: how many lines there were, and their digest."""
+
+
+_LINE = {
+    "look": "number",
+    "time": "created",
+    "asked": "asked",
+    "questions_sha256": "questions",
+    "lines_sha256": "lines",
+    "delta": "delta",
+    "planned": "planned",
+    "spent": "spent",
+    "elsewhere": "elsewhere",
+}
+"""What the line of a look holds: the fields of `Look` by their keys."""
 
 
 def timestamp() -> str:
@@ -218,7 +232,7 @@ def _checked_lines(folder: Path) -> list[bytes]:
             f"{folder / _FIRST}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
             "with 0.1.0, or probe into another --out"
         )
-    lines = _lines(path)
+    lines, _ = finished_lines(path)
     note = _content(_note_of(folder)).get(_NOTE)
     if note is None:
         return lines
@@ -236,16 +250,6 @@ def _checked_lines(folder: Path) -> list[bytes]:
     return lines
 
 
-def _lines(path: Path) -> list[bytes]:
-    try:
-        *whole, tail = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ProbeError(f"{path}: cannot read: {error.strerror or error}") from error
-    return [*whole, tail] if is_object(tail) else whole
-
-
 def _digest(lines: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
 
@@ -253,18 +257,9 @@ def _digest(lines: Sequence[bytes]) -> str:
 def _with(log: LookLog, row: Mapping[str, Any], head: str) -> LookLog:
     """The log with one more line."""
     if "asked" in row:
-        look = Look(
-            row["look"],
-            row["planned"],
-            row["delta"],
-            row["spent"],
-            row["asked"],
-            tuple(row["questions_sha256"]),
-            tuple(row["lines_sha256"]),
-            row["time"],
-            row["elsewhere"],
-            head,
-        )
+        values = {name: row[key] for key, name in _LINE.items()}
+        values |= {name: tuple(values[name]) for name in ("questions", "lines")}
+        look = Look(**values, head=head)
         return replace(log, looks=(*log.looks, look))
     if "certified" in row:
         looks = list(log.looks)
@@ -288,7 +283,7 @@ def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     append(path, encode(text))
     if note := _note_of(folder):
-        lines = _lines(path)
+        lines, _ = finished_lines(path)
         noted = {"lines": len(lines), "sha256": _digest(lines)}
         write_json_atomically(note, {**_content(note), _NOTE: noted})
 
@@ -305,19 +300,10 @@ def _content(note: Path | None) -> dict[str, Any]:
         raise ProbeError(f"{note}: cannot read: {error}") from error
 
 
-def row_of(look: Look) -> dict[str, Any]:
-    """The line of a look, as JSON values."""
-    return {
-        "look": look.number,
-        "time": look.created,
-        "asked": look.asked,
-        "questions_sha256": look.questions,
-        "lines_sha256": look.lines,
-        "delta": look.delta,
-        "planned": look.planned,
-        "spent": look.spent,
-        "elsewhere": look.elsewhere,
-    }
+def write_look(folder: Path, look: Look) -> Look:
+    """Append a look, and return it as it stands in the log; whoever calls has read the log."""
+    write_rows(folder, [{key: getattr(look, name) for key, name in _LINE.items()}])
+    return read_log(folder).looks[-1]
 
 
 def record_result(folder: Path, look: Look, *, certified: bool) -> Look:

@@ -1,12 +1,14 @@
-"""Which look may follow which, and what it may claim.
+"""What may follow what was looked at before, and what it may claim.
 
 Every look at the same calibration questions spends error probability, and none may depend on
-figures that an earlier one showed.  Knows the log, and no rule and no bound.
+figures that an earlier one showed.  Of several policies held against the same questions the best
+one may be best by luck, so each is entered in the log too.  Knows the log, and no rule and no
+bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ from stopadvisor.runs.look_log import (
     Look,
     LookLog,
     as_recorded,
+    digests_of,
     read_log,
-    row_of,
     timestamp,
+    write_look,
     write_rows,
 )
+from stopadvisor.runs.neighbours import LooksBeside
 
-__all__ = ["LookRequest", "take_look"]
+__all__ = ["LookRequest", "PolicyCheck", "record_check", "take_look"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,8 @@ class LookRequest:
     """Looks declared beforehand, to share delta; must come with the first look."""
     lines: tuple[str, ...] = ()
     """Digests of the lines of probes that it will open."""
-    elsewhere: int = 0
-    """Looks at these questions, but at other probes, in runs next to this one."""
-    beside: Mapping[str, Sequence[Look]] = field(default_factory=dict)
-    """Looks at the same probes in runs next to this one, by folder."""
+    beside: LooksBeside = field(default_factory=LooksBeside)
+    """What is on record in the folders next to the run."""
 
 
 def take_look(folder: Path, ask: LookRequest) -> Look:
@@ -68,8 +70,7 @@ def take_look(folder: Path, ask: LookRequest) -> Look:
     look = _next_look(log, ask)
     if look in log.looks:
         return look
-    write_rows(folder, [row_of(look)])
-    return read_log(folder).looks[-1]
+    return write_look(folder, look)
 
 
 def _next_look(log: LookLog, ask: LookRequest) -> Look:
@@ -79,7 +80,7 @@ def _next_look(log: LookLog, ask: LookRequest) -> Look:
     tried = [_what(look) for look in own]
     beside = {
         name: [look for look in theirs if _what(look) not in tried]  # a copy's are the same looks
-        for name, theirs in ask.beside.items()
+        for name, theirs in ask.beside.same.items()
     }
     earlier = [*own, *(look for theirs in beside.values() for look in theirs)]
     asked, delta, planned = as_recorded(ask.asked), ask.delta, ask.planned
@@ -120,7 +121,7 @@ def _next_look(log: LookLog, ask: LookRequest) -> Look:
             f"look {number} at delta = {delta:g} leaves no confidence; add labels and calibrate "
             "on the new ones with --fresh"
         )
-    elsewhere = ask.elsewhere + len(log.looks) - len(own)
+    elsewhere = ask.beside.elsewhere + len(log.looks) - len(own)
     lines = tuple(sorted(set(ask.lines)))
     return Look(number, planned, delta, spent, asked, keys, lines, timestamp(), elsewhere)
 
@@ -172,3 +173,73 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
 def _who(look: Look) -> list[str]:
     """Who looked, as the log names it."""
     return [str(look.asked[name]) for name in ("protocol", "study") if name in look.asked]
+
+
+# --- Policies that are held against questions -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PolicyCheck:
+    """One policy that was held against a run's questions."""
+
+    number: int
+    """Policies checked on any of these questions so far, this one included."""
+    planned: int | None
+    """Policies declared beforehand, which share the error probability of each; None: undeclared."""
+    spent: float
+    """Error probability of all verdicts so far together, each limit by itself."""
+
+    def share_of(self, delta: float) -> float:
+        """Return the error probability of each limit of this verdict, out of the policy's."""
+        return delta / (self.planned or 1)
+
+
+def record_check(
+    folder: Path, policy: str, questions: Iterable[str], *, delta: float, planned: int | None
+) -> PolicyCheck:
+    """Record that a policy is held against questions, before an outcome is read.
+
+    The same policy on the same questions is the same check.
+
+    Raises
+    ------
+    CalibrationError
+        Planned policies are used up, or declared too late.
+    """
+    keys = list(digests_of(questions))
+    earlier: list[Mapping[str, Any]] = []
+    for row in read_log(folder).checks:
+        if (row["policy"], row["questions_sha256"]) == (policy, keys):
+            if planned not in (None, row["planned"]):
+                break
+            return _policy_check(earlier, row)
+        if set(keys) & set(row["questions_sha256"]):
+            earlier.append(row)
+    first = earlier[0]["planned"] if earlier else planned
+    planned = first if planned is None else planned
+    if planned != first or any(row["planned"] != planned for row in earlier):
+        raise CalibrationError(
+            f"policies must be declared with the first one, got --policies {planned} after "
+            f"{len(earlier)} without that plan"
+        )
+    if planned is not None and len({row["policy"] for row in earlier} - {policy}) >= planned:
+        raise CalibrationError(
+            f"all {planned} planned policies were checked on these questions; a further one needs "
+            "fresh questions"
+        )
+    row = {
+        "policy": policy,
+        "questions_sha256": keys,
+        "delta": delta,
+        "planned": planned,
+        "time": timestamp(),
+    }
+    write_rows(folder, [row])
+    return _policy_check(earlier, row)
+
+
+def _policy_check(earlier: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> PolicyCheck:
+    deltas = {each["policy"]: each["delta"] for each in (*earlier, row)}
+    planned = row["planned"]
+    spent = sum(delta / (planned or 1) for delta in deltas.values())
+    return PolicyCheck(len(deltas), planned, min(spent, 1.0))

@@ -7,7 +7,7 @@ looked at already.  Such a look counts as if it were the run's own.  Reads logs,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stopadvisor.errors import ProbeError
@@ -22,11 +22,11 @@ __all__ = ["LooksBeside", "archived_line", "looks_beside"]
 class LooksBeside:
     """What is on record in the folders next to a run."""
 
-    same: Mapping[str, tuple[Look, ...]]
+    same: Mapping[str, tuple[Look, ...]] = field(default_factory=dict)
     """By folder: looks at the same probes, which count as this run's."""
-    elsewhere: int
+    elsewhere: int = 0
     """Looks at the same questions as other models or other probes answered them."""
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
     """Logs that cannot be read."""
 
 

@@ -24,7 +24,7 @@ __all__ = [
     "check_free",
     "check_writable",
     "encode",
-    "is_object",
+    "finished_lines",
     "lock_directory",
     "lock_neighbours",
     "make_folder",
@@ -215,7 +215,7 @@ def set_aside_tail(path: Path, partial: Path) -> bool:
         whole, _, tail = path.read_bytes().rpartition(b"\n")
         if not tail:
             return False
-        if is_object(tail):  # only the line feed is missing
+        if _is_object(tail):  # only the line feed is missing
             append(path, b"\n")
             return False
         with open(partial, "ab", opener=no_follow) as file:
@@ -227,7 +227,29 @@ def set_aside_tail(path: Path, partial: Path) -> bool:
     return True
 
 
-def is_object(tail: bytes) -> bool:
+def finished_lines(path: Path) -> tuple[list[bytes], bool]:
+    """Lines of a file of JSON lines, and whether a half-written one follows, as a kill leaves it.
+
+    There are none where there is no file.
+
+    Raises
+    ------
+    ProbeError
+        The file cannot be read.
+    """
+    try:
+        # Not splitlines: answers may hold other line ends.
+        *whole, tail = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], False
+    except OSError as error:
+        raise ProbeError(f"cannot read {path}: {error.strerror or error}") from error
+    if _is_object(tail):
+        return [*whole, tail], False
+    return whole, bool(tail)
+
+
+def _is_object(tail: bytes) -> bool:
     """Whether an unterminated line is a whole record, cut just before its line feed."""
     try:
         return isinstance(parse_json(tail), dict)

@@ -24,7 +24,7 @@ from stopadvisor.probes.plan import Check
 from stopadvisor.rules.cost_fit import BatchSeconds
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.serving_profile import PerTokenSeconds, ProfileRow, ServingProfile
-from stopadvisor.runs.policy_checks import PolicyCheck
+from stopadvisor.runs.look_rules import PolicyCheck
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,
     AnswerSummary,

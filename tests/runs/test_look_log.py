@@ -26,6 +26,7 @@ from stopadvisor.runs.look_log import (
     record_shown,
 )
 from stopadvisor.runs.look_rules import LookRequest
+from stopadvisor.runs.neighbours import LooksBeside
 from stopadvisor.stats.bounds import Certified, certify
 from stopadvisor.stats.intervals import exact_interval
 
@@ -141,7 +142,7 @@ def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
     for number, question in enumerate("abc"):
         look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
         assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
-    ask = LookRequest(digests_of(["d"]), ALPHA_10, 0.05, elsewhere=2)
+    ask = LookRequest(digests_of(["d"]), ALPHA_10, 0.05, beside=LooksBeside(elsewhere=2))
     assert look_rules.take_look(tmp_path, ask).elsewhere == 5
 
 
@@ -380,8 +381,7 @@ from pathlib import Path
 from stopadvisor.runs.look_log import (
     digests_of, read_log, record_regraded, record_result, record_shown,
 )
-from stopadvisor.runs.look_rules import LookRequest, take_look
-from stopadvisor.runs.policy_checks import record_check
+from stopadvisor.runs.look_rules import LookRequest, record_check, take_look
 
 def kill_at(number):
     count = 0
