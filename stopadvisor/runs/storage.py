@@ -139,7 +139,11 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
 
 def _is_replaceable(path: Path) -> bool:
     """Whether nothing stands there, or a file; a folder too, which renaming refuses by itself."""
-    return path.is_file() or path.is_dir() or not path.exists()
+    try:
+        mode = path.stat().st_mode  # asked once: another thread may put the file there meanwhile
+    except OSError:
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def remove_file(path: Path) -> None:
