@@ -41,7 +41,7 @@ def drawn_source(law: KnownPopulation, n: int, name: str, *, seed: int = 0) -> S
 
 def look_of(settings: Settings) -> Look:
     """A first and only look."""
-    return Look(1, None, settings.delta, settings.delta, {}, (), (), "2026-01-01T00:00:00+00:00")
+    return Look(1, None, settings.delta, (), {}, (), (), "2026-01-01T00:00:00+00:00")
 
 
 def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[str, Any]:

@@ -249,6 +249,8 @@ def policy_content(
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
     }
+    if look.earlier:
+        fields["certificate"]["earlier_deltas"] = list(look.earlier)
     limit = differs_limit(rule, calibration.entered, look.delta)
     if limit is not None:
         fields["certificate"]["differs_upper"] = limit

@@ -47,6 +47,7 @@ __all__ = [
 
 LossKind = Annotated[str, one_of(*LOSSES)]
 _MOST_LIMITS = 64
+_MOST_LOOKS = 1024
 
 _SLACK = 1e-3
 """Relative: another library's quantile, or one that was rounded to be read, is no lie."""
@@ -127,6 +128,8 @@ class CertificateTerms:
     """Looks at other questions of the run by then."""
     planned_looks: Some | None
     """Looks that were declared with the first one, to share `delta`."""
+    earlier_deltas: Annotated[tuple[Share, ...], Most(_MOST_LOOKS)] | None = None
+    """`delta` of each look before this one, where looks were not planned."""
     ledger_head: str
     """SHA-256 of this look's line in the run's log."""
     provenance: Mapping[str, Line] | None = None
@@ -274,18 +277,21 @@ def check_certificate(certificate: CertificateTerms) -> None:
 def _check_looks(certificate: CertificateTerms) -> None:
     """What is left of 1 after all looks, by the union bound.
 
-    Planned looks share one delta; without a plan each earlier one has cost some of its own.
+    Planned looks share one delta; without a plan each earlier one has cost its own.
     """
     looks, planned, delta = certificate.looks, certificate.planned_looks, certificate.delta
-    left, confidence = 1 - delta, certificate.confidence
     if planned is not None:
         expect(looks <= planned, "certificate.looks", f"at most planned_looks ({planned})", looks)
-    if planned is not None or looks == 1:
-        right = math.isclose(confidence, left, rel_tol=0, abs_tol=_ROUNDING)
-        expect(right, "certificate.confidence", f"1 - delta ({left:g})", confidence)
-    else:
-        what = f"below 1 - delta ({left:g}) for look {looks} without a plan"
-        expect(0 < confidence < left - _ROUNDING, "certificate.confidence", what, confidence)
+    earlier = certificate.earlier_deltas or ()
+    unplanned = 0 if planned is not None else looks - 1
+    what = f"one for each of {unplanned} unplanned looks before this one"
+    expect(len(earlier) == unplanned, "certificate.earlier_deltas", what, list(earlier))
+    confidence, left = certificate.confidence, 1 - (delta + sum(earlier))
+    right = confidence > 0 and math.isclose(confidence, left, rel_tol=0, abs_tol=_ROUNDING)
+    what = f"1 - delta ({1 - delta:g})"
+    if earlier:
+        what = f"1 - delta - the sum of earlier_deltas ({left:g})"
+    expect(right, "certificate.confidence", what, confidence)
     shared, chain = delta / (planned or 1), certificate.chain_delta
     what = f"at most delta of one look ({shared:g})"
     expect(chain <= shared + _ROUNDING, "certificate.chain_delta", what, chain)

@@ -193,6 +193,8 @@ class Certificate:
     runs."""
     planned_looks: int | None
     """Looks planned beforehand."""
+    earlier_deltas: tuple[float, ...] | None = None
+    """Only after unplanned looks: the error probability of each look before this one."""
     ledger_head: str
     """Digest of this look's line in the run's looks.jsonl."""
     provenance: Provenance | None = None

@@ -61,7 +61,7 @@ _LINE = {
     "lines_sha256": "lines",
     "delta": "delta",
     "planned": "planned",
-    "spent": "spent",
+    "earlier": "earlier",
     "elsewhere": "elsewhere",
 }
 """What the line of a look holds: the fields of `Look` by their keys."""
@@ -107,8 +107,8 @@ class Look:
     """Looks declared beforehand; None: one at a time."""
     delta: float
     """Error probability that the certificate was to have."""
-    spent: float
-    """Error probability of all looks so far: k·delta, or delta if they were planned."""
+    earlier: tuple[float, ...]
+    """`delta` of each look before this one; empty if looks were planned, which share one."""
     asked: Mapping[str, Any]
     """Settings of the look: alpha, serving, families …; ``data`` is the hash of the probes."""
     questions: tuple[str, ...]
@@ -144,6 +144,11 @@ class Look:
     def opened(self) -> bool:
         """Whether figures of its questions were shown; else at most that it failed."""
         return self.shows or self.certified is True
+
+    @property
+    def spent(self) -> float:
+        """Error probability of all looks so far: k·delta, or delta if they were planned."""
+        return self.delta + sum(self.earlier)
 
     @property
     def confidence(self) -> float:
@@ -258,7 +263,7 @@ def _with(log: LookLog, row: Mapping[str, Any], head: str) -> LookLog:
     """The log with one more line."""
     if "asked" in row:
         values = {name: row[key] for key, name in _LINE.items()}
-        values |= {name: tuple(values[name]) for name in ("questions", "lines")}
+        values |= {name: tuple(values[name]) for name in ("questions", "lines", "earlier")}
         look = Look(**values, head=head)
         return replace(log, looks=(*log.looks, look))
     if "certified" in row:

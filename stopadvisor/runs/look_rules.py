@@ -115,15 +115,15 @@ def _next_look(log: LookLog, ask: LookRequest) -> Look:
         _check_unseen(own, asked)
         for name, theirs in beside.items():
             _check_unseen(theirs, asked, f" in {name}, which holds the same probes")
-    spent = delta if planned is not None else delta + sum(look.delta for look in earlier)
-    if spent >= 1:
+    before = () if planned is not None else tuple(look.delta for look in earlier)
+    if delta + sum(before) >= 1:
         raise CalibrationError(
             f"look {number} at delta = {delta:g} leaves no confidence; add labels and calibrate "
             "on the new ones with --fresh"
         )
     elsewhere = ask.beside.elsewhere + len(log.looks) - len(own)
     lines = tuple(sorted(set(ask.lines)))
-    return Look(number, planned, delta, spent, asked, keys, lines, timestamp(), elsewhere)
+    return Look(number, planned, delta, before, asked, keys, lines, timestamp(), elsewhere)
 
 
 def _what(look: Look) -> tuple[Any, ...]:

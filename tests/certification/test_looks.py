@@ -70,6 +70,7 @@ def test_copies_that_plan_at_once_know_of_each_other_when_they_look(source: Sour
     ]
     first, second = map(take, plans)
     assert (first.look.number, second.look.number) == (1, 2)
+    assert second.look.earlier == (0.05,)
     assert second.look.spent == 0.1
     assert "run next to this run holds the same probes" in second.remarks[0]
 

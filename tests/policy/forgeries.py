@@ -61,12 +61,13 @@ def originals() -> tuple[dict[str, Any], ...]:
     several.append(several[0] | {"loss": "differs", "lost": 6, "upper": upper_limit(6, 80, 0.05)})
     thirds = _certified(3, 80, chain_delta=0.05 / 3, **planned)
     both = _certified(5, 80, guarantees=several)
+    third = _certified(5, 80, looks=3, confidence=0.88, earlier_deltas=[0.05, 0.02])
     made = [
         EXAMPLE,
         anywhere_content("marker-stop", certificate=thirds, expected=None),
         anywhere_content("stride-stop", "agreement", certificate=both),
         family_content("fixed-budget") | {"certificate": drop},
-        anywhere_content("stride", certificate=_certified(5, 80, looks=2, confidence=0.9)),
+        anywhere_content("stride", certificate=third),
     ]
     return (*shipped(), *(build_policy(content) for content in made))
 
@@ -137,10 +138,12 @@ def _impossible_limit(c: Mapping[str, Any], chain: float) -> Iterator[str]:
 def _impossible_promise(content: Mapping[str, Any]) -> Iterator[str]:
     c = content["certificate"]
     delta, looks, planned = c["delta"], c["looks"], c.get("planned_looks")
-    left = 1 - delta - (0 if planned or looks == 1 else 1e-12)
-    confidence = c.get("confidence", 1 - delta)
-    if not 0 < confidence <= left + 1e-9 or (looks > 1 and not planned and confidence >= 1 - delta):
-        yield f"confidence {confidence} at delta {delta} and look {looks} of {planned}"
+    earlier = c.get("earlier_deltas") or []
+    left, confidence = 1 - delta - sum(earlier), c["confidence"]
+    if len(earlier) != (0 if planned else looks - 1):
+        yield f"look {looks} of {planned} after those at {earlier}"
+    if not confidence > 0 or abs(confidence - left) > 1e-9:
+        yield f"confidence {confidence} at delta {delta} after looks at {earlier}"
     if planned is not None and looks > planned:
         yield "more looks than planned"
     chain = c.get("chain_delta", delta)

@@ -32,7 +32,9 @@ def test_forgeries_are_refused_or_possible(seed: int) -> None:
     [
         ({"certificate.confidence": 1.0}, "confidence': expected 1 - delta"),
         ({"certificate.confidence": 0.99}, "confidence': expected 1 - delta"),
-        ({"certificate.looks": 9}, "confidence': expected below 1 - delta .0.95. for look 9"),
+        ({"certificate.looks": 9}, "earlier_deltas': expected one for each of 8 unplanned looks"),
+        ({"certificate.looks": 2, "certificate.earlier_deltas": [0.01]}, r"delta - .* \(0.94\)"),
+        ({"certificate.earlier_deltas": [0.01]}, "expected one for each of 0 unplanned looks"),
         ({"certificate.planned_looks": 3}, "chain_delta': expected at most delta of one look"),
         ({"certificate.looks": 9, "certificate.planned_looks": 3}, "looks': expected at most plan"),
         ({"certificate.alpha_over_full_accuracy": 0.1}, "expected at least alpha"),

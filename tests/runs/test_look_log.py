@@ -124,7 +124,7 @@ def test_a_look_is_a_line_with_what_it_opened(tmp_path: Path) -> None:
     row = json.loads(line)
     assert list(row) == [
         *("look", "time", "asked", "questions_sha256", "lines_sha256"),
-        *("delta", "planned", "spent", "elsewhere"),
+        *("delta", "planned", "earlier", "elsewhere"),
     ]
     assert row["look"] == 1
     assert row["asked"] == {"alpha": 0.1, "families": ["learned", "confidence"]}
