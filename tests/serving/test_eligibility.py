@@ -175,7 +175,12 @@ def test_text_around_the_question(text: str, expected: str) -> None:
     [
         ({"temperature": 0, "top_p": 0.5, "top_k": 50}, "covered"),
         ({"temperature": 0.0, "min_p": 0.1}, "covered"),
+        ({"top_p": 1, "top_k": -1, "min_p": 1}, "covered"),
+        ({"min_p": 0}, "covered"),
         ({"top_p": 0}, "sampling"),
+        ({"top_p": 1.01}, "sampling"),
+        ({"min_p": 1.01}, "sampling"),
+        ({"min_p": -0.01}, "sampling"),
         ({"top_k": -2}, "sampling"),
         ({"temperature": 1}, "sampling"),
         ({"repetition_penalty": 1.2}, "sampling"),

@@ -52,8 +52,8 @@ def test_a_state_goes_on() -> None:
 
 
 def test_the_scale_keeps_the_order() -> None:
-    values = [-300.0, -1.0, -0.001, 0.0, 0.001, 0.5, 1.0, 7.0, 8.0, 4_000.0]
+    values = [-300.0, -1.0, -0.1, -0.001, 0.0, 0.001, 0.1, 0.5, 1.0, 7.0, 8.0, 4_000.0]
     scaled = [coarse(value) for value in values]
     assert scaled == sorted(scaled)
-    assert coarse(0.0) == 0.0
+    assert [level for level in scaled if level == 0] == [coarse(0.0)], "zero stands alone"
     assert coarse(100.0) != coarse(112.0)

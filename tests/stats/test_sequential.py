@@ -105,6 +105,24 @@ def test_a_state_goes_on_to_the_last_digit() -> None:
     assert (other.e_value, other.detector) == (process.e_value, process.detector)
 
 
+def test_replicas_are_joined_request_by_request() -> None:
+    one, other = AuditProcess(TEST), AuditProcess(TEST)
+    for process, quiet, shares in ((one, 300, [0.05, 0.05]), (other, 500, [0.05, 0.1, 0.1])):
+        process.count(quiet)
+        for k, share in enumerate(shares):
+            process.audit(k, share)
+            process.resolve(k, 1)
+    logs = [a + b for a, b in zip(one.logs, other.logs, strict=True)]
+    detector = one.detector + other.detector
+    one.join(other)
+    assert one.requests == 805
+    assert one.losses == {20.0: 3, 10.0: 2}
+    assert one.e_value == pytest.approx(np.exp(logs).mean())
+    assert one.detector == pytest.approx(detector)
+    joined = betting_upper_limit(805, {20.0: 3, 10.0: 2}, delta=0.05, least_share=0.05)
+    assert one.upper_limit(0.05) == joined
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -204,6 +222,18 @@ def test_gains_lower_the_upper_limit_of_a_drop() -> None:
     assert net < losses
 
 
+@pytest.mark.parametrize(("gains", "gained"), [(False, 0.0), (True, 0.05)])
+def test_a_dropped_audit_counts_as_the_least_loss_in_the_delay(gains: bool, gained: float) -> None:
+    """As 0 where no loss is below it; as a gain of each request that stops where one may be -1."""
+    test, dropped, stops = AuditTest(0.05, 0.05, 0.05, gains=gains), 0.1, 0.6
+    seen_up = (1 - dropped) * (0.4 + gained)
+    seen_down = (1 - dropped) * gained + dropped * stops if gains else 0.0
+    delay = requests_to_alarm(test, 0.4, 0.05, gained=gained, stops=stops, dropped=dropped)
+    same = requests_to_alarm(test, seen_up - seen_down, 0.05, gained=seen_down)
+    assert delay == same < math.inf
+    assert delay > requests_to_alarm(test, 0.4, 0.05, gained=gained)
+
+
 @pytest.mark.slow
 def test_open_audits_cost_delay_and_small_bets_still_find_a_drop(
     monkeypatch: pytest.MonkeyPatch,
@@ -222,5 +252,3 @@ def test_open_audits_cost_delay_and_small_bets_still_find_a_drop(
     monkeypatch.setattr(sequential, "_PARTS", (0.25, 0.5, 0.9, 0.9, 0.9))
     assert delay(0.03) > 3 * delays[2]
     assert requests_to_alarm(test, 0.1, 0.05, stops=0.6, dropped=0.2) == math.inf
-    plain = AuditTest(0.02, 0.05, 0.05)
-    assert requests_to_alarm(plain, 0.04, 0.05) < requests_to_alarm(plain, 0.04, 0.05, dropped=0.3)
