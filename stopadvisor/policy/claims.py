@@ -38,6 +38,7 @@ from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes
 
 __all__ = [
     "CertificateTerms",
+    "GraderTerms",
     "GuaranteeTerms",
     "LossKind",
     "check_certificate",

@@ -21,6 +21,7 @@ __all__ = [
     "ProfileShare",
     "ServedTerms",
     "SplitTerms",
+    "WeightTerms",
     "check_expected",
     "check_split",
 ]

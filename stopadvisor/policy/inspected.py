@@ -13,60 +13,19 @@ from typing import Any, Literal
 from stopadvisor.policy.engine_settings import EngineSetting, engine_settings
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.signature import is_signed, signature_path
+from stopadvisor.policy.terms import EngineTerms, ModelTerms, ProbeTerms, TokenText, TriggerTerms
 from stopadvisor.workload.questions import PartCounts
 
-__all__ = ["InspectedPolicy", "ShownTrigger", "inspected"]
-
-
-@dataclass(frozen=True)
-class BoundModel:
-    """The model that a policy is bound to."""
-
-    name: str
-    """Its name."""
-    revision: str | None
-    """Revision or content hash."""
-    tokenizer_sha256: str | None
-    """Hash of its tokenizer."""
-    template_sha256: str | None
-    """Hash of its chat template."""
-
-
-@dataclass(frozen=True)
-class BoundEngine:
-    """The engine that probed."""
-
-    name: str
-    """What asked the model."""
-    version: str | None
-    """Its version."""
-    dtype: str | None
-    """Number format of the weights."""
-    quantization: str | None
-    """Of the weights."""
-    attention: str | None
-    """Implementation of attention."""
-    device: str | None
-    """Where it ran."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """A text of the probe."""
-
-    text: str
-    """As text."""
-    ids: tuple[int, ...] | None
-    """As token ids."""
+__all__ = ["InspectedPolicy", "inspected"]
 
 
 @dataclass(frozen=True)
 class ShownProbe:
     """How an answer is forced."""
 
-    closer: Tokens
+    closer: TokenText
     """Ends the thinking."""
-    cue: Tokens
+    cue: TokenText
     """Asks for the answer."""
     cap: int
     """Most tokens of a forced answer."""
@@ -76,30 +35,6 @@ class ShownProbe:
     """Most tokens of a visible answer; null where it was not recorded."""
     open_cue: bool | None = None
     """True where the cue stands in the open thinking; else missing."""
-
-
-@dataclass(frozen=True)
-class ShownTrigger:
-    """Where a policy probes."""
-
-    kind: Literal["grid", "stride", "marker", "none"]
-    """`grid`, `stride`, `marker`, or `none` for a fixed budget."""
-    every: int | None
-    """Tokens from one position to the next."""
-    first: int | None
-    """First position of a stride; null: `every`."""
-    cap: int | None
-    """Last possible position of a stride."""
-    min_gap: int | None
-    """Least tokens between a probe and the next marker that counts."""
-    max_probes: int | None
-    """Most probes of a trace."""
-    max_markers: int | None
-    """Number of markers that count, from the first; null: all."""
-    markers: tuple[tuple[int, ...], ...]
-    """Token ids of each marker."""
-    stop_at: int | None
-    """Whoever still thinks here is stopped; null: nobody is."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +81,7 @@ class InspectedPolicy:
     """It stops when the score reaches this."""
     decision_threshold: float | None
     """The same on the linear scale."""
-    trigger: ShownTrigger | None
+    trigger: TriggerTerms | None
     """Where it probes; null for `full-budget`."""
     budgets: tuple[int, ...]
     """Thinking tokens at which it probes, where that is a grid."""
@@ -160,9 +95,9 @@ class InspectedPolicy:
     """`full`, `top-k:K` or `none`."""
     max_think: int | None
     """Cap on thinking tokens."""
-    model: BoundModel | None
+    model: ModelTerms | None
     """What it is bound to; null for an archive or a simulation."""
-    engine: BoundEngine | None
+    engine: EngineTerms | None
     """What probed; another one asks for a passing `verify`."""
     certificate: Mapping[str, Any] | None
     """What was shown, as the file has it; `schema calibrate` describes the fields."""
@@ -209,18 +144,18 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
         )
     }
     taken |= {name: content[name] for name in ("normalizer", "grader", "workload_sha256")}
-    model, engine, counts = content["model"], content["engine"], summary["n_questions"]
+    counts = summary["n_questions"]
     signature = Signature(str(signature_path(path)), signed_by)
     return InspectedPolicy(
         policy=path,
         policy_schema=content["schema"],
-        trigger=_trigger(summary["trigger"]),
+        trigger=policy.terms.trigger,
         budgets=tuple(summary["budgets"]),
-        model=None if model is None else BoundModel(**model),
-        engine=None if engine is None else BoundEngine(**engine),
+        model=policy.terms.model,
+        engine=policy.terms.engine,
         n_questions=None if counts is None else PartCounts(**counts),
         features=tuple(_features(content)),
-        probe=_probe(content["probe"]),
+        probe=_probe(policy.terms.probe),
         engine_settings=engine_settings(content),
         sampling=content["sampling"] or {},
         signature=signature if is_signed(path) else None,
@@ -228,18 +163,11 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
     )
 
 
-def _trigger(where: Mapping[str, Any] | None) -> ShownTrigger | None:
-    if where is None:
-        return None
-    return ShownTrigger(**{**where, "markers": tuple(map(tuple, where["markers"]))})
-
-
-def _probe(probe: Mapping[str, Any] | None) -> ShownProbe | None:
+def _probe(probe: ProbeTerms | None) -> ShownProbe | None:
     if probe is None:
         return None
-    closer, cue = (Tokens(**probe[name]) for name in ("closer", "cue"))
     return ShownProbe(
-        closer, cue, probe["cap"], probe["stop_ids"], probe["answer_cap"], probe.get("open_cue")
+        probe.closer, probe.cue, probe.cap, probe.stop_ids, probe.answer_cap, probe.open_cue or None
     )
 
 

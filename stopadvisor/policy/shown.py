@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stopadvisor.errors import ProbeError
-from stopadvisor.policy.claims import shown_certificate
+from stopadvisor.policy.claims import GraderTerms, GuaranteeTerms, shown_certificate
+from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.results import from_document
 from stopadvisor.rules.families import FIXED_BUDGET
@@ -20,7 +21,6 @@ __all__ = [
     "Certificate",
     "Expected",
     "ExpectedOnTest",
-    "TokenPrices",
     "TransferredCertificate",
     "certificate_of",
     "expected_of",
@@ -28,40 +28,11 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class TokenPrices:
-    """Price of a token of each kind."""
-
-    prefilled: float
-    """Read for the first time."""
-    cached: float
-    """Read from the cache."""
-    decoded: float
-    """Generated."""
-    unit: str
-    """What the prices are in."""
-    request: float | None = None
-    """Measured only: of a request, whatever it reads."""
-    round_trip: float | None = None
-    """Measured only: tokens that a trace decodes while a request is on its way."""
-    held: float | None = None
-    """Computed only: what a decoded token costs more for each token of its context; `decoded` is
-    without any."""
-    context: float | None = None
-    """Computed only: at which mean context, in tokens."""
-    gpu: str | None = None
-    """Computed only: for which accelerators."""
-    model: str | None = None
-    """Computed only: for which model."""
-    in_flight: int | None = None
-    """Not of a bill: requests that decode together."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Expected:
     """What a policy is expected to do; `test_…` only where the split has a test part."""
 
-    weights: TokenPrices
+    weights: WeightTerms
     """Prices in which the savings are counted."""
     cache_block: int
     """Tokens per block of the prefix cache."""
@@ -134,36 +105,6 @@ class Provenance:
     """Of which of their answers are right."""
 
 
-@dataclass(frozen=True)
-class GraderFunction:
-    """A function that said which answers are right."""
-
-    name: str
-    """As `--grader` named it, and its own version."""
-    sha256: str
-    """Of its module's file."""
-
-
-@dataclass(frozen=True)
-class ShownGuarantee:
-    """One of several limits that hold at once."""
-
-    loss: str
-    """What is limited: `lost`, `differs` or `drop`."""
-    alpha: float
-    """To which share."""
-    n: int
-    """Calibration questions that were counted."""
-    lost: int
-    """Of these, how many count 1."""
-    gained: int
-    """Of these, how many count -1; only of a drop."""
-    upper: float
-    """Upper limit at this threshold alone; not the claim."""
-    category: str | None
-    """Of whose questions alone it speaks; null for all."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
     """What was shown about one frozen policy."""
@@ -218,13 +159,13 @@ class Certificate:
     labelled: int | None = None
     """Only where few calibration questions have gold: how many do; what differs without any counts
     as lost."""
-    grader: GraderFunction | None = None
+    grader: GraderTerms | None = None
     """Only with `--grader`: the function that graded the answers."""
     loss: Literal["differs", "drop"] | None = None
     """What alpha limits; without it lost answers."""
     gained: int | None = None
     """Only of a drop: questions that stopping made right; `losses` made wrong."""
-    guarantees: tuple[ShownGuarantee, ...] | None = None
+    guarantees: tuple[GuaranteeTerms, ...] | None = None
     """All limits, the first as above; only where more than one holds."""
     claim: str
     """The certificate in one sentence."""

@@ -106,23 +106,21 @@ def watch_settings(
     CalibrationError
         A number is out of range.
     """
-    certificate = policy.content["certificate"]
+    certificate = policy.terms.certificate
     if certificate is None:
         raise PolicyError("the policy never stops and promises nothing: there is nothing to watch")
-    loss = str(certificate.get("loss", "lost"))
-    alpha = float(certificate["alpha"])
+    loss, alpha = certificate.loss, certificate.alpha
     if loss == "differs":
         differs_limit = alpha
     elif differs_limit is None:
-        limit = certificate.get("differs_upper")
-        if limit is None:
+        differs_limit = certificate.differs_upper
+        if differs_limit is None:
             raise PolicyError(
                 f"the policy promises {loss!r} and does not say how many replies may differ from "
                 "full thinking: calibrate it again, or give --differs-limit"
             )
-        differs_limit = float(limit)
     settings = WatchSettings(
-        policy.digest, loss, alpha, differs_limit, float(certificate["delta"]), share, change
+        policy.digest, loss, alpha, differs_limit, certificate.delta, share, change
     )
     settings.tests()  # refuses numbers out of range
     return settings
@@ -130,5 +128,6 @@ def watch_settings(
 
 def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
     """What calibration questions were like, by names of `WATCHED`; empty where it is not held."""
-    found = policy.content["served"] or {}
-    return {name: found[name] for name in WATCHED if found.get(name)}
+    served = policy.terms.served
+    held = {name: getattr(served, name, None) for name in WATCHED}
+    return {name: values for name, values in held.items() if values}

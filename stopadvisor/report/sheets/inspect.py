@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stopadvisor.policy.inspected import InspectedPolicy, ShownTrigger
+from stopadvisor.policy.inspected import InspectedPolicy
 from stopadvisor.policy.shown import Expected, expected_of
+from stopadvisor.policy.terms import TriggerTerms
 from stopadvisor.report.comparison import PolicyComparison
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.sheet import Fact, Section, Sheet
@@ -155,7 +156,7 @@ def _rule(shown: InspectedPolicy) -> Iterator[Fact]:
     yield "reply", reply[shown.on_stop]
 
 
-def _positions(shown: InspectedPolicy, trigger: ShownTrigger) -> str:
+def _positions(shown: InspectedPolicy, trigger: TriggerTerms) -> str:
     every = trigger.every
     if trigger.kind == "grid":
         return f"{listed(shown.budgets)} thinking tokens"
