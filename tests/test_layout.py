@@ -308,6 +308,37 @@ def test_without_an_option_every_check_runs() -> None:
     assert shown == ["mypy", "ruff", "ruff", "codespell", "lint-imports", "pytest"]
 
 
+# --- Clocks ---------------------------------------------------------------------------------------
+
+CLOCKS = {f"time.{name}" for name in ("monotonic", "perf_counter", "process_time", "time")}
+MEASURING = ("benchmarks", "long", "mutants", "release.py")
+"""What of the tests prints seconds; nothing there holds them against a limit."""
+
+
+def _takes_the_time(node: ast.AST) -> bool:
+    """Whether seconds since an earlier look at a clock are computed."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Sub)
+        and isinstance(node.left, ast.Call)
+        and ast.unparse(node.left.func) in CLOCKS
+    )
+
+
+def test_no_test_takes_the_time() -> None:
+    """A busy machine is late: wait for events, count, or pass a clock that the test moves."""
+    assert _takes_the_time(ast.parse("time.monotonic() - began", mode="eval").body)
+    tests = ROOT / "tests"
+    measured = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted(tests.rglob("*.py"))
+        if path.relative_to(tests).parts[0] not in MEASURING
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.BinOp) and _takes_the_time(node)
+    ]
+    assert not measured
+
+
 # --- Dependencies ---------------------------------------------------------------------------------
 
 

@@ -50,6 +50,8 @@ ATTACKS: dict[str, Callable[[int], str]] = {
     "scale-and-white-space": repeated(" ", "2*10^", "x"),
     "denominator-and-white-space": repeated(" ", "2/", "x"),
     "spaced-numbers": repeated("1   /"),
+    "minuses": repeated("-"),
+    "brackets": repeated("("),
     "long-number": repeated("1"),
     "long-decimals": repeated("1", "0."),
     "long-numbers": repeated("1" * 999 + "/0 "),

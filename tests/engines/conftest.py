@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.sampler import Sampler
+from stopadvisor.engines.http import retries
 from tests.engines.tiny import Reprefill, byte_tokenizer, save_model
 
 TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
@@ -80,6 +82,30 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Sequence[int]]
         monkeypatch.setattr(Sampler, "keep", keep)
 
     return install
+
+
+@dataclass
+class Pauses:
+    """Pauses between the attempts of requests, on a clock that nothing else moves."""
+
+    taken: list[float] = field(default_factory=list)
+    """Seconds of each."""
+
+    def monotonic(self) -> float:
+        return sum(self.taken)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    """Have requests be asked again without a wait, and see how long each wait would have been."""
+    pauses = Pauses()
+
+    async def skip(self: retries.Waiting, seconds: float) -> None:
+        pauses.taken.append(seconds)
+
+    monkeypatch.setattr(retries.Waiting, "sleep", skip)
+    monkeypatch.setattr(retries, "time", pauses)
+    return pauses
 
 
 @pytest.fixture(scope="session")

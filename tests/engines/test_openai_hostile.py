@@ -204,13 +204,11 @@ def continuing(to: BaseHTTPRequestHandler) -> None:
 def test_one_answer_has_so_much_time_in_all(
     write: Write, ask: Callable[[Client], Awaitable[Any]]
 ) -> None:
-    began = time.monotonic()
     with (
         raw(write) as server,
         pytest.raises(Unreachable, match="no answer within --request-timeout"),
     ):
         asked([server], ask, request_timeout=0.4, retry_timeout=0.1)
-    assert time.monotonic() - began < 3.0
 
 
 def test_a_stream_that_runs_out_of_time_keeps_what_came() -> None:
@@ -495,16 +493,14 @@ def test_opening_can_be_interrupted(how: str) -> None:
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     timer = threading.Timer(0.7, signal.pthread_kill, (main_thread, signal.SIGINT))
-    began = time.monotonic()
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            load_engine("tiny-reasoner", [server.url], retry_timeout=60.0)
+            load_engine("tiny-reasoner", [server.url], retry_timeout=3_600.0)
     finally:
         timer.cancel()  # where opening ended by itself
         timer.join()
         server.stop()
-    assert time.monotonic() - began < 5.0
 
 
 def test_a_key_of_the_environment_reaches_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:

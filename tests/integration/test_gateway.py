@@ -176,7 +176,7 @@ def test_the_server_works_for_nobody_who_has_left(
     path = tmp_path / "policy.json"
     with running(path, vllm.base_url, serving="overlap", timeouts=PATIENT) as gateway:
         asyncio.run(leave(gateway.port))
-        until(lambda: running_at(vllm, gateway) == 0, 10)
+        until(lambda: running_at(vllm, gateway) == 0)
         until(lambda: "client-gone" in {r.get("error") for r in gateway.records})
         assert (
             gateway.ask({"model": NAME, "messages": list(asked[0].prompt.messages)}).status == 200

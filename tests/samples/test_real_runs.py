@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -73,11 +72,8 @@ def test_answers_every_64_tokens(text_run: Path) -> None:
     assert (table.entropy_source, table.marker_positions) == ("none", None)
 
 
-def test_a_dense_run_opens_in_seconds(text_run: Path) -> None:
-    began = time.process_time()
-    source = open_source(text_run)
-    assert source.table.answer_codes.size > 100_000
-    assert time.process_time() - began < 5  # about 0.3 s
+def test_a_dense_run_opens(text_run: Path) -> None:
+    assert open_source(text_run).table.answer_codes.size > 100_000
 
 
 def test_answers_at_each_wait_beside_the_grid(tmp_path: Path) -> None:

@@ -320,9 +320,9 @@ def test_a_list_of_models_is_short_and_where_it_was(
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(listed) + listed
     server.odd["/v1/elsewhere"] = lambda to, body: says(to, whole)
     server.odd["/v1/models"] = lambda to, body: says(to, found)
-    until(lambda: "upstream-down" in {line["event"] for line in gateway.lines}, 20)
+    until(lambda: "upstream-down" in {line["event"] for line in gateway.lines})
     del server.odd["/v1/models"]
-    until(lambda: gateway.gateway.is_ready, 20)
+    until(lambda: gateway.gateway.is_ready)
 
 
 def test_a_server_that_does_not_list_its_models_in_time_is_checked(
@@ -334,7 +334,7 @@ def test_a_server_that_does_not_list_its_models_in_time_is_checked(
     monkeypatch.setattr(Forwarder, "get", late)
     missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
     server.odd["/v1/models"] = lambda to, body: says(to, missing)
-    until(lambda: not gateway.gateway.is_ready, 20)
+    until(lambda: not gateway.gateway.is_ready)
 
 
 @pytest.mark.parametrize("status", [b"999", b"000", b"101", b"600"])
@@ -398,5 +398,5 @@ def test_requests_that_make_a_server_fail_do_not_take_it_from_others(
     server.odd["/v1/odd"] = lambda to, body: says(to, b"")
     assert {gateway.ask(b"{}", "/v1/odd").status for _ in range(4)} == {502}
     assert gateway.ask(chat_body()).way == "policy; reason=covered"
-    until(lambda: sum(line["event"] == "upstream-up" for line in gateway.lines) >= 2, 20)
+    until(lambda: sum(line["event"] == "upstream-up" for line in gateway.lines) >= 2)
     assert "upstream-down" not in {line["event"] for line in gateway.lines}

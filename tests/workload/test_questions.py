@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -323,11 +322,9 @@ def test_a_line_without_gold_and_task_may_be_refused(tmp_path: Path) -> None:
 def test_twenty_thousand_lines(tmp_path: Path) -> None:
     lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(19_000)]
     path = write(tmp_path, *lines, *[json.dumps(q("again and again"))] * 1000)
-    start = time.process_time()
     workload = read_workload(path)
     assert len(workload.questions) == 20_000
     assert len({question.id for question in workload.questions}) == 20_000
-    assert time.process_time() - start < 5  # about 0.4 s; quadratic work would take far more
 
 
 # --- Prompt ---------------------------------------------------------------------------------------

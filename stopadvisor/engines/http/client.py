@@ -297,7 +297,7 @@ class Client:
             retry=retry_if_exception_type(TransientError),
             stop=limit.stop,
             wait=limit.wait,
-            sleep=asyncio.sleep,
+            sleep=limit.sleep,
             before_sleep=partial(self._tell, limit) if opening else None,
             reraise=True,
         )

@@ -5,6 +5,7 @@ Clocks and pauses for `tenacity`; knows no request and no server.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -70,6 +71,10 @@ class Waiting:
         asked = error.retry_after if isinstance(error, TransientError) else 0.0
         # Never beyond the time-out: the last attempt is made when it is over.
         return max(0.0, min(max(asked, self._pause(state)), self._left(error)))
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause before the next attempt."""
+        await asyncio.sleep(seconds)
 
 
 def _error(state: RetryCallState) -> BaseException | None:
