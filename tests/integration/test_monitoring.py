@@ -117,9 +117,11 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
 
     hard = asked(policy, "7 operands", 100)
     ways = [reply.header.partition(";")[0] for reply in ask_all(server, hard, stream=True)]
-    settled(words, len(easy) + len(hard), capsys)
+    rung = settled(words, len(easy) + len(hard), capsys)["alarm"]
     assert ways[0] == "policy"
-    assert metric(server, 'audit_alarm{alarm="early-warning",') == 1.0
+    # After quiet traffic mostly the detector; the shadow that it starts ends all evidence.
+    assert rung["kind"] in ("change", "early-warning")
+    assert metric(server, f'audit_alarm{{alarm="{rung["kind"]}",') == 1.0
     after = ask_all(server, hard[:4], stream=False)
     assert {reply.header.partition(";")[0] for reply in after} == {"shadow"}
     assert all(reply.usage["stopadvisor"]["budget"] is None for reply in after)
