@@ -112,13 +112,13 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
 
 def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
     """Refuse a large alpha by what is known of full thinking without opening a question."""
-    assessed, expected = read_assessment(source.folder), policy.content["expected"]
+    assessed, expected = read_assessment(source.folder), policy.terms.expected
     if not settings.limits_accuracy:
         return
     if assessed is not None and "fit_full_accuracy" in assessed:
         known, basis = assessed["fit_full_accuracy"], "fit questions"
-    elif expected and expected.get("calibration_full_accuracy") is not None:
-        known, basis = expected["calibration_full_accuracy"], "where the policy was calibrated"
+    elif expected is not None:
+        known, basis = expected.calibration_full_accuracy, "where the policy was calibrated"
     else:
         return
     if said := large_alpha(settings.alpha, known, basis):
@@ -134,19 +134,19 @@ def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
 
 def _remarks(policy: Policy, target: Source, taken: TakenLook, n_shown: int) -> list[str]:
     found = list(taken.remarks)
-    source = policy.content
+    source = policy.terms
     if n_shown:
         found.append(
             f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
             "policy and alpha could have been chosen by them (--from before assess uses them too)"
         )
-    differs = source["entropy_source"] != target.table.entropy_source
+    differs = source.entropy_source != target.table.entropy_source
     if differs and policy.reads_logprobs:
         found.append(
-            f"the policy's entropies were '{source['entropy_source']}', here they are "
+            f"the policy's entropies were '{source.entropy_source}', here they are "
             f"'{target.table.entropy_source}': the certificate holds, the rule may suit less"
         )
-    if source["model"] is None and source["workload_sha256"] != target.workload_sha256:
+    if source.model is None and source.workload_sha256 != target.workload_sha256:
         found.append(
             "the policy comes from an archive, which does not name its questions: that none of "
             "these fitted it cannot be checked"

@@ -296,7 +296,7 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
                 answer_cap=plan.get("answer_cap"),
             )
             remarks += _graded_alike(policy.terms.grading, manifest["grading"])
-        task = policy.content["task"]
+        task = policy.terms.task
         others = sorted(set(source.table.tasks) - {task})
         if others and task != MIXED_TASKS:
             raise PolicyError(f"the policy answers task '{task}', got '{others[0]}'")
@@ -355,11 +355,13 @@ def _test_part(source: Source) -> Source:
 def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, list[str]]:
     """Open these questions, with a look at the calibration questions among them."""
     # Not the policy's own delta: a promise made at 0.001 must not make looking here cheap.
-    delta = max(policy.content["certificate"]["delta"], DEFAULT_DELTA)
+    certificate = policy.terms.certificate
+    assert certificate is not None  # a full-budget policy was refused
+    delta = max(certificate.delta, DEFAULT_DELTA)
     request = {"protocol": "verify", "policy": policy.digest}
     assessed = read_assessment(view.folder)
     # A run that nobody assessed stands to be calibrated for what the policy promises.
-    asked = SettingsOverrides(alpha=policy.content["certificate"]["alpha"])
+    asked = SettingsOverrides(alpha=certificate.alpha)
     settings = (asked if assessed is None else SettingsOverrides()).settings(
         assessed, graded_by=view.graded_by
     )

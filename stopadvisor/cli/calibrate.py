@@ -154,8 +154,8 @@ def _which_alpha(source: Source, source_policy: Path | None) -> str:
     text = "say --alpha, the largest share of all questions that may lose a right answer"
     if source_policy is not None:
         # No question here may be looked at for it: all of them will certify.
-        certificate = load_policy(source_policy).content["certificate"]
-        had = f" ({source_policy} has {certificate['alpha']:g})" if certificate else ""
+        certificate = load_policy(source_policy).terms.certificate
+        had = f" ({source_policy} has {certificate.alpha:g})" if certificate else ""
         return f"{text}{had}"
     if source.graded_by == "agreement":
         return (

@@ -44,16 +44,16 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
     policy = load_policy(path)
     if policy.kind != "stop":
         raise PolicyError(f"{path}: a full-budget policy asks for no probe")
-    content = policy.content
+    terms = policy.terms
     plan = policy_plan(policy, at_server=params["engine"] == "openai")
     plan = at_trigger(plan, policy.trigger)
     wanted = {name: getattr(plan, name) for name in _OF_PLAN} | {
-        "on_stop": content["on_stop"],
-        "chat_template_kwargs": content["chat_template_kwargs"],
-        "model": content["model"]["name"],
+        "on_stop": terms.on_stop,
+        "chat_template_kwargs": terms.chat_template_kwargs,
+        "model": None if terms.model is None else terms.model.name,
     }
-    if isinstance(content["prompt_template"], str):
-        wanted["prompt_template"] = content["prompt_template"]
+    if isinstance(terms.prompt_template, str):
+        wanted["prompt_template"] = terms.prompt_template
     # In the policy's own tokens, whatever the words.
     of_trigger = {name: getattr(plan, name) for name in _OF_TRIGGER} | {"marker_ids": plan.markers}
     if params["markers"] is not None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stopadvisor.policy.terms import PolicyTerms
+
 __all__ = ["EngineSetting", "engine_settings"]
 
 
@@ -27,7 +29,7 @@ class EngineSetting:
     """Fields of each request."""
 
 
-def engine_settings(content: Mapping[str, Any]) -> tuple[EngineSetting, ...]:
+def engine_settings(terms: PolicyTerms) -> tuple[EngineSetting, ...]:
     """Give a policy's fixed budget as engine settings.
 
     Notes
@@ -42,9 +44,9 @@ def engine_settings(content: Mapping[str, Any]) -> tuple[EngineSetting, ...]:
     vLLM, "Reasoning Outputs", thinking budget; SGLang, "Thinking Budget", strict thinking;
     llama.cpp, ``tools/server/README.md``.
     """
-    if content["family"] != "fixed-budget" or content["on_stop"] != "answer":
+    if terms.family != "fixed-budget" or terms.on_stop != "answer" or terms.trigger is None:
         return ()
-    tokens = content["trigger"]["stop_at"]
+    tokens = terms.trigger.stop_at
     return (
         EngineSetting("vLLM", ("--reasoning-parser", "NAME"), {"thinking_token_budget": tokens}),
         EngineSetting(

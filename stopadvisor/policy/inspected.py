@@ -156,7 +156,7 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
         n_questions=None if counts is None else PartCounts(**counts),
         features=tuple(_features(content)),
         probe=_probe(policy.terms.probe),
-        engine_settings=engine_settings(content),
+        engine_settings=engine_settings(policy.terms),
         sampling=content["sampling"] or {},
         signature=signature if is_signed(path) else None,
         **taken,

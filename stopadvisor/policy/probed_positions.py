@@ -36,7 +36,7 @@ def check_probed(policy: Policy, file: str, source: Source) -> None:
         problem = _missing_positions(trigger, source)
     if problem is None:
         return
-    if source.manifest is not None and policy.content["model"] is not None:
+    if source.manifest is not None and policy.terms.model is not None:
         workload = shlex.quote(source.manifest["workload"]["path"])
         command = f"stopadvisor probe {workload} --like {shlex.quote(file)}"
         problem += f": `{command}` probes where the policy does"

@@ -258,8 +258,8 @@ def _keep(current: Path) -> tuple[Policy | None, Path | None]:
     if before is None:
         name = f"policy-unread-{hashlib.sha256(data).hexdigest()[:_DIGITS]}"
     else:
-        certificate = before.content["certificate"]
-        name = own_name(None if certificate is None else certificate["alpha"], before.digest)
+        certificate = before.terms.certificate
+        name = own_name(None if certificate is None else certificate.alpha, before.digest)
     original = current.with_name(f"{name}{current.suffix}")
     replace_file(original, data)
     _copy_signature(current, original)

@@ -20,9 +20,9 @@ from stopadvisor.errors import EngineError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.progress import Progress
-from stopadvisor.rules.losses import loss_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord
@@ -174,7 +174,7 @@ def _summed_up(
     against: AgainstProbes | None,
     remarks: tuple[str, ...],
 ) -> AnswerSummary:
-    policy, content = answered.policy, answered.policy.content
+    policy = answered.policy
     certificate = policy.terms.certificate
     graded = [line.correct for line in lines if line.correct is not None]
     stopped = sum(line.stopped for line in lines)
@@ -182,17 +182,17 @@ def _summed_up(
         policy=str(settings.policy),
         digest=policy.digest,
         kind=policy.kind,
-        family=content["family"],
+        family=policy.family,
         workload=str(settings.workload),
         model=model,
         out=str(answered.file.path),
         setting=answered.file.setting,
         on_stop=answered.on_stop,
         serving=answered.mode,
-        server_saving_pct=_server_saving(content),
+        server_saving_pct=_server_saving(policy.terms),
         certified=certificate is not None and answered.on_stop == policy.terms.on_stop,
         alpha=None if certificate is None else certificate.alpha,
-        loss=None if certificate is None else loss_of(content["certificate"]).name,
+        loss=None if certificate is None else certificate.loss,
         questions=len(lines),
         new=answered.new,
         seconds=round(answered.seconds, 3),
@@ -212,11 +212,11 @@ def _summed_up(
     )
 
 
-def _server_saving(content: Mapping[str, Any]) -> float | None:
+def _server_saving(terms: PolicyTerms) -> float | None:
     """Net saving of a policy on the stack that most people have, as its calibration measured it."""
-    expected: Mapping[str, Any] = content.get("expected") or {}
-    saving: float | None = expected.get("saving_by_serving", {}).get("prefix-cache")
-    return saving if content.get("serving") == "kv-fork" else None
+    if terms.serving != "kv-fork" or terms.expected is None:
+        return None
+    return (terms.expected.saving_by_serving or {}).get("prefix-cache")
 
 
 def _timed(answered: AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparison:
