@@ -20,7 +20,7 @@ from functools import cache
 from inspect import getsource
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from stopadvisor.errors import ProbeError
 from stopadvisor.printable import json_safe
@@ -102,8 +102,11 @@ def _plain(value: Any) -> Any:
 # --- Schemas --------------------------------------------------------------------------------------
 
 
-def schema_of(kind: type[DataclassInstance]) -> dict[str, Any]:
-    """Return the JSON Schema of a result's document, each field described by its sentence."""
+def schema_of(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a result's document, each field described by its sentence.
+
+    `kind` is a result class, or a union of several.
+    """
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
 
@@ -117,11 +120,13 @@ def schema_of(kind: type[DataclassInstance]) -> dict[str, Any]:
     # A result that holds others of its own kind is a reference to one of its definitions.
     if "$ref" in schema:
         schema |= schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
-    for number in _number(kind).values():
-        text = "Raised when a program that reads this must change."
-        shown = {"const": number, "description": text}
-        schema["properties"] = {"schema": shown, **schema["properties"]}
-        schema["required"] = ["schema", *schema["required"]]
+    text = "Raised when a program that reads this must change."
+    for each in get_args(kind) or (kind,):
+        part = schema if each is kind else schema["$defs"][each.__name__]
+        for number in _number(each).values():
+            shown = {"const": number, "description": text}
+            part["properties"] = {"schema": shown, **part["properties"]}
+            part["required"] = ["schema", *part["required"]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -13,8 +13,9 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.collection.collect import collect
-from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.figures.load import ReportData, load
+from stopadvisor.report.from_assessment import assessed
+from stopadvisor.results import to_document
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
@@ -61,7 +62,7 @@ class Page(HTMLParser):
 
 def report_data(path: Path, settings: Settings | None = None) -> ReportData:
     assessment = assess(open_source(path), settings or Settings())
-    return load(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    return load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
 
 
 def hostile_run(path: Path, n: int = 300) -> Path:

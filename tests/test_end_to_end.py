@@ -16,7 +16,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.report.documents.assess import assessment_document
+from stopadvisor.report.from_assessment import assessed
+from stopadvisor.results import to_document
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source
@@ -229,7 +230,7 @@ def test_grids_and_mean_tokens_equal_the_published_scripts(
 @pytest.mark.parametrize("name", ["mixed", "early"])
 def test_the_archives_can_be_deployed_from(name: str, tmp_path: Path) -> None:
     source = open_source(ARCHIVES / f"{name}.npz", root=tmp_path)
-    document = assessment_document(assess(source, Settings(families=("learned", "entropy"))))
+    document = to_document(assessed(assess(source, Settings(families=("learned", "entropy")))))
     assert document["recommendation"]["policy"] in ("learned", "scalar")
     assert document["workload"]["full_reference"] == "last-checkpoint"
     # Under this reference every schedule ends with the answer that counts as full thinking's.

@@ -7,10 +7,11 @@ import json
 
 import pytest
 
-from stopadvisor.cli.options import OutputOptions, emit
 from stopadvisor.cli.progress import LineProgress
 from stopadvisor.printable import csv_cell, json_safe, printable, short_repr
 from stopadvisor.report.screen import Screen
+from stopadvisor.results import to_json
+from stopadvisor.studies.report import SkippedStudy
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\x07d\u202ee\re\x7f"
 ESCAPED = "a\\x1b[2Jb\\x9b1mc\\x07d\\u202ee\\re\\x7f".replace("\\r", "\\x0d")
@@ -61,10 +62,9 @@ def test_every_part_of_a_screen_is_filtered() -> None:
 
 
 def test_json_stays_json_and_shows_no_control_character() -> None:
-    out = io.StringIO()
-    emit({"name": HOSTILE}, OutputOptions(json=True), out, lambda document, stream: None)
-    assert not set("\x1b\x9b\x07\u202e\r\x7f") & set(out.getvalue())
-    assert json.loads(out.getvalue()) == {"name": HOSTILE}
+    text = to_json(SkippedStudy(HOSTILE, HOSTILE))
+    assert not set("\x1b\x9b\x07\u202e\r\x7f") & set(text)
+    assert json.loads(text)["study"] == HOSTILE
     assert json_safe('"é"') == '"é"'
 
 

@@ -13,10 +13,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.main import cli, main
+from stopadvisor.cli.schema import RESULTS
 from stopadvisor.policy.frozen import save_policy
 from tests.generate import ROOT
 from tests.policy_content import family_content
-from tests.schemas import DOCUMENTS, schema
+from tests.schemas import schema
 from tests.snippets import (
     KNOWN,
     Snippet,
@@ -117,7 +118,7 @@ def test_it_is_json_and_a_document_fits_its_schema(snippet: Snippet) -> None:
     assert found
     for document in found:
         if isinstance(document, dict) and "schema" in document:
-            assert any(Draft202012Validator(schema(n)).is_valid(document) for n in DOCUMENTS), (
+            assert any(Draft202012Validator(schema(n)).is_valid(document) for n in RESULTS), (
                 "fits no schema"
             )
 

@@ -46,15 +46,18 @@ class Recommendation:
     """What to run, and why."""
 
     policy: PolicyKind
+    """`learned`, `scalar`, `fixed-budget` or `full-budget`."""
     family: str | None
-    """None for the full budget."""
+    """The advised rule; null for the full budget."""
     schedule: tuple[int, ...] | None
-    """Thinking tokens at which to probe; None for the full budget, and where each trace has
+    """Thinking tokens at which to probe; null for the full budget, and where each trace has
     positions of its own."""
     where: str | None
-    """The same in words; None for the full budget."""
+    """The same in words; null for the full budget."""
     serving: str
+    """The serving regime for which it was chosen."""
     reasons: tuple[str, ...]
+    """Why, step by step."""
 
 
 def deciding_reason(policy: str, reasons: Sequence[str]) -> str:

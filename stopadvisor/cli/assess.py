@@ -23,7 +23,7 @@ from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.model import ModelOptions, open_engine
-from stopadvisor.cli.options import PATH, VERBOSE, emit, is_given, option
+from stopadvisor.cli.options import PATH, VERBOSE, is_given, option, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.pricing import PRICING, PricingOptions, computed_weights, pricing_options
 from stopadvisor.cli.probing import ProbeOptions, probe_options
@@ -36,8 +36,9 @@ from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.progress import Progress
-from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
+from stopadvisor.report.from_assessment import assessed
+from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
+from stopadvisor.results import to_document
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.server_regime import read_regime
@@ -151,10 +152,10 @@ def command(target: Path, protocol: str, **params: Any) -> int:
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
-    return run(options, sys.stdout, sys.stderr)
+    return run(options, sys.stderr)
 
 
-def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
+def run(options: AssessOptions, err: TextIO) -> int:
     """Assess, write the assessment down and print it."""
     with progress_on(err, quiet=options.probing.output.quiet) as progress:
         source = _source(options, progress)
@@ -176,9 +177,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
             if isinstance(assessment, FitAssessment)
             else ()
         )
-        document = assessment_document(
-            assessment, [*flaws, *of_sample, *of_promise], server, loads=loads
-        )
+        result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
+        document = to_document(result)
         write_json_atomically(source.folder / ASSESSMENT, document)
         # Probing has reported its own on the sample just now.
         for remark in of_promise if options.is_workload else of_sample + of_promise:
@@ -186,7 +186,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         if options.report:
             progress.remark(_write_report(assessment, document))
     output = options.probing.output
-    emit(document, output, out, partial(show_assessment, verbose=output.verbose))
+    show(result, assess_sheet(result, verbose=output.verbose), json=output.json)
     return 0
 
 

@@ -6,13 +6,12 @@ value of what click parsed.  This module knows no command.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -33,7 +32,6 @@ __all__ = [
     "Parsed",
     "SectionOption",
     "declare",
-    "emit",
     "grader_option",
     "is_given",
     "option",
@@ -45,7 +43,6 @@ __all__ = [
 Decorator = Callable[[Any], Any]
 """What adds an option to a command's function."""
 _Value = TypeVar("_Value")
-_Document = TypeVar("_Document", bound=Mapping[str, Any])
 
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
@@ -175,21 +172,3 @@ def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:
         click.echo(to_json(result))
     else:
         draw(sheet, sys.stdout)
-
-
-def emit(
-    document: _Document,
-    output: OutputOptions,
-    out: TextIO,
-    show: Callable[[_Document, TextIO], object],
-    *,
-    indent: int | None = 1,
-) -> None:
-    """Print a result: as JSON, or as `show` words the same document."""
-    if output.json:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent)
-        from stopadvisor.printable import json_safe
-
-        print(json_safe(text), file=out)
-    else:
-        show(document, out)

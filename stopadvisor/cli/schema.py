@@ -5,14 +5,12 @@ from __future__ import annotations
 import json as json_text
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
 import click
 
 from stopadvisor.cli.options import OUTPUT, declare, show
 from stopadvisor.cli.page import Command
-from stopadvisor.json_text import parse_json
 from stopadvisor.report.sheet import Sheet
 from stopadvisor.results import schema_of
 
@@ -33,6 +31,7 @@ RESULTS = {
     "promote": ("stopadvisor.policy.run_policies:Promotion", ""),
     "probe": ("stopadvisor.collection.probing:ProbeSummary", ""),
     "report": ("stopadvisor.report.written:WrittenPage", ""),
+    "assess": ("stopadvisor.report.assessed:Assessed", "and `assessment.json`"),
     "calibrate": ("stopadvisor.certification.calibrated:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
     "inspect": ("stopadvisor.policy.inspected:InspectedPolicy", ""),
@@ -47,8 +46,6 @@ RESULTS = {
     "schema-list": ("stopadvisor.cli.schema:SchemaList", "`schema --json`, without a name"),
 }
 """By the name of a schema: the class of the result, and where else than `NAME --json` it is."""
-
-_FOLDER = files("stopadvisor.report").joinpath("schemas")
 
 
 @dataclass(frozen=True)
@@ -75,20 +72,14 @@ def result_class(name: str) -> Any:
     return getattr(import_module(module), kind)
 
 
-def _names() -> list[str]:
-    return sorted({*RESULTS, *(file.name.removesuffix(".json") for file in _FOLDER.iterdir())})
-
-
 def _describes(name: str) -> str:
-    if name not in RESULTS:
-        return str(parse_json(_FOLDER.joinpath(f"{name}.json").read_bytes())["description"])
     beside = RESULTS[name][1]
     return beside if beside.startswith("`") else f"`{name} --json` {beside}".strip()
 
 
 def _check(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
-    if name is not None and name not in _names():
-        there = ", ".join(_names())
+    if name is not None and name not in RESULTS:
+        there = ", ".join(sorted(RESULTS))
         raise click.BadParameter(f"there is no schema {name!r}; there are {there}", ctx, param)
     return name
 
@@ -106,12 +97,10 @@ def command(name: str | None, *, json: bool, quiet: bool) -> int:
     A document is named for the command that prints it.
     """
     if name is None:
-        schemas = SchemaList(tuple(SchemaEntry(each, _describes(each)) for each in _names()))
+        schemas = SchemaList(tuple(SchemaEntry(each, _describes(each)) for each in sorted(RESULTS)))
         facts = tuple((row.name, row.describes) for row in schemas.schemas)
         show(schemas, Sheet("JSON Schemas: stopadvisor schema NAME", facts=facts), json=json)
-    elif name in RESULTS:
+    else:
         schema = {"title": name, **schema_of(result_class(name))}
         click.echo(json_text.dumps(schema, ensure_ascii=False, indent=1))
-    else:
-        click.echo(_FOLDER.joinpath(f"{name}.json").read_bytes(), nl=False)
     return 0

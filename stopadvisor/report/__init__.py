@@ -1,6 +1,6 @@
-"""Results as JSON documents, texts, pictures and one page; formats, and never computes."""
+"""Results as sheets, texts, pictures and one page; formats, and never computes."""
 
 __all__ = [
-    "comparison", "documents", "headline", "html", "junit", "rewrite", "screen", "sheet", "sheets",
-    "text", "words"
+    "comparison", "from_assessment", "headline", "html", "junit", "rewrite", "screen",
+    "sheet", "sheets", "words"
 ]  # fmt: skip

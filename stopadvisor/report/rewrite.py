@@ -18,10 +18,11 @@ from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.errors import ProbeError, StopAdvisorError
 from stopadvisor.json_text import parse_json
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
-from stopadvisor.report.documents.assess import assessment_document
+from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.html.page import write_report
 from stopadvisor.report.words import shell_quote
 from stopadvisor.report.written import WrittenPage
+from stopadvisor.results import to_document
 from stopadvisor.runs.access import is_unsealed
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source, read_assessment
 
@@ -88,7 +89,7 @@ def refresh_report(folder: Path, assessment: FitAssessment | None = None) -> lis
 def _write(
     assessment: FitAssessment | PaperAssessment, document: Mapping[str, Any], out: Path | None
 ) -> WrittenPage:
-    fresh = parse_json(json.dumps(assessment_document(assessment)))
+    fresh = parse_json(json.dumps(to_document(assessed(assessment))))
     folder = assessment.source.folder
     if not agrees(document, {name: fresh[name] for name in _CHECKED}):
         raise ProbeError(

@@ -39,11 +39,13 @@ class Prices:
     """
 
     source: PriceSource
+    """Where the prices are from."""
     gpu: str | None
     """Accelerators for which they were computed; None where they were not."""
     in_flight: int | None
     """Requests that decode together; None where that is not known."""
     prefilled: float
+    """Of a token that is read for the first time."""
     cached: float
     """Of a token read back from the cache."""
     decoded: float

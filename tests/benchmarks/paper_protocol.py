@@ -26,7 +26,8 @@ def main() -> None:
 
     from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
     from stopadvisor.paper.assess import assess_paper
-    from stopadvisor.report.documents.assess import assessment_document
+    from stopadvisor.report.from_assessment import assessed
+    from stopadvisor.results import to_document
     from stopadvisor.runs.sources import open_source
     from tests.material import archive_arrays, write_archive
 
@@ -37,7 +38,7 @@ def main() -> None:
             start = time.process_time()
             source = open_source(file, root=Path(name))
             assessment = assess_paper(source, alpha=0.15, delta=0.05)
-            document = assessment_document(assessment)
+            document = to_document(assessed(assessment))
             seconds.append(time.process_time() - start)
     rows = document["matched_risk"]
     print(

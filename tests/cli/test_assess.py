@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.assess import command
-from stopadvisor.report.text.assess import show_assessment
-from stopadvisor.results import to_json
+from stopadvisor.report.assessed import AssessedRun
+from stopadvisor.report.screen import draw
+from stopadvisor.report.sheets.assess import assess_sheet
+from stopadvisor.results import from_document, to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
@@ -412,12 +414,12 @@ def test_the_paper_protocol_says_that_its_verdict_is_flawed(call: Call) -> None:
 
 
 def test_the_summary_can_be_written_to_an_ascii_terminal(call: Call, tmp_path: Path) -> None:
-    document = assessed(call, "runs/sums", *FAST)
+    sheet = assess_sheet(from_document(AssessedRun, assessed(call, "runs/sums", *FAST), "it"))
     with TextIOWrapper((tmp_path / "out").open("wb"), encoding="ascii") as out:
-        show_assessment(document, out)
+        draw(sheet, out)
     assert "----" in (tmp_path / "out").read_text(encoding="ascii")
     wide = StringIO()
-    show_assessment(document, wide)
+    draw(sheet, wide)
     assert "───" in wide.getvalue()
 
 

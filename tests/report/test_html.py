@@ -18,14 +18,14 @@ from stopadvisor.certification.calibrated import CalibratedRun, Transfer
 from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
-from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.figures.load import ReportData, load
+from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import matched_risk_table, risk_caption
 from stopadvisor.report.html.page import render
 from stopadvisor.report.html.summary import summarise
 from stopadvisor.report.words import percent, share, why
-from stopadvisor.results import from_document, to_json
+from stopadvisor.results import from_document, to_document, to_json
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
@@ -399,7 +399,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReportData, Page]:
     folder = tmp_path_factory.mktemp("paper")
     source = open_source(write_archive(folder / "raw.npz"), root=folder / "runs")
     assessment = assess_paper(source, alpha=0.2, delta=0.05)
-    data = load(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    data = load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
     return data, Page(render(data))
 
 
@@ -430,7 +430,7 @@ def test_the_paper_s_figures_are_the_document_s(paper: tuple[ReportData, Page]) 
 def test_an_archive_has_no_texts(tmp_path: Path, paper: tuple[ReportData, Page]) -> None:
     source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
     assessment = assess(source, Settings(families=QUICK))
-    deploy = load(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    deploy = load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
     for data, shown in (paper, (deploy, Page(render(deploy)))):
         assert data.figures.examples
         for example in data.figures.examples:
@@ -477,7 +477,7 @@ def test_simulated_probes_are_called_so(
     assert main(["simulate", *words]) == 0
     capsys.readouterr()
     assessment = assess(open_source(target, root=tmp_path / "runs"), Settings(families=QUICK))
-    data = load(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    data = load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
     text = Page(render(data)).text
     assert "StopAdvisor report · simulated probes · 300 questions" in text
     assert "Simulated probes have no texts" in text
@@ -516,7 +516,7 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(
 ) -> None:
     edit_records(spoilt, flip_calibration)
     assessment = assess(open_source(spoilt), Settings())
-    document = json.loads(json.dumps(assessment_document(assessment)))
+    document = json.loads(json.dumps(to_document(assessed(assessment))))
     flipped = render(load(assessment, document))
     assert flipped.replace(str(spoilt), str(run)) == html
 
@@ -600,7 +600,7 @@ def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -
 
 def test_a_damaged_calibration_is_an_error(small_copy: Path) -> None:
     assessment = assess(open_source(small_copy), Settings(families=("confidence",)))
-    document = assessment_document(assessment)
+    document = to_document(assessed(assessment))
     load(assessment, document)
     for content in (b"{", b"[]", b'{"alpha": 0.15}'):  # not JSON, no object, fields missing
         (small_copy / "calibration.json").write_bytes(content)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.schema import RESULTS
@@ -25,33 +24,18 @@ from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.server_regime import Repeated, classify, write_regime
-from tests.goldens import Goldens
 from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents, family_content, open_cue_content
-from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
+from tests.schemas import check_valid, schema
 from tests.scripted import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_file_is_up_to_date(name: str, goldens: Goldens) -> None:
-    text = schema_text(name)
-    goldens.check(FOLDER / f"{name}.json", text)
-    Draft202012Validator.check_schema(json.loads(text))
-
-
-def test_every_command_has_a_schema_and_no_file_is_left_over() -> None:
-    assert {path.stem for path in FOLDER.iterdir()} == set(DOCUMENTS)
+def test_every_command_has_a_schema() -> None:
     # `schema` prints a schema, or the list; `serve` becomes a server.
-    assert COMMANDS.keys() <= DOCUMENTS.keys() | RESULTS.keys() | {"schema", "serve"}
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_field_says_what_it_is(name: str) -> None:
-    for path, field in properties(schema(name)):
-        assert field["description"].endswith((".", ":")), path
+    assert COMMANDS.keys() <= RESULTS.keys() | {"schema", "serve"}
 
 
 def properties(found: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -216,10 +200,10 @@ def test_calibrate_inspect_and_verify(
 
 
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert answer(capsys, "schema", "assess") == schema("assess")
+    assert answer(capsys, "schema", "assess") == {"title": "assess", **schema("assess")}
     listed = answer(capsys, "schema")
     check("schema-list", listed)
-    assert {row["name"] for row in listed["schemas"]} == {*DOCUMENTS, *RESULTS}
+    assert {row["name"] for row in listed["schemas"]} == {*RESULTS}
     assert main(["schema"]) == 0
     assert "calibration.json" in capsys.readouterr().out
     assert main(["schema", "nothing"]) == 2

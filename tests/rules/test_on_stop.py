@@ -26,10 +26,10 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import Checkpoint, graded_table
 from stopadvisor.probes.trajectories import trajectory
-from stopadvisor.report.documents.assess import assessment_document
+from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
-from stopadvisor.results import from_document
+from stopadvisor.results import from_document, to_document
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
@@ -202,7 +202,7 @@ def test_the_forced_answers_of_such_a_run_are_those_of_any_other(runs: dict[str,
     for name in ("answer", "probe"):
         source = open_source(runs[name])
         source = replace(source, table=source.table.with_on_stop("probe"), folder=Path("run"))
-        document = assessment_document(assess(source, Settings(families=("learned", "entropy"))))
+        document = to_document(assessed(assess(source, Settings(families=("learned", "entropy")))))
         rest = {**document["workload"], "sha256": None}
         documents.append(json.dumps({**document, "workload": rest}))
     assert documents[0] == documents[1]

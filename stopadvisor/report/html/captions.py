@@ -15,7 +15,7 @@ import numpy as np
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import Signal, Spread
 from stopadvisor.policy.promises import MEANINGS, promised
-from stopadvisor.report.documents.assess import matched_points
+from stopadvisor.report.assessed import matched_points
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from stopadvisor.assessment.assess import Repeats
 from stopadvisor.assessment.recommendation import PROVISIONAL, probability_words
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.policy.promises import counted, promised, says_lost
@@ -22,7 +23,8 @@ from stopadvisor.report.headline import (
     measured_regime,
     other_stacks,
 )
-from stopadvisor.report.text.assess import graded_rows, next_command
+from stopadvisor.report.sheets.assess import next_command
+from stopadvisor.report.sheets.calibrate import graded_facts
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
@@ -82,10 +84,9 @@ def summarise(document: Document, calibration: CalibratedRun | None) -> Summary:
 
 def _without_gold(document: Document) -> list[str]:
     """What stands for right answers in cards, pictures and tables where gold is missing."""
-    return [
-        f"{label.capitalize()}: {text}."
-        for label, text in graded_rows(document["workload"].get("graded_by", "gold"), document)
-    ]
+    by, repeats = document["workload"]["graded_by"], document.get("repeats")
+    facts = graded_facts(by, None if repeats is None else Repeats(**repeats))
+    return [f"{label.capitalize()}: {text}." for label, text in facts]
 
 
 def reasons(document: Document, calibration: CalibratedRun | None) -> list[str]:

@@ -1,0 +1,406 @@
+"""The result of `stopadvisor assess`: a class for each protocol, and nothing that computes.
+
+Both classes share their keys, so that a program that reads ``assessment.json`` asks for `protocol`
+only where the protocols differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stopadvisor.assessment.assess import LabelRow, Repeats
+from stopadvisor.assessment.label_need import LabelNeed
+from stopadvisor.assessment.measured import LoadSaving
+from stopadvisor.assessment.recommendation import Recommendation
+from stopadvisor.policy.evidence import WeightTerms
+from stopadvisor.probes.trajectories import Share
+from stopadvisor.rules.losses import LossName
+from stopadvisor.rules.roofline import Prices
+from stopadvisor.workload.questions import PartCounts
+
+__all__ = [
+    "Assessed", "AssessedByPaper", "AssessedRun", "AssessedSettings", "AssessedWorkload",
+    "FitComparison", "FitRule", "Limit", "MeasuredServer", "PaperComparison", "PaperRule",
+    "PaperSaving", "PaperStacks", "PredictedRegime", "RequestMoney", "RequestTokens",
+    "SavingDifference", "StackCost", "StackCosts", "matched_points",
+]  # fmt: skip
+
+
+# --- What both protocols show ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AssessedWorkload:
+    """What was probed."""
+
+    n_questions: int
+    """In all parts."""
+    n_checkpoints: int
+    """Most probes of a question."""
+    budgets: tuple[int, ...]
+    """Thinking tokens at which all questions that think on were probed."""
+    full_reference: str
+    """What full thinking means: `natural` or `last-checkpoint`."""
+    graded_by: Literal["gold", "agreement"]
+    """What says that an answer is right. By `agreement`, where gold is missing, it is right where
+    it is what full thinking answers: then every accuracy here is a share that agrees, and every
+    risk one that differs."""
+    truncated_share: float
+    """Share of the traces that were cut off."""
+    model: str | None
+    """Its name; null for an archive or a simulation."""
+    engine: str | None
+    """What asked it, with its version."""
+    sha256: str
+    """Of the workload file, or of the archive."""
+    on_stop: Literal["answer"] | None = None
+    """Only with `--on-stop answer`."""
+
+
+@dataclass(frozen=True)
+class PredictedRegime:
+    """What the mix of questions predicts."""
+
+    predicted: str
+    """`learned`, `scalar`, `mixed` or `full-budget`."""
+    stability: float
+    """Share of posterior draws with the same regime."""
+    basis: Literal["all", "fit"]
+    """`fit` questions or `all`."""
+
+
+@dataclass(frozen=True)
+class SavingDifference:
+    """Saving of one rule minus that of another."""
+
+    median: float
+    """Over bootstrap resamples of the questions."""
+    ci95: tuple[float, float]
+    """Nominally 99 % where no loss is allowed on fit, as 95 % falls short there."""
+
+
+@dataclass(frozen=True)
+class MeasuredServer:
+    """What the server itself was measured to do."""
+
+    regime: str | None
+    """What it was measured to be; null where that is not clear."""
+    cache_block: int | None
+    """Tokens per block of its cache, where it says."""
+    basis: str
+    """`cached-tokens` or `wall-clock`."""
+    read_cost: float | None
+    """Seconds of reading a token back, as a part of those of prefilling it."""
+    reason: str
+    """What shows it, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Common:
+    alpha: float
+    """The risk asked for."""
+    delta: float
+    """1 minus the confidence asked for."""
+    run: str
+    """Where the probes are."""
+    workload: AssessedWorkload
+    """What was probed."""
+    split: PartCounts
+    """Questions in each part."""
+    profile: Mapping[str, Share]
+    """Kinds of questions: of the fit questions; under the paper's protocol of all."""
+    regime: PredictedRegime
+    """What the profile predicts."""
+    recommendation: Recommendation
+    """What to do."""
+    remarks: tuple[str, ...]
+    """What the reader should know."""
+    headline: str = ""
+    """First line of the screen and of the report."""
+    server: MeasuredServer | None = None
+    """Only where probes came from a server."""
+
+
+# --- Deploy ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRule:
+    """The best rule of its kind, on fit questions out of fold."""
+
+    feasible: bool
+    """Whether a threshold keeps the risk."""
+    family: str
+    """The best rule of its kind."""
+    threshold: float | None
+    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
+    candidates: int
+    """Thresholds tried."""
+    schedule: tuple[int, ...] | None
+    """Thinking tokens at which it probes; null where each trace has its own."""
+    where: str
+    """The same in words."""
+    expected_saving_pct: float
+    """Net saving that calibration is expected to certify."""
+    fit_risk: float | None
+    """Share lost of the fit questions, out of fold."""
+    fit_accuracy: float | None
+    """Accuracy with stopping."""
+    fit_think_saving_pct: float | None
+    """Thinking tokens saved."""
+    fit_total_saving_pct: float | None
+    """Net saving."""
+    fit_uncut_saving_pct: float | None
+    """Net saving on traces that were not cut off."""
+    fit_answer_saving_pct: float | None = None
+    """With `--on-stop answer` only: tokens of the visible answer that are saved."""
+
+
+@dataclass(frozen=True)
+class FitComparison:
+    """The best rule of each kind at one risk."""
+
+    alpha: float
+    """The risk that all of them keep."""
+    learned: FitRule | None
+    """The best rule that combines the signals."""
+    scalar: FitRule | None
+    """The best rule of one signal."""
+    fixed_budget: FitRule | None
+    """The best fixed budget, without any probe before."""
+    agreement: FitRule | None
+    """The best rule of equal answers."""
+    delta_saving_pp: SavingDifference | None
+    """Saving of learned minus scalar, in percentage points."""
+    verdict: str
+    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
+
+
+@dataclass(frozen=True)
+class RequestTokens:
+    """Mean tokens of a request."""
+
+    decoded: float
+    """Generated."""
+    cached: float
+    """Read from the cache."""
+    prefilled: float
+    """Read for the first time."""
+
+
+@dataclass(frozen=True)
+class RequestMoney:
+    """Money per 1000 requests."""
+
+    policy: float
+    """With stopping."""
+    full: float
+    """With full thinking."""
+
+
+@dataclass(frozen=True)
+class StackCost:
+    """What the advised rule costs on one serving stack; all null where none is advised."""
+
+    saving_pct: float | None
+    """Net saving."""
+    decoded_saving_pct: float | None
+    """Of the decoded tokens alone."""
+    held_saving_pct: float | None
+    """Of KV-token-time, the context of every decoded token."""
+    tokens: RequestTokens | None
+    """Of one request."""
+    money_per_1000: RequestMoney | None
+    """Money per 1000 requests; null without `--price`."""
+    probes: float | None
+    """Probes per request."""
+    break_even_probes: float | None
+    """Probes per request at which the saving is gone."""
+    break_even_cached_price: float | None
+    """Price of a cached token at which the saving is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackCosts:
+    """Net saving of the advised rule on each serving stack."""
+
+    operating_point: str | None
+    """The rule that is priced, in words."""
+    prices: Prices
+    """What tokens cost."""
+    by_load: tuple[LoadSaving, ...] | None = None
+    """Computed prices only: the same rule at other loads."""
+    vllm: StackCost | None = None
+    """Only where asked for: the policy runs inside vLLM."""
+    kv_fork: StackCost = field(metadata={"alias": "kv-fork"})
+    """The server keeps the whole cache of a request."""
+    prefix_cache: StackCost = field(metadata={"alias": "prefix-cache"})
+    """The server caches prefixes in blocks."""
+    black_box: StackCost = field(metadata={"alias": "black-box"})
+    """Every request pays for its whole prefix."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit that holds besides the first."""
+
+    loss: str
+    """What is limited: `lost`, `differs` or `drop`."""
+    alpha: float
+    """To which share."""
+    category: str | None
+    """Of whose questions alone; null for all."""
+
+
+@dataclass(frozen=True)
+class AssessedSettings:
+    """What `calibrate` takes over."""
+
+    serving: str
+    """The serving regime."""
+    weights: WeightTerms
+    """Prices of tokens."""
+    cache_block: int
+    """Tokens per block of the prefix cache."""
+    families: tuple[str, ...]
+    """Rules that may be chosen."""
+    loss: LossName | None = None
+    """What `alpha` limits, where that is not lost answers; `differs` without gold."""
+    also: tuple[Limit, ...] | None = None
+    """Only where asked for: further limits that hold at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssessedRun(_Common):
+    """What to act on, from fit questions alone."""
+
+    protocol: Literal["deploy"] = "deploy"
+    """What to act on; the other protocol is the published analysis."""
+    matched_risk: tuple[FitComparison, ...]
+    """One row, for the alpha asked for."""
+    serving: StackCosts
+    """Net saving of the advised rule under each serving regime."""
+    fit_full_accuracy: float
+    """Accuracy of full thinking on fit questions."""
+    fit_saving_lower_pct: float | None
+    """One-sided 95 % lower limit of the net saving, on questions that had no part in the choice."""
+    label_savings: tuple[LabelRow, ...]
+    """What the advised rule is expected to save by the number of labels."""
+    label_needs: tuple[LabelNeed, ...] | None = None
+    """Without gold only: gold labels that a promise about lost answers would take."""
+    repeats: Repeats | None = None
+    """Only where questions thought twice: full thinking against itself."""
+    chance_to_certify: float
+    """Estimated probability that `calibrate` certifies a saving."""
+    settings: AssessedSettings
+    """What `calibrate` takes over."""
+    asked: str | None = None
+    """All limits asked for in words, where they are not one on lost answers."""
+
+
+# --- Paper ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PaperRule:
+    """The best rule of its kind, on the paper's test questions."""
+
+    feasible: bool
+    """Whether a threshold keeps the risk."""
+    family: str
+    """The best rule of its kind."""
+    threshold: float | None
+    """Stop when the score reaches it."""
+    candidates: int
+    """Thresholds tried."""
+    test_risk: float
+    """Share lost of the paper's test questions."""
+    test_accuracy: float
+    """Accuracy with stopping."""
+    think_saving_pct: float
+    """Thinking tokens saved."""
+    total_saving_pct: float
+    """Net saving."""
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """Learned against scalar at one risk."""
+
+    alpha: float
+    """The risk that both sides keep."""
+    learned: PaperRule
+    """The best rule that combines the signals."""
+    scalar: PaperRule
+    """The best rule of one signal."""
+    delta_saving_pp: SavingDifference
+    """Saving of learned minus scalar, in percentage points."""
+    verdict: str
+    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
+
+
+@dataclass(frozen=True)
+class PaperSaving:
+    """The paper's net saving on one serving stack."""
+
+    saving_pct: float
+    """Net saving."""
+
+
+@dataclass(frozen=True)
+class PaperStacks:
+    """Net saving of the learned rule on each of the paper's serving stacks."""
+
+    operating_point: str
+    """The rule that is priced, in words."""
+    kv_fork: PaperSaving = field(metadata={"alias": "kv-fork"})
+    """The server keeps the whole cache of a request."""
+    prefix_cache: PaperSaving = field(metadata={"alias": "prefix-cache"})
+    """The server caches prefixes in blocks."""
+    black_box: PaperSaving = field(metadata={"alias": "black-box"})
+    """Every request pays for its whole prefix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssessedByPaper(_Common):
+    """The published analysis, over all questions."""
+
+    protocol: Literal["paper"] = "paper"
+    """The published analysis."""
+    matched_risk: tuple[PaperComparison, ...]
+    """A row for each alpha."""
+    serving: PaperStacks
+    """Net saving of one rule under each serving regime."""
+    full_accuracy: float
+    """Accuracy of full thinking."""
+
+
+Assessed = AssessedRun | AssessedByPaper
+
+
+# --- For those who show it ------------------------------------------------------------------------
+
+
+def matched_points(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each side of an assessment's matched-risk rows, its figures under one set of names.
+
+    The document names them for the questions they are of: fit questions, or under the paper's
+    protocol test questions.
+    """
+    of, prefix = ("test", "") if document["protocol"] == "paper" else ("fit", "fit_")
+    for row in document["matched_risk"]:
+        for side in ("learned", "scalar", "agreement", "fixed_budget"):
+            point = row.get(side)
+            if point is not None:
+                yield {
+                    "alpha": row["alpha"],
+                    "side": side.replace("_", " "),
+                    **{name: point[name] for name in ("family", "feasible", "threshold")},
+                    "risk": point[f"{of}_risk"],
+                    "accuracy": point[f"{of}_accuracy"],
+                    "think_saving_pct": point[f"{prefix}think_saving_pct"],
+                    "total_saving_pct": point[f"{prefix}total_saving_pct"],
+                    "expected_saving_pct": point.get("expected_saving_pct"),
+                }

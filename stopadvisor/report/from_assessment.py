@@ -1,0 +1,243 @@
+"""From an assessment to its result; takes figures as they are and computes none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.measured import LoadSaving
+from stopadvisor.assessment.points import FitPoint
+from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint
+from stopadvisor.policy.evidence import WeightTerms
+from stopadvisor.policy.promises import asked
+from stopadvisor.report.assessed import (
+    Assessed,
+    AssessedByPaper,
+    AssessedRun,
+    AssessedSettings,
+    AssessedWorkload,
+    FitComparison,
+    FitRule,
+    Limit,
+    MeasuredServer,
+    PaperComparison,
+    PaperRule,
+    PaperSaving,
+    PaperStacks,
+    PredictedRegime,
+    RequestMoney,
+    RequestTokens,
+    SavingDifference,
+    StackCost,
+    StackCosts,
+)
+from stopadvisor.report.headline import assessed_headline
+from stopadvisor.results import to_document
+from stopadvisor.rules.costs import ServingCost
+from stopadvisor.rules.losses import LOST
+from stopadvisor.rules.roofline import Prices
+from stopadvisor.rules.schedules import grid_positions
+from stopadvisor.runs.server_regime import RegimeMeasure
+from stopadvisor.stats.bootstrap import Interval
+from stopadvisor.workload.questions import PartCounts
+
+__all__ = ["assessed"]
+
+
+def assessed(
+    assessment: FitAssessment | PaperAssessment,
+    remarks: Sequence[str] = (),
+    server: RegimeMeasure | None = None,
+    *,
+    loads: Sequence[LoadSaving] = (),
+) -> Assessed:
+    """Put an assessment into its result; under deploy the same fit questions give the same bytes.
+
+    Notes
+    -----
+    It carries no time, and nothing of a calibration question under the deploy protocol.
+    """
+    common = _common(assessment, remarks, server)
+    result: Assessed
+    if isinstance(assessment, PaperAssessment):
+        result = _by_paper(assessment, common)
+    else:
+        result = _deploy(assessment, common, loads)
+    return replace(result, headline=assessed_headline(to_document(result)))
+
+
+def _common(
+    assessment: FitAssessment | PaperAssessment,
+    remarks: Sequence[str],
+    server: RegimeMeasure | None,
+) -> dict[str, Any]:
+    source = assessment.source
+    is_answer = isinstance(assessment, FitAssessment) and source.table.on_stop == "answer"
+    return {
+        "alpha": assessment.alpha,
+        "delta": assessment.delta,
+        "run": str(source.folder),
+        "workload": AssessedWorkload(
+            n_questions=assessment.n_questions,
+            n_checkpoints=source.table.n_checkpoints,
+            budgets=tuple(grid_positions(source.table)),
+            full_reference=assessment.reference,
+            graded_by=assessment.graded_by,
+            truncated_share=assessment.truncated_share,
+            model=source.model,
+            engine=source.engine,
+            sha256=source.workload_sha256,
+            on_stop="answer" if is_answer else None,
+        ),
+        "split": PartCounts(**assessment.split),
+        "profile": assessment.profile.shares,
+        "regime": PredictedRegime(
+            assessment.profile.predicted, assessment.profile.stability, assessment.basis
+        ),
+        "recommendation": assessment.recommendation,
+        "remarks": tuple(remarks),
+        "server": None
+        if server is None
+        else MeasuredServer(
+            server.regime, server.cache_block, server.basis, server.read_cost, server.reason
+        ),
+    }
+
+
+def _deploy(
+    assessment: FitAssessment, common: dict[str, Any], loads: Sequence[LoadSaving]
+) -> AssessedRun:
+    choice, settings = assessment.choice, assessment.choice.settings
+    comparison = FitComparison(
+        settings.alpha,
+        learned=_fit_rule(choice.learned),
+        scalar=_fit_rule(choice.scalar),
+        fixed_budget=_fit_rule(choice.fixed_budget),
+        agreement=_fit_rule(choice.agreement),
+        delta_saving_pp=None
+        if choice.delta_saving_pp is None
+        else _difference(choice.delta_saving_pp),
+        verdict=choice.verdict,
+    )
+    also = tuple(Limit(each.loss, each.alpha, each.category) for each in settings.also)
+    return AssessedRun(
+        **common,
+        matched_risk=(comparison,),
+        serving=_stack_costs(choice, loads),
+        fit_full_accuracy=choice.full_accuracy,
+        fit_saving_lower_pct=choice.saving_lower,
+        label_savings=assessment.label_savings,
+        label_needs=assessment.label_needs or None,
+        repeats=assessment.repeats,
+        chance_to_certify=choice.probability,
+        settings=AssessedSettings(
+            settings.serving,
+            WeightTerms(**settings.weights.to_dict()),
+            settings.cache_block,
+            settings.families,
+            None if settings.loss == LOST.name else settings.loss,
+            also or None,
+        ),
+        asked=None if settings.is_lost else asked(settings.guarantees),
+    )
+
+
+def _fit_rule(point: FitPoint | None) -> FitRule | None:
+    if point is None:
+        return None
+    return FitRule(
+        feasible=point.feasible,
+        family=point.family,
+        threshold=point.threshold,
+        candidates=point.candidates,
+        schedule=point.schedule,
+        where=point.where,
+        expected_saving_pct=point.expected_saving_pct,
+        fit_risk=point.fit_risk,
+        fit_accuracy=point.fit_accuracy,
+        fit_think_saving_pct=point.fit_think_saving_pct,
+        fit_total_saving_pct=point.fit_total_saving_pct,
+        fit_uncut_saving_pct=point.fit_uncut_saving_pct,
+        fit_answer_saving_pct=point.fit_answer_saving_pct,
+    )
+
+
+def _difference(spread: Interval) -> SavingDifference:
+    return SavingDifference(spread.median, (spread.low, spread.high))
+
+
+def _stack_costs(choice: Choice, loads: Sequence[LoadSaving]) -> StackCosts:
+    point, rows = choice.advised_point, {row.serving: row for row in choice.serving}
+    at = None
+    if point is not None and point.threshold is not None:
+        at = (
+            f"{point.family} at threshold {point.threshold:.4g}, {point.where}; fit questions, out "
+            "of fold"
+        )
+    return StackCosts(
+        operating_point=at,
+        prices=Prices.of(choice.settings.weights),
+        by_load=tuple(loads) or None,
+        vllm=_stack_cost(rows.get("vllm")) if choice.settings.serving == "vllm" else None,
+        kv_fork=_stack_cost(rows.get("kv-fork")),
+        prefix_cache=_stack_cost(rows.get("prefix-cache")),
+        black_box=_stack_cost(rows.get("black-box")),
+    )
+
+
+def _stack_cost(row: ServingCost | None) -> StackCost:
+    """One rule on one stack, per request; all null where no rule is advised."""
+    if row is None:
+        return StackCost(None, None, None, None, None, None, None, None)
+    money, full = row.money_per_1000, row.full_money_per_1000
+    return StackCost(
+        row.saving_pct,
+        row.decoded_saving_pct,
+        row.held_saving_pct,
+        RequestTokens(row.decoded, row.cached, row.prefilled),
+        None if money is None or full is None else RequestMoney(money, full),
+        row.probes,
+        row.break_even_probes,
+        row.break_even_cached,
+    )
+
+
+def _by_paper(assessment: PaperAssessment, common: dict[str, Any]) -> AssessedByPaper:
+    serving = assessment.paper.serving
+    saving = {name: PaperSaving(value) for name, value in serving.saving_pct.items()}
+    return AssessedByPaper(
+        **common,
+        matched_risk=tuple(_paper_comparison(row) for row in assessment.paper.matched_risk),
+        serving=PaperStacks(
+            f"learned at its peak-gain threshold {serving.threshold:g}, probing at every "
+            "checkpoint; all questions, out of fold",
+            saving["kv-fork"],
+            saving["prefix-cache"],
+            saving["black-box"],
+        ),
+        full_accuracy=assessment.full_accuracy,
+    )
+
+
+def _paper_comparison(row: MatchedRisk) -> PaperComparison:
+    learned, scalar = map(_paper_rule, (row.learned, row.scalar))
+    return PaperComparison(
+        row.alpha, learned, scalar, _difference(row.delta_saving_pp), row.verdict
+    )
+
+
+def _paper_rule(point: OperatingPoint) -> PaperRule:
+    return PaperRule(
+        point.feasible,
+        point.family,
+        point.threshold,
+        point.candidates,
+        point.test_risk,
+        point.test_accuracy,
+        point.think_saving_pct,
+        point.total_saving_pct,
+    )

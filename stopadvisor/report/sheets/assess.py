@@ -1,0 +1,412 @@
+"""The sheet of `assess`: what to do first, then the tables that it rests on.
+
+Words that the page shares take the document of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stopadvisor.assessment.assess import LabelRow
+from stopadvisor.assessment.label_need import LabelNeed
+from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
+from stopadvisor.policy.promises import promise_of
+from stopadvisor.report.assessed import (
+    Assessed,
+    AssessedByPaper,
+    AssessedRun,
+    FitRule,
+    StackCost,
+    StackCosts,
+)
+from stopadvisor.report.headline import (
+    Effect,
+    accuracy_words,
+    answers_label,
+    assessed_effect,
+    other_stacks,
+    saving_words,
+)
+from stopadvisor.report.sheet import Fact, Section, Sheet
+from stopadvisor.report.sheets.calibrate import graded_facts
+from stopadvisor.report.words import (
+    COMMON_STACK,
+    KINDS_OF_QUESTION,
+    advised_point,
+    by_load,
+    computed_for,
+    explained,
+    favoured,
+    interval,
+    kind_of_rule,
+    listed,
+    number,
+    percent,
+    plural,
+    risk_difference,
+    rule_headline,
+    share,
+    shell_quote,
+    why,
+)
+from stopadvisor.results import to_document
+from stopadvisor.rules.losses import LOST, Guarantee
+from stopadvisor.runs.archives import SIMULATED
+
+__all__ = ["PAPER_FLAW", "assess_sheet", "next_command"]
+
+Document = Mapping[str, Any]
+
+PAPER_FLAW = (
+    "Paper protocol: it reproduces the published analysis and is flawed as advice. Its intervals "
+    "take thresholds for given, so that they tell two equal rules apart far more often than in 5 % "
+    "of cases, and its profile opens every question. Act on --protocol deploy."
+)
+
+
+def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
+    """Return the advice and what it rests on."""
+    document, advice = to_document(result), result.recommendation
+    sections = [_profile(result)]
+    if isinstance(result, AssessedByPaper):
+        facts = _paper_facts(result, document)
+        sections = [Section("Read this first", texts=(PAPER_FLAW,)), *sections]
+        sections.append(_paper_rules(result, document))
+        costs = _paper_costs(result)
+    else:
+        facts = _facts(result, document)
+        sections.append(_rules(result, document, verbose=verbose))
+        if verbose:
+            sections += _label_savings(result.label_savings)
+        sections += _label_needs(result.label_needs or ())
+        costs = _costs(result, result.serving)
+    if verbose:
+        sections += costs
+        sections.append(Section("Why, step by step", texts=advice.reasons))
+    return Sheet(
+        result.headline,
+        "doubtful" if advice.policy == "full-budget" else "good",
+        tuple(facts),
+        next_command(document),
+        sections=tuple(sections),
+        footnote=""
+        if verbose
+        else "--verbose adds thresholds, forecasts, costs by serving stack and the reasons.",
+    )
+
+
+def next_command(document: Document) -> str | None:
+    """Return the command that follows; None where full thinking is advised."""
+    run = shell_quote(document["run"])
+    if document["protocol"] == "paper":
+        return f"stopadvisor assess {run} --alpha {document['alpha']:g}"
+    if document["recommendation"]["policy"] == "full-budget":
+        return None
+    return f"stopadvisor calibrate {run} {_limits(document)}"
+
+
+def _limits(document: Document) -> str:
+    """What was asked for, as options of `calibrate`; it takes what cannot be asked otherwise."""
+    alpha, settings = document["alpha"], document["settings"]
+    also = [Guarantee(**limit) for limit in settings.get("also", [])]
+    if document["workload"]["graded_by"] == "agreement" or not ("loss" in settings or also):
+        return f"--alpha {alpha:g}"
+    first = Guarantee(settings.get("loss", LOST.name), alpha)
+    of_all = ",".join(str(limit) for limit in (first, *also) if limit.category is None)
+    among = [f"--guarantee {shell_quote(str(each))}" for each in also if each.category]
+    return " ".join((f"--alpha {of_all}", *among))
+
+
+# --- Facts ----------------------------------------------------------------------------------------
+
+
+def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
+    advice, split, effect = run.recommendation, run.split, assessed_effect(document)
+    if effect is None:
+        yield "why", why(document)
+        yield "do", "serve as you do now, without probes; there is nothing to calibrate"
+        if priced := computed_for(document):
+            yield "stack", f"{explained(advice.serving)}{priced}"
+        yield from _server(run)
+    else:
+        lower = percent(run.fit_saving_lower_pct)
+        yield (
+            "certain",
+            f"not yet: estimates from {plural(split.fit, 'fit question')}. `calibrate` can "
+            f"promise: {run.asked or promise_of({'alpha': run.alpha})}; probability "
+            f"{probability_words(run.chance_to_certify)}",
+        )
+        yield "advice", rule_headline(str(advice.family), advice.where)
+        yield "why", why(document)
+        yield "saves", f"{saving_words(effect)}; at least {lower} (one-sided 95 %)"
+        yield answers_label(effect), accuracy_words(effect)
+        yield from _stack(run, document, effect)
+    for name, mark in (("or", FIXED), ("labels", LABELS)):
+        for row in advice.reasons:
+            if row.startswith(mark):
+                yield name, row.removeprefix(mark)
+    yield from graded_facts(run.workload.graded_by, run.repeats)
+    if run.workload.on_stop == "answer":
+        text = "thinking is closed and the model writes its visible answer"
+        point = advised_point(document)
+        if point is not None and point["feasible"]:
+            text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
+        yield "on stop", text
+    closed = f"{split.calibration} stay closed for calibrate"
+    if split.test:
+        closed += f", {split.test} for a test after it"
+    basis = f"{split.fit} of {run.workload.n_questions} questions (fit); {closed}"
+    if run.workload.engine == SIMULATED:
+        basis += "; simulated probes: no model was asked, and this advice is about none"
+    yield "based on", basis
+
+
+def _stack(run: AssessedRun, document: Document, effect: Effect) -> Iterator[Fact]:
+    """For which stack the rule was chosen, the server's own measure, and the other stacks."""
+    yield "stack", f"{explained(effect.serving)}{computed_for(document)}"
+    yield from _server(run)
+    cost = _by_stack(run.serving).get(effect.serving)
+    if cost and cost.decoded_saving_pct is not None and cost.held_saving_pct is not None:
+        fewer, less = -cost.decoded_saving_pct, -cost.held_saving_pct
+        yield "tokens", f"decoded {fewer:+.1f}%, KV-token-time {less:+.1f}%"
+    if loads := by_load(document):
+        yield "in flight", f"the same rule saves {loads} requests in flight"
+    yield "elsewhere", f"the same rule {listed(other_stacks(effect))}{_again(document, effect)}"
+    if cost and (money := cost.money_per_1000):
+        yield "price", f"{money.policy:.4g} instead of {money.full:.4g} per 1000 requests"
+
+
+def _again(document: Document, effect: Effect) -> str:
+    """How to choose for the stack that most people have."""
+    if effect.serving in (COMMON_STACK, "vllm"):
+        return ""
+    again = f"{shell_quote(document['run'])} --serving {COMMON_STACK} {_limits(document)}"
+    return (
+        f"; a certificate is for one stack: on vLLM first `stopadvisor assess {again}`, which may "
+        "advise another rule, or none"
+    )
+
+
+def _paper_facts(run: AssessedByPaper, document: Document) -> Iterator[Fact]:
+    advice, split = run.recommendation, run.split
+    point = advised_point(document)
+    if point is not None:
+        yield "advice", rule_headline(str(advice.family), advice.where)
+    yield "why", why(document)
+    if point is not None:
+        yield (
+            "saves",
+            f"{percent(point['total_saving_pct'])} of all tokens, "
+            f"{percent(point['think_saving_pct'])} of the thinking (test questions)",
+        )
+        yield (
+            "loses",
+            f"{share(point['test_risk'])} of the test questions, where accuracy is "
+            f"{share(point['test_accuracy'])}; full thinking gets {share(run.full_accuracy)} of "
+            "all questions right",
+        )
+    yield "based on", f"{split.calibration} calibration and {split.test} test questions"
+
+
+def _server(run: Assessed) -> Iterator[Fact]:
+    """What the server itself was measured to do, where it was."""
+    if run.server is not None:
+        yield "server", f"{run.server.regime or 'not known'}, as measured: {run.server.reason}"
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def _profile(run: Assessed) -> Section:
+    regime, profile = run.regime, run.profile
+    total = sum(row.count for row in profile.values())
+    by = ", by agreement" if run.workload.graded_by == "agreement" else ""
+    return Section(
+        f"How {total} {'' if regime.basis == 'all' else 'fit '}questions behave{by}: the mix "
+        f"favours {favoured(regime.predicted)}",
+        ("", "count", "share", "95 % interval", ""),
+        tuple(
+            (
+                name.replace("_", " "),
+                str(profile[name].count),
+                share(profile[name].share),
+                interval(profile[name].ci95, 100),
+                text,
+            )
+            for name, text in KINDS_OF_QUESTION.items()
+        ),
+    )
+
+
+def _rules(run: AssessedRun, document: Document, *, verbose: bool) -> Section:
+    advised, (row,) = run.recommendation.family, run.matched_risk
+    kinds = (row.learned, row.scalar, row.agreement, row.fixed_budget)
+    # One rule may be the best of two kinds.
+    rules = {rule.family: rule for rule in kinds if rule is not None}.values()
+    texts = []
+    note = "*: advised. " * (advised is not None)
+    if any(not rule.feasible for rule in rules):
+        note += "Too many: no threshold of it could be certified. "
+    note += "Forecast: what calibration is expected to certify, on average." * verbose
+    if note:
+        texts.append(note.strip())
+    if verbose and row.delta_saving_pp is not None:
+        texts.append(f"{risk_difference(document['matched_risk'][0])}.")
+    return Section(
+        f"The best rules at the same risk (fit questions, {run.recommendation.serving})",
+        ("rule", *_graded_columns(run), "saves", *(("threshold", "forecast") * verbose)),
+        tuple(
+            (
+                f"{kind_of_rule(rule.family)}{' *' * (rule.family == advised)}",
+                *_at_risk(rule),
+                *((number(rule.threshold), percent(rule.expected_saving_pct)) * verbose),
+            )
+            for rule in rules
+        ),
+        tuple(texts),
+    )
+
+
+def _graded_columns(run: AssessedRun) -> tuple[str, str]:
+    """What risk and accuracy are called."""
+    if run.workload.graded_by == "agreement":
+        return "differs", "agrees"
+    loss = run.settings.loss
+    return loss if loss in ("differs", "drop") else "lost", "accuracy"
+
+
+def _at_risk(rule: FitRule) -> tuple[str, str, str]:
+    lost = share(rule.fit_risk) if rule.feasible else "too many"
+    return lost, share(rule.fit_accuracy), percent(rule.fit_total_saving_pct)
+
+
+def _paper_rules(run: AssessedByPaper, document: Document) -> Section:
+    return Section(
+        "The best rules at the same risk (test questions)",
+        ("alpha", "rule", "threshold", "lost", "accuracy", "saves"),
+        tuple(
+            (
+                f"{row.alpha:g}",
+                kind_of_rule(rule.family),
+                number(rule.threshold),
+                share(rule.test_risk) if rule.feasible else "too many",
+                share(rule.test_accuracy),
+                percent(rule.total_saving_pct),
+            )
+            for row in run.matched_risk
+            for rule in (row.learned, row.scalar)
+        ),
+        tuple(
+            f"alpha {row['alpha']:g}: {risk_difference(row)}." for row in document["matched_risk"]
+        ),
+        left=2,
+    )
+
+
+def _label_savings(rows: Sequence[LabelRow]) -> Iterator[Section]:
+    """What the advised rule saves by the number of labels; nothing without one."""
+    if rows:
+        yield Section(
+            "What more labels would buy (forecast of the saving that calibration certifies)",
+            ("labels", "of them for calibration", "saving", ""),
+            tuple(
+                (
+                    str(row.labels),
+                    str(row.calibration),
+                    percent(row.saving_pct),
+                    "here" if row.is_here else "",
+                )
+                for row in rows
+            ),
+            left=0,
+        )
+
+
+def _label_needs(rows: Sequence[LabelNeed]) -> Iterator[Section]:
+    """The gold labels that a promise on lost answers would take."""
+    if rows:
+        yield Section(
+            "What gold labels would buy: a promise about lost answers (imitated calibrations)",
+            ("if of the replies that differ", "labels", "saving"),
+            tuple(
+                (
+                    "(no labels: at most so many differ)"
+                    if row.lost_of_differing is None
+                    else f"{share(row.lost_of_differing)} are lost",
+                    f"about {row.labels}" if row.labels else "0",
+                    percent(row.saving_pct),
+                )
+                for row in rows
+            ),
+            (
+                "Only a question whose reply differs can be lost, so that few labels will do; "
+                "`stopadvisor label` asks for them. Which share of those is lost nobody knows "
+                "beforehand.",
+            ),
+        )
+
+
+def _by_stack(costs: StackCosts) -> dict[str, StackCost]:
+    named = {
+        "vllm": costs.vllm,
+        "kv-fork": costs.kv_fork,
+        "prefix-cache": costs.prefix_cache,
+        "black-box": costs.black_box,
+    }
+    return {name: cost for name, cost in named.items() if cost is not None}
+
+
+def _costs(run: AssessedRun, costs: StackCosts) -> Iterator[Section]:
+    if costs.operating_point is None:
+        return
+    asked, named = run.recommendation.serving, _by_stack(costs)
+    money = [cost.money_per_1000 for cost in named.values() if cost.money_per_1000 is not None]
+    texts = [
+        costs.operating_point,
+        "Probes: mean number per request. Break-even: with so many probes per request, or at that "
+        f"price of a cached token ({run.settings.weights.unit}), stopping saves nothing.",
+    ]
+    if money:
+        texts.append(f"Full thinking costs {money[0].full:.4g} per 1000 requests.")
+    yield Section(
+        f"What the rule chosen for {asked} (*) saves on each serving stack",
+        (
+            *("", "saving", *(("per 1000",) if money else ()), "probes"),
+            *("break-even\nprobes", "break-even\ncached"),
+        ),
+        tuple(
+            (
+                f"{name} *" if name == asked else name,
+                percent(cost.saving_pct),
+                *((number(cost.money_per_1000.policy),) if cost.money_per_1000 else ()),
+                _decimals(cost.probes, 2),
+                _decimals(cost.break_even_probes, 2),
+                _decimals(cost.break_even_cached_price, 3),
+            )
+            for name, cost in named.items()
+        ),
+        tuple(texts),
+    )
+
+
+def _paper_costs(run: AssessedByPaper) -> Iterator[Section]:
+    asked, costs = run.recommendation.serving, run.serving
+    named = (
+        ("kv-fork", costs.kv_fork),
+        ("prefix-cache", costs.prefix_cache),
+        ("black-box", costs.black_box),
+    )
+    yield Section(
+        "What another rule saves on each serving stack",
+        ("", "saving", ""),
+        tuple(
+            (name, percent(cost.saving_pct), "asked for" if name == asked else "")
+            for name, cost in named
+        ),
+        (costs.operating_point,),
+    )
+
+
+def _decimals(value: float | None, places: int) -> str:
+    return "-" if value is None else f"{value:.{places}f}"

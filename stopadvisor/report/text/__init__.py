@@ -1,3 +1,0 @@
-"""What a command prints for people."""
-
-__all__ = ["assess"]
