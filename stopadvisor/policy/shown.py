@@ -192,8 +192,10 @@ def certificate_of(content: Mapping[str, Any]) -> TransferredCertificate | Certi
     shown = shown_certificate(content)
     if shown is None:
         return None
-    kind = TransferredCertificate if "transfer" in shown else Certificate
-    return from_document(kind, shown, "certificate")
+    if "transfer" not in shown:
+        return from_document(Certificate, shown, "certificate")
+    # A file leaves out what is null.
+    return from_document(TransferredCertificate, {"source_model": None, **shown}, "certificate")
 
 
 def expected_of(expected: Mapping[str, Any] | None) -> ExpectedOnTest | Expected | None:
@@ -201,8 +203,9 @@ def expected_of(expected: Mapping[str, Any] | None) -> ExpectedOnTest | Expected
     if not expected:
         return None
     kind = ExpectedOnTest if "test_n" in expected else Expected
+    left_out = dict.fromkeys(("test_total_saving_ci95", "test_uncut_saving_pct"))  # null in a file
     try:
-        return from_document(kind, expected, "expected")
+        return from_document(kind, {**left_out, **expected}, "expected")
     except ProbeError:
         return None
 

@@ -8,6 +8,13 @@ import pytest
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy
+from stopadvisor.policy.shown import (
+    ExpectedOnTest,
+    TransferredCertificate,
+    certificate_of,
+    expected_of,
+)
+from stopadvisor.stats.intervals import exact_interval
 from tests.policy_content import example_content
 
 SPLIT = example_content()["split"]
@@ -93,3 +100,26 @@ def test_what_a_certificate_says_on_top_is_checked(changes: dict[str, Any], mess
 def test_the_fields_of_expected_figures_are_known(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         build_policy(example_content(expected=EXPECTED | changes))
+
+
+def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
+    tested: dict[str, Any] = {
+        f"test_{k}": v for k, v in {"n": 80, "risk": 0.05, "full_accuracy": 0.8}.items()
+    }
+    tested |= {"test_accuracy": 0.8, "test_think_saving_pct": 40.0, "test_total_saving_pct": 26.0}
+    tested |= {"test_risk_ci95": list(exact_interval(4, 80))}
+    tested |= {"test_accuracy_ci95": list(exact_interval(64, 80))}
+    null = {"test_total_saving_ci95": None, "test_uncut_saving_pct": None}
+    certificate = example_content()["certificate"] | {
+        "transfer": "target-calibrated",
+        "source_digest": "0123",
+        "source_model": None,
+    }
+    content = example_content(expected=EXPECTED | tested | null, certificate=certificate)
+    built = build_policy(content)
+    assert "source_model" not in built["certificate"]
+    shown, expected = certificate_of(built), expected_of(built["expected"])
+    assert isinstance(shown, TransferredCertificate)
+    assert shown.source_model is None
+    assert isinstance(expected, ExpectedOnTest)
+    assert (expected.test_total_saving_ci95, expected.test_uncut_saving_pct) == (None, None)
