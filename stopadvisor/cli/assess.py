@@ -22,6 +22,7 @@ from stopadvisor.assessment.measured import measured_settings, remark_on_serving
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
+from stopadvisor.cli.config import CONFIG, effective_config
 from stopadvisor.cli.model import ModelOptions, open_engine
 from stopadvisor.cli.options import PATH, VERBOSE, is_given, option, show
 from stopadvisor.cli.page import Command
@@ -43,7 +44,7 @@ from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
-from stopadvisor.runs.storage import lock_directory, write_json_atomically
+from stopadvisor.runs.storage import lock_directory, replace_file, write_json_atomically
 
 __all__ = ["AssessOptions", "command", "run"]
 
@@ -84,9 +85,9 @@ class AssessOptions:
     cls=Command,
     reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any. "
     "Or a run directory, or a published raw.npz archive.",
-    writes="assessment.json, and report.html where the extra `report` is installed, into "
-    "the run directory: --out, else one under runs/ named for workload, model and "
-    "settings.",
+    writes="assessment.json, stopadvisor.toml (the options used) and, with the extra `report`, "
+    "report.html, into the run directory: --out, else one under runs/ named for workload, model "
+    "and settings.",
     examples=[
         "stopadvisor assess samples/arithmetic.jsonl --model samples/tiny-reasoner",
         "stopadvisor assess my.jsonl --model Qwen/Qwen3-8B --max-think 8192",
@@ -152,11 +153,11 @@ def command(target: Path, protocol: str, **params: Any) -> int:
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
-    return run(options, sys.stderr)
+    return run(options, sys.stderr, effective_config(click.get_current_context()))
 
 
-def run(options: AssessOptions, err: TextIO) -> int:
-    """Assess, write the assessment down and print it."""
+def run(options: AssessOptions, err: TextIO, config: str) -> int:
+    """Assess, write the assessment down, and the options that made it, and print it."""
     with progress_on(err, quiet=options.probing.output.quiet) as progress:
         source = _source(options, progress)
         server = None if source.is_archive else read_regime(source.folder)
@@ -180,6 +181,7 @@ def run(options: AssessOptions, err: TextIO) -> int:
         result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
         document = to_document(result)
         write_json_atomically(source.folder / ASSESSMENT, document)
+        replace_file(source.folder / CONFIG.name, config.encode())
         # Probing has reported its own on the sample just now.
         for remark in of_promise if options.is_workload else of_sample + of_promise:
             progress.remark(f"note: {remark}")

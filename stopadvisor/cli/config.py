@@ -20,11 +20,14 @@ from click.core import ParameterSource
 
 from stopadvisor.cli.options import SectionOption
 
-__all__ = ["CONFIG", "CONFIG_OPTIONS", "defaults_from", "effective_config"]
+__all__ = ["CONFIG", "CONFIG_OPTIONS", "TYPED", "defaults_from", "effective_config"]
 
 CONFIG = Path("stopadvisor.toml")
 """Read from the working directory where `--config` names no other file."""
 
+
+TYPED = f"{__name__}.typed"
+"""Where a context keeps what the command line names, by parameter."""
 
 CONFIG_OPTIONS = (
     SectionOption(
@@ -116,15 +119,9 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool | dict) else str(value)
 
 
-def effective_config(ctx: click.Context, typed: Mapping[str, Any]) -> str:
-    """Give every option of a command that has a value, as the table of a configuration file.
-
-    Parameters
-    ----------
-    typed
-        What the command line names, by parameter.
-    """
-    return "".join([f"[{ctx.info_name}]\n", *_lines(ctx, typed)])
+def effective_config(ctx: click.Context) -> str:
+    """Give every option of a command that has a value, as the table of a configuration file."""
+    return "".join([f"[{ctx.info_name}]\n", *_lines(ctx, ctx.meta[TYPED])])
 
 
 def _lines(ctx: click.Context, typed: Mapping[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.config import CONFIG, CONFIG_OPTIONS, defaults_from, effective_config
+from stopadvisor.cli.config import CONFIG, CONFIG_OPTIONS, TYPED, defaults_from, effective_config
 from stopadvisor.cli.exit_codes import EXIT_CODES
 from stopadvisor.cli.options import SectionOption
 
@@ -86,8 +86,9 @@ class Command(click.Command):
             path = typed.get("config")
             if path or CONFIG.is_file():
                 ctx.default_map = defaults_from(Path(path or CONFIG), ctx)
+            ctx.meta[TYPED] = typed
             if typed.get("show_config"):
-                click.echo(effective_config(ctx, typed), nl=False)
+                click.echo(effective_config(ctx), nl=False)
                 ctx.exit()
         return super().parse_args(ctx, args)
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import tomllib
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from pathlib import Path
@@ -115,6 +116,16 @@ def test_what_is_printed_is_what_is_written(call: Call) -> None:
     assert Path("runs/sums/assessment.json").read_text(encoding="utf-8") == out
     _, again, _ = call("runs/sums", "--json", *FAST)
     assert again == out
+
+
+def test_the_options_used_stand_in_the_run_and_can_be_used_again(call: Call) -> None:
+    _, first, _ = call("runs/sums", "--json", "--alpha", "0.2", *FAST)
+    file = Path("runs/sums/stopadvisor.toml")
+    written = file.read_text(encoding="utf-8")
+    assert tomllib.loads(written)["assess"]["alpha"] == 0.2
+    shutil.copy(file, "again.toml")
+    assert call("runs/sums", "--config", "again.toml")[:2] == (0, first)
+    assert file.read_text(encoding="utf-8") == written
 
 
 def test_settings_are_recorded_for_calibrate(call: Call) -> None:
