@@ -133,25 +133,32 @@ def test_nothing_that_prints_a_result_loads_pydantic() -> None:
 
 
 SWAPPED = """
+from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.report.sheet import Sheet
 
 
-def sheet(promotion: Promotion) -> Sheet:
-    return Sheet(promotion.{headline}, command=promotion.{command})
+def promoted(promotion: Promotion) -> Sheet:
+    return Sheet(promotion.{digest}, command=promotion.{promise})
+
+
+def calibrated(run: CalibratedRun) -> Sheet:
+    return Sheet(run.{headline}, command=run.{copy})
 """
+RIGHT = {"digest": "digest", "promise": "promise", "headline": "headline", "copy": "promoted"}
+WRONG = {"digest": "promise", "promise": "digest", "headline": "promoted", "copy": "headline"}
 
 
 def test_mypy_refuses_a_sheet_in_which_two_fields_are_swapped(tmp_path: Path) -> None:
-    def errors(headline: str, command: str) -> str:
+    def errors(names: Mapping[str, str]) -> str:
         file = tmp_path / "sheet.py"
-        file.write_text(SWAPPED.format(headline=headline, command=command), encoding="utf-8")
+        file.write_text(SWAPPED.format(**names), encoding="utf-8")
         run = subprocess.run(
             [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(file)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         return run.stdout
 
-    assert "Success" in errors("digest", "promise")
-    swapped = errors("promise", "digest")
-    assert '"Sheet" has incompatible type "str | None"; expected "str"' in swapped
+    assert "Success" in errors(RIGHT)
+    swapped = errors(WRONG)
+    assert swapped.count('"Sheet" has incompatible type "str | None"; expected "str"') == 2

@@ -84,9 +84,9 @@ def command(
     result = monitored(course, watched, remarks, replicas=len(series))
     sheet = monitor_sheet(result)
     if report is not None:
-        from stopadvisor.report.html.course import write_course
+        from stopadvisor.report.html.monitor_page import write_monitor_page
 
-        write_course(result, sheet, report)
+        write_monitor_page(result, sheet, report)
     show(result, sheet, json=json)
     return exit_code(course.alarms)
 

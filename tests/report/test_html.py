@@ -22,8 +22,8 @@ from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import matched_risk_table, risk_caption
+from stopadvisor.report.html.first_screen import summarise
 from stopadvisor.report.html.page import render
-from stopadvisor.report.html.summary import summarise
 from stopadvisor.report.words import percent, share, why
 from stopadvisor.results import from_document, to_document, to_json
 from stopadvisor.rules.costs import Weights

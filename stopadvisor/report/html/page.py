@@ -23,7 +23,7 @@ from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
-from stopadvisor.report.html.summary import reasons, summarise
+from stopadvisor.report.html.first_screen import reasons, summarise
 from stopadvisor.report.words import by_load, cell, kind_points, share
 from stopadvisor.report.written import WrittenPage
 from stopadvisor.runs.archives import SIMULATED

@@ -13,14 +13,14 @@ from stopadvisor.serving.monitored import MonitoredPromise, Watch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["write_course"]
+__all__ = ["write_monitor_page"]
 
 _HERE = Path(__file__).parent
 _LOWEST = 1e-3
 """Evidence below this is drawn here: it speaks for nothing."""
 
 
-def write_course(result: MonitoredPromise, sheet: Sheet, path: Path) -> None:
+def write_monitor_page(result: MonitoredPromise, sheet: Sheet, path: Path) -> None:
     """Write the page of a result and its sheet."""
     require_extra("the page")
     from markupsafe import Markup
@@ -39,7 +39,7 @@ def write_course(result: MonitoredPromise, sheet: Sheet, path: Path) -> None:
             pictures.append({"name": name, "title": title, "said": said, "svg": Markup(svg)})
     page = (
         page_environment()
-        .get_template("course.html")
+        .get_template("monitor_page.html")
         .render(
             headline=sheet.headline,
             facts=sheet.facts,
