@@ -89,7 +89,7 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
         raise click.UsageError("--schedule stride takes --every, not --budgets")
     if schedule == "marker" and budgets and every:
         raise click.UsageError(
-            "--budgets and --every exclude each other: beside its markers a run probes the one or "
+            "--budgets and --every exclude each other: besides its markers a run probes the one or "
             "the other"
         )
     strange: dict[str, int | None] = {"every": None} if schedule == "grid" else {}

@@ -32,7 +32,7 @@ class Collected:
     """What one call of `collect` did."""
 
     n_traces: int
-    """Traces that this call was for and the run now holds."""
+    """Traces this call asked for that are now in the run (old and new)."""
     n_new: int
     """Those of them that this call added."""
     seconds: float
@@ -200,7 +200,7 @@ def collect(
     plan
         With the frozen budgets, as in the run's manifest.
     limit
-        Probe the first so many questions; None for all.
+        Probe the first `limit` questions; None for all.
     samples
         Traces per question.
     repeated

@@ -19,7 +19,7 @@ __all__ = ["GraderAgreement", "compare_with_gold", "remarks_on_grader"]
 
 @dataclass(frozen=True)
 class GraderAgreement:
-    """What a grader said of answers, beside what the comparison with gold says."""
+    """How often a grader differs from the comparison with gold."""
 
     n: int
     """Different answers of which both say something."""

@@ -46,7 +46,7 @@ CLEAR = 0.8
 _BEFORE = ("\n", "\n\n", "\n ", ".\n", ".\n\n", ". ", "? ")
 """What may stand before a sentence: tokenizers join it with what follows, or do not."""
 _WINDOW = 8
-"""Tokens before and behind a word that are read to see whether a sentence begins there."""
+"""Tokens before and after a word that are read to see whether a sentence begins there."""
 _BEGINS = re.compile(r"(?:^|[.!?…。！？][\"'”’)\]*_]*\s+|[。！？]|\n\s*)[\"'“‘(\[*_]*$")
 
 
@@ -109,7 +109,7 @@ class MarkerFindings:
 def sentence_ids(splits: Splits, word: str) -> tuple[tuple[int, ...], ...]:
     """Find the token ids with which a word begins a sentence.
 
-    It is written behind a sentence's end and behind line breaks, and split there: behind a blank
+    It is written after a sentence's end and after line breaks, and split there: after a blank
     most tokenizers give it another id than at the beginning of a line.  A splitting in which it
     shares a token with a letter or a mark of its neighbours is left out.
 

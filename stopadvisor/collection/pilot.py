@@ -60,7 +60,7 @@ def thinking_cap(
         if not auto:
             raise ModelError(
                 f"--max-think must be at most {room}, got {cap}: the model's context leaves no "
-                f"more for thinking beside the longest prompt; auto takes {lower}, to leave room "
+                f"more for thinking after the longest prompt; auto takes {lower}, to leave room "
                 "for longer ones"
             )
         cap = lower

@@ -481,7 +481,7 @@ def _settle_cap(
     if cap != plan.max_think:
         progress.remark(
             f"max-think: {cap} tokens: the model's context leaves fewer than {cap + CAP_STEP} "
-            "beside the longest prompt"
+            "after the longest prompt"
         )
     return replace(plan, max_think=cap)
 

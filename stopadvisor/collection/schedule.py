@@ -41,7 +41,7 @@ class SettledSchedule:
 
 @dataclass(frozen=True)
 class ProbeCost:
-    """What probing decodes for a question, beside its thinking; means over a few traces."""
+    """What probing decodes for a question on top of its thinking; means over a few traces."""
 
     probes: float
     """Probes a question."""

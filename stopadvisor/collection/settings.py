@@ -169,7 +169,7 @@ def repeated_questions(
         twice = [key for key in sorted(fit) if len(fit[key].traces) > 1]
         if wanted is not None and len(twice) < wanted:
             raise WorkloadError(
-                f"{settings.traces}: --repeat {wanted} needs two recorded traces of so many fit "
+                f"{settings.traces}: --repeat {wanted} needs two recorded traces of that many fit "
                 f"questions, got {len(twice)}"
             )
         return [fit[key] for key in twice[: wanted or 0]]

@@ -44,7 +44,7 @@ class ForcedAnswer:
     """Nats by which the entropy may be off."""
 
     @property
-    def behind_closer(self) -> tuple[int, ...]:
+    def after_closer(self) -> tuple[int, ...]:
         """The tokens that were decoded after a forced close: none where the cue is open."""
         return self.ids if self.closed_by_itself is None else ()
 
@@ -76,7 +76,7 @@ class AnswerStops:
         flags.flags.writeable = False
         return cls(chat, flags)
 
-    def behind(self, cue: str) -> AnswerStops:
+    def after_cue(self, cue: str) -> AnswerStops:
         """The same rule for answers after this cue."""
         return replace(self, is_open=is_open(cue))
 

@@ -61,7 +61,7 @@ def find_markers(
         given, other = (
             ("think_open", "think_close") if think_close is None else ("think_close", "think_open")
         )
-        raise ModelError(f"{given} needs {other} beside it: thinking has an opener and a closer")
+        raise ModelError(f"{given} needs {other} as well: thinking has an opener and a closer")
     if think_open is not None and think_close is not None:
         return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
     added = {str(token) for token in tokenizer.get_added_vocab()}

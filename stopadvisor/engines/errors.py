@@ -1,4 +1,4 @@
-"""Errors of every engine: too large a batch, a missing package, how libraries' are worded.
+"""Raise and word what goes wrong in any engine: a batch too large, a package that is missing.
 
 Knows no engine.
 """

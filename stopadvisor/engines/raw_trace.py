@@ -57,7 +57,7 @@ def raw_trace(
             visible_tokens=0 if written is None else closer + len(written),
             # Whether it is an answer is not known here; that a reply is cut, its tokens say.
             escaped_tokens=stops.escaped_tokens(
-                answer.behind_closer if written is None else written, plan.answer_cap, answered=True
+                answer.after_closer if written is None else written, plan.answer_cap, answered=True
             ),
             closed_by_itself=answer.closed_by_itself,
         )

@@ -42,7 +42,7 @@ class ReplyText:
 def forced_reply(stops: AnswerStops, task: str, forced: ForcedAnswer, plan: ProbePlan) -> ReplyText:
     """Serve the forced answer that a stop rests on."""
     answer = extract_forced(task, forced.text) or None
-    escaped = stops.escaped_tokens(forced.behind_closer, plan.cap, answered=answer is not None)
+    escaped = stops.escaped_tokens(forced.after_closer, plan.cap, answered=answer is not None)
     return ReplyText(forced.text, answer, escaped_tokens=escaped)
 
 

@@ -1,4 +1,4 @@
-"""Who was right: outcomes apart from what can be seen online, and tables by who may read them.
+"""Who was right: outcomes, separate from what can be seen online, and tables by who may read them.
 
 A rule is chosen on fit questions and certified on calibration questions, and the certificate is
 true only if nobody chose by calibration outcomes.  So the two are types of their own.  What chooses

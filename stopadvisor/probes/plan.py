@@ -33,7 +33,7 @@ __all__ = [
 OnStop = Literal["probe", "answer"]
 """What a stopped request gets: the forced answer, or a visible one after the closed thinking."""
 Schedule = Literal["grid", "stride", "marker"]
-"""Where traces are probed: at the same budgets, every so many tokens, or also before markers."""
+"""Where traces are probed: at the same budgets, at a fixed stride, or also before markers."""
 Status = Literal["pass", "warn", "fail"]
 """How a check of preflight came out."""
 OPEN = "open:"
@@ -76,11 +76,11 @@ class ProbePlan:
     budgets: tuple[int, ...]
     """Thinking tokens at which to probe, strictly increasing; empty to draw traces only.
 
-    Of a ``stride`` all its positions up to `max_think`; of a ``marker`` schedule those beside which
-    markers are probed.
+    Of a ``stride`` all its positions up to `max_think`; of a ``marker`` schedule those between
+    which markers are probed.
     """
     cue: str
-    """Text written after the closed thinking, before the forced answer; behind `OPEN`, a text that
+    """Text written after the closed thinking, before the forced answer; after `OPEN`, a text that
     is written into the open thinking."""
     cap: int = PROBE_CAP
     """Most tokens of a forced answer."""
@@ -106,11 +106,11 @@ class ProbePlan:
     min_gap: int = 1
     """Fewest tokens between two probes at markers, and before the first."""
     max_markers: int = 32
-    """Only the first so many markers of a trace are probed, or passed over for `min_gap`."""
+    """Only this many markers of a trace are probed, or passed over for `min_gap`."""
     max_probes: int | None = None
     """Most probes at markers, those of `fill` among them; None: no limit of their own."""
     fill: int | None = None
-    """Where no marker comes for so many tokens after the last of them, probe there; None: do not.
+    """Probe after this many tokens without a marker since the last one; None: do not.
 
     Of a policy's trigger, as is `max_probes`.
     """
@@ -177,7 +177,7 @@ class ProbePlan:
         return replace(self, schedule="grid", budgets=budgets, every=None, markers=())
 
     def with_stride(self, every: int) -> ProbePlan:
-        """The same traces, probed every so many tokens up to the cap on thinking."""
+        """The same traces, probed at a fixed stride up to the cap on thinking."""
         budgets = tuple(range(every, self.max_think + 1, every))
         return replace(self, budgets=budgets, every=every)
 
@@ -294,7 +294,7 @@ class Engine(Protocol):
         ...
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Thinking tokens that the context leaves beside each prompt and an answer.
+        """Thinking tokens that the context leaves between each prompt and an answer.
 
         None where no context is known.
         """

@@ -81,7 +81,7 @@ def probed_positions(
 ) -> tuple[int, ...]:
     """Say where a trace of this length, with markers at these positions, is probed.
 
-    Of the first `max_markers` markers those that stand `min_gap` tokens behind the last one taken,
+    Of the first `max_markers` markers those that stand `min_gap` tokens after the last one taken,
     as a `MarkerTrigger` takes them; what is a budget as well is probed once.
     """
     if plan.schedule == "grid":

@@ -153,7 +153,7 @@ class Population:
             natural_correct=full_correct if natural else None,
             natural_tokens=natural_tokens if natural else None,
             suffix_tokens=0 if self.papers_costs else 6,
-            # Wrong full thinking says what stands behind the end of a trace.
+            # Wrong full thinking gives the answer after the end of a trace.
             natural_code=np.where(full_correct, 0, np.maximum(codes.max(1), 1))
             if natural
             else None,

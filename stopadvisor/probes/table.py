@@ -62,7 +62,7 @@ class ProbeTable:
     """All probes of a workload as read-only arrays.
 
     Shapes: ``n_questions`` rows (one per trace), ``n_checkpoints`` columns: as many as the question
-    with the most probes has.  The others are padded behind their last probe; what the arrays hold
+    with the most probes has.  The others are padded after their last probe; what the arrays hold
     there is never read.
     """
 
@@ -75,7 +75,7 @@ class ProbeTable:
     tasks: tuple[str, ...]
     categories: tuple[str | None, ...]
     positions: IntArray  # (n_questions, n_checkpoints)
-    """Thinking tokens before each probe, increasing; `NO_PROBE` behind the last one."""
+    """Thinking tokens before each probe, increasing; `NO_PROBE` after the last one."""
     answer_codes: IntArray  # (n_questions, n_checkpoints)
     """Equal numbers are the same normalised answer; `EMPTY_ANSWER` for one without content."""
     mean_logprob: FloatArray  # (n_questions, n_checkpoints)
@@ -97,7 +97,7 @@ class ProbeTable:
     None where no visible answers were collected.  Where the trace is over it is the natural answer.
     """
     marker_positions: IntArray | None = None  # (n_questions, n_markers)
-    """Where a marker begins, in thinking tokens before it, increasing; `NO_PROBE` behind the last.
+    """Where a marker begins, in thinking tokens before it, increasing; `NO_PROBE` after the last.
 
     Every marker that was found, probed there or not; None where nobody looked for any.
     """
@@ -324,7 +324,7 @@ class ProbeTable:
         Parameters
         ----------
         columns : ndarray of int, shape (n_questions, n_probes)
-            Columns of this table, increasing in each row; -1, behind them, for no probe.
+            Columns of this table, increasing in each row; -1, after them, for no probe.
         budgets : sequence of int, length n_probes, optional
             Where all stand on one grid; -1 is then for questions that do not think so long.
         """

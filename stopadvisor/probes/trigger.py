@@ -1,4 +1,4 @@
-"""Where a trace is probed: at given budgets, every so many tokens, or where a marker begins.
+"""Where a trace is probed: at given budgets, at a fixed stride, or where a marker begins.
 
 A position is a number of thinking tokens: the probe there reads exactly those.  A trigger reads
 thinking tokens in their order and looks at nothing else, so the same thinking gives the same
@@ -69,9 +69,9 @@ class Positions(ABC):
     @property
     @abstractmethod
     def earliest(self) -> int | None:
-        """The least that the position which `next` does not know yet can be; None if none is left.
+        """Lower bound on the next position; None if there is none.
 
-        Thinking before it can be shown.
+        Thinking before it may be shown.
         """
 
 
@@ -138,7 +138,7 @@ class GridTrigger:
 
 @dataclass(frozen=True)
 class StrideTrigger:
-    """Every so many tokens, up to a cap."""
+    """At a fixed stride of tokens, up to a cap."""
 
     every: int
     """The distance from each position to the next."""
@@ -207,9 +207,9 @@ class MarkerTrigger:
     max_probes: int
     """No trace is probed more often, not counting `stop_at`."""
     every: int | None = None
-    """Where no marker has come for so many tokens, probe there; None: at markers only."""
+    """Probe after this many tokens without a marker; None: at markers only."""
     max_markers: int | None = None
-    """Only the first so many markers of a trace count, those passed over too; None: all."""
+    """Only this many markers of a trace count, those passed over too; None: all."""
     stop_at: int | None = None
     """The last position; whoever still thinks there is stopped.  None: nobody is."""
     kind: Literal["marker"] = "marker"

@@ -59,7 +59,7 @@ def measure_server(
     EngineError
         The server fails or refuses a request.
     CalibrationError
-        What was measured does not tell the costs apart.
+        What was measured does not separate the costs.
     """
     require_packages("openai", "httpx2", "tenacity", what="measuring a server")
     from stopadvisor.engines.http.client import Client, Key

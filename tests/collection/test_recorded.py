@@ -124,7 +124,7 @@ def test_what_is_missing_is_named(call: Call) -> None:
     )
     code, _, err = call(*PROBE, "--repeat", "99")
     assert code == 2
-    assert "--repeat 99 needs two recorded traces of so many fit questions" in err
+    assert "--repeat 99 needs two recorded traces of that many fit questions" in err
     code, out, _ = call(*PROBE, "--repeat", "20", "--json")
     assert (code, json.loads(out)["traces"]) == (0, 320)
 

@@ -80,11 +80,11 @@ def test_the_logits_may_be_wider_than_the_tokenizer(stops: AnswerStops) -> None:
 def test_what_follows_an_answer_in_open_thinking(
     pieces: list[str], taken_tokens: int, text: str, counted: int, closed: bool, stops: AnswerStops
 ) -> None:
-    answer = taken(stops.behind("open:Answer:"), pieces)
+    answer = taken(stops.after_cue("open:Answer:"), pieces)
     forced = answer.forced(-1.0, 1.0, None)
     assert (len(forced.ids), forced.text, answer.counted) == (taken_tokens, text, counted)
     assert forced.closed_by_itself is closed
-    assert forced.behind_closer == ()
+    assert forced.after_closer == ()
     assert taken(stops, pieces).forced(-1.0, 1.0, None).closed_by_itself is None
 
 
@@ -104,7 +104,7 @@ def test_a_closer_of_several_tokens_follows_or_does_not(
 ) -> None:
     tokenizer = byte_tokenizer(think=False)
     chat = Chat.of(tokenizer, think_open="[T]", think_close=closer)
-    answer = taken(AnswerStops.of(chat, (EOS,), len(tokenizer)).behind("open:x"), pieces)
+    answer = taken(AnswerStops.of(chat, (EOS,), len(tokenizer)).after_cue("open:x"), pieces)
     forced = answer.forced(-1.0, 1.0, None)
     assert answer.over
     assert (forced.text, forced.closed_by_itself) == (" 42", closed)

@@ -61,10 +61,10 @@ def probe_branches(
 ) -> list[ForcedAnswer]:
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
-    `suffix_ids`, closer and cue, or an open cue alone, are written behind every prefix; `stops` are
+    `suffix_ids`, closer and cue, or an open cue alone, are written after every prefix; `stops` are
     those of that cue.  `entropy` is ``full`` or ``top-k:K``.  With `consume` the cache is used up
-    instead of a fork, which saves memory.  With `tight` the prefix is never copied beside the kept
-    cache: room for the longest answers is made there at once, and rows whose answers are over stay.
+    instead of a fork, which saves memory.  With `tight` the prefix is never copied: the kept
+    cache gets room for the longest answers at once, and rows whose answers are over stay.
 
 
     Notes
@@ -188,7 +188,7 @@ class _Grid:
         self._key_positions = places[None, :] - pads[:, None]  # (rows, capacity)
 
     def open(self, suffix_ids: Sequence[int]) -> Tensor:
-        """Write closer and cue behind every prefix; logits of shape (rows, slots, vocabulary)."""
+        """Write closer and cue after every prefix; logits of shape (rows, slots, vocabulary)."""
         n_rows, n_slots, _ = self._mask.shape
         size, first = len(suffix_ids), self._prefix
         device = self._mask.device
@@ -200,9 +200,9 @@ class _Grid:
         same = (slot[:, None] == slot[None, :])[:, None, :, None]
         own = same & (step[:, None] >= step[None, :])[None, :, None, :]
         own = own.reshape(1, n_slots * size, n_slots * size).expand(n_rows, -1, -1)
-        behind = self._mask[:, :, None, :first].expand(-1, -1, size, -1)
-        behind = behind.reshape(n_rows, n_slots * size, first)
-        mask = torch.cat([behind, additive(own, self._mask.dtype)], dim=-1)
+        prefix = self._mask[:, :, None, :first].expand(-1, -1, size, -1)
+        prefix = prefix.reshape(n_rows, n_slots * size, first)
+        mask = torch.cat([prefix, additive(own, self._mask.dtype)], dim=-1)
         stop = first + n_slots * size
         self._key_positions[:, first:stop] = positions
         logits = self._runner.forward(
@@ -306,7 +306,7 @@ class _Records:
 
 
 def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
-    """Return the likeliest tokens and, behind them, log-probability, entropy and tail mass.
+    """Return the likeliest tokens, and their log-probability, entropy and tail mass.
 
     Logits of shape (rows, slots, vocabulary), in any number format, give tokens of shape (rows,
     slots) and figures of shape (rows, slots, 3), reckoned in float32.

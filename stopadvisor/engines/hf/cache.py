@@ -78,7 +78,7 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no us
         return self._used
 
     def reserve(self, columns: int) -> None:
-        """Make room for so many more columns."""
+        """Make room for `columns` more columns."""
         assert self._buffers is not None
         self._room(*self._buffers, self._used + columns)
         self._show()
@@ -124,7 +124,7 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
         return self.layers[0].columns if self.layers else 0
 
     def reserve(self, columns: int) -> None:
-        """Make room for so many more columns, also in the forks that follow."""
+        """Make room for `columns` more columns, also in later forks."""
         for layer in self.layers:
             layer.reserve(columns)
 
@@ -142,7 +142,7 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
     def keep(self, rows: Tensor) -> None:
         """Drop every other row.
 
-        Layer by layer, so that old and new stand beside each other for one layer at a time.
+        Layer by layer, so that only one layer at a time is held twice.
         """
         for i, layer in enumerate(self.layers):
             self.layers[i] = layer.take(rows, 0, layer.columns)

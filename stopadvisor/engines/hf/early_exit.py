@@ -36,8 +36,8 @@ from stopadvisor.probes.plan import ProbePlan
 __all__ = ["serve"]
 
 _JOIN_SHARE = 4
-"""Waiting requests come in when this part of the places is free: each coming copies the cache, and
-requests that come together are probed together."""
+"""Refill the batch when a quarter of it is free: every refill copies the KV cache, and requests
+that join together are probed together."""
 
 
 def serve(
@@ -96,7 +96,7 @@ class _Serving:
         self._waiting = deque(range(len(self.requests)))
         self._sampling = self.model.sampling(self.plan)
         self._suffix = self.model.chat.suffix_ids(self.plan.cue)
-        self._stops = self.model.stops.behind(self.plan.cue)
+        self._stops = self.model.stops.after_cue(self.plan.cue)
         self._closer = self.model.chat.closer.ids
 
     @property

@@ -267,7 +267,7 @@ class HfEngine(LocalModel, ChatEngine):
             group.kept,
             branches,
             suffix,
-            self.stops.behind(plan.cue),
+            self.stops.after_cue(plan.cue),
             cap=plan.cap,
             entropy=plan.entropy,
         )

@@ -38,7 +38,7 @@ _GB = 1e9
 
 
 def spread_budgets(count: int, last: int) -> tuple[int, ...]:
-    """Return so many budgets, evenly spaced from 0 to `last`; fewer where tokens are too few."""
+    """Return `count` budgets, evenly spaced from 0 to `last`; fewer where tokens are too few."""
     return tuple(sorted({int(b) for b in np.rint(np.linspace(0, last, count))}))
 
 
@@ -116,8 +116,8 @@ def measure_tokens(engine: HfEngine, length: int, batches: Sequence[int]) -> lis
     Returns
     -------
     list of Measurement
-        For each batch, of both prefixes: reading so many prompts anew, and forcing an answer of
-        eight tokens behind a prefix that is kept, as a probe does; and single-token steps over the
+        For each batch, of both prefixes: reading that many new prompts, and forcing an answer of
+        eight tokens after a prefix that is kept, as a probe does; and single-token steps over the
         shorter prefix.  Medians of five.  A probe here is a branch and no request.
     """
     short, long = (_ids(engine, n) for n in (length, 2 * length))

@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 
 @dataclass
 class LocalModel:
-    """What drawing a trace takes, beside the prompt."""
+    """What drawing a trace takes, except the prompt."""
 
     name: str
     """The model's name, or the base name of its folder."""

@@ -173,7 +173,7 @@ class RollingBatch:
     # --- Drawing ---
 
     def advance(self, steps: int = 1) -> None:
-        """Draw so many tokens in each row, or fewer where all rows are done before."""
+        """Draw `steps` tokens in each row, or fewer once all rows are done."""
         for _ in range(steps):
             if self.done.all():
                 return
@@ -383,7 +383,7 @@ def read_traces(
 ) -> Finished:
     """Read prompts with recorded traces into a kept cache: one pass over all tokens, no steps."""
     thinking = [list(trace.ids[: trace.thinking]) for trace in traces]
-    cache, pads, _ = runner.prefill(prompts, pad_id, behind=thinking)
+    cache, pads, _ = runner.prefill(prompts, pad_id, texts=thinking)
     n_rows, longest = len(traces), max(len(trace.ids) for trace in traces)
     ids = np.zeros((n_rows, longest), dtype=np.int64)
     for row, trace in zip(ids, traces, strict=True):

@@ -117,22 +117,22 @@ class Runner:
         return fold(mask, self.groups) if folded else mask[:, None]
 
     def prefill(
-        self, prompts: list[list[int]], pad_id: int, behind: Sequence[list[int]] | None = None
+        self, prompts: list[list[int]], pad_id: int, texts: Sequence[list[int]] | None = None
     ) -> tuple[KeptCache, Tensor, Tensor]:
         """Read prompts of any length, padded on the left.
 
-        Texts that stand `behind` them all begin in one column, and are padded on the right.
+        `texts` that follow them all begin in one column, and are padded on the right.
 
         Returns the cache, with as many columns as the longest prompt has tokens, and the longest
-        text behind one; the columns of padding before each prompt, of shape (rows,); and the logits
+        text after one; the columns of padding before each prompt, of shape (rows,); and the logits
         of the last column, of shape (rows, vocabulary).
         """
-        behind = behind or [[]] * len(prompts)
-        begun, longest = max(map(len, prompts)), max(map(len, behind))
+        texts = texts or [[]] * len(prompts)
+        begun, longest = max(map(len, prompts)), max(map(len, texts))
         columns = begun + longest
         padded = [
             [pad_id] * (begun - len(prompt)) + prompt + text + [pad_id] * (longest - len(text))
-            for prompt, text in zip(prompts, behind, strict=True)
+            for prompt, text in zip(prompts, texts, strict=True)
         ]
         ids = torch.tensor(padded, device=self.device)  # (rows, columns)
         pads = torch.tensor([begun - len(p) for p in prompts], device=self.device)
@@ -164,7 +164,7 @@ def check_branches(runner: Runner, vocabulary: int) -> None:
     """
     ids = [(7 * i + 3) % vocabulary for i in range(14)]
     prompts = [ids[:9], ids[4:10]]
-    ends, tail = (3, 6), ids[10:12]  # each branch sees so many tokens of its prompt, then `tail`
+    ends, tail = (3, 6), ids[10:12]  # tokens of its prompt that each branch sees before `tail`
     device, size = runner.device, len(tail)
     cache, pads, _ = runner.prefill(prompts, pad_id=0)
     columns = cache.columns

@@ -72,7 +72,7 @@ class Sampler:
             self._seen = torch.cat([self._seen, other._seen])
 
     def forget(self, steps: int) -> None:
-        """Drop the first so many steps, and count the rest from 0."""
+        """Drop the first `steps` steps, and count the rest from 0."""
         self._streams = self._streams[:, steps:]
 
     def draw(self, logits: Tensor, step: int) -> Tensor:

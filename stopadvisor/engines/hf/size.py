@@ -168,7 +168,7 @@ def check_size(
 def free_memory(devices: Iterable[torch.device], usable: float | None = None) -> int:
     """Return the bytes that may be planned with on these devices.
 
-    `usable` is the share of what is free; by default it leaves work space beside a batch.
+    `usable` is the share of what is free; by default it leaves work space for a batch.
     """
     import torch
 

@@ -1,6 +1,6 @@
 """Visible answers of traces that were stopped: thinking is closed and the model writes its answer.
 
-They grow on a copy of the stopped rows' cache, where tokens drawn behind the stop are hidden.  The
+They grow on a copy of the stopped rows' cache, where tokens drawn after the stop are hidden.  The
 same stream of random numbers is used, as if the model had closed its thinking there.  Knows tokens
 and caches; no policy.
 """
@@ -39,13 +39,13 @@ class StoppedTrace:
 def visible_answers(
     model: LocalModel, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
 ) -> list[list[int]]:
-    """Close the thinking and decode a visible answer behind each trace; `kept` stays as it was.
+    """Close the thinking and decode a visible answer after each trace; `kept` stays as it was.
 
     Returns token ids, the ending one included, where there is one.
     """
     closer, cap, runner = list(model.chat.closer.ids), plan.answer_cap, model.runner
     device, size = kept.pads.device, len(closer)
-    # No stopped row sees what stands behind the last of them.
+    # No stopped row sees a column after the last stop.
     first = kept.start + max(trace.branch.tokens for trace in traces)
     index = torch.tensor([trace.branch.row for trace in traces], device=device)
     pads = kept.pads[index]
@@ -56,8 +56,8 @@ def visible_answers(
     places = torch.arange(first + size + cap, device=device)
     allowed = (places >= pads[:, None]) & ((places < seen[:, None]) | (places >= first))
     start = seen - pads  # position of the closer in each sequence
-    behind = start[:, None] + places - first
-    key_positions = torch.where(places < first, places - pads[:, None], behind)
+    answer = start[:, None] + places - first
+    key_positions = torch.where(places < first, places - pads[:, None], answer)
 
     step = torch.arange(size, device=device)
     causal = places[None, : first + size] <= first + step[:, None]  # (size, columns)
@@ -93,7 +93,7 @@ def visible_answers(
 
 
 def _sampler(model: LocalModel, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
-    """Go on in each question's stream behind the closer."""
+    """Continue each question's stream after the closer."""
     sampling, closer = model.sampling(plan), model.chat.closer.ids
     streams = np.empty((len(traces), 0))
     if sampling.temperature > 0:

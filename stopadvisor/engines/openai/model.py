@@ -208,7 +208,7 @@ class ServedModel:
         plan = trace.plan
         suffix, cap = self.chat.suffix_ids(plan.cue), plan.cap
         k = self.check_entropy(plan.entropy)
-        forced = AnswerTokens(self.stops.behind(plan.cue))
+        forced = AnswerTokens(self.stops.after_cue(plan.cue))
         ids, most = forced.ids, cap
         rows: list[tuple[float, float, float]] = []
         while not forced.over and len(ids) < cap:

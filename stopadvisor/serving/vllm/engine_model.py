@@ -237,7 +237,7 @@ class EngineModel:
         plan, likeliest = self.plan, None if precise else self.likeliest
         k = self.logprobs if likeliest is None else likeliest.count
         parameters = {"temperature": 0.0} if k is None else {"temperature": 0.0, "logprobs": k}
-        forced = AnswerTokens(self.stops.behind(plan.cue))
+        forced = AnswerTokens(self.stops.after_cue(plan.cue))
         rows: list[Position] = []
         prefix = [*trace.prompt_ids, *trace.ids[:at], *self.suffix]
         kind = f"probe-{at}-precise" if precise else f"probe-{at}"
