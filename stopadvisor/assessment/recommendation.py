@@ -93,7 +93,7 @@ def profile_reason(profile: Profile) -> str:
         f"{shares['early_solved']} are solved from the start, {shares['oscillating']} change "
         "sides again and again",
     }[profile.predicted]
-    return f"Profile: {why} (so in {_percent(profile.stability)} of mixes like this one)."
+    return f"Profile: {why}."
 
 
 def _labels_reason(choice: Choice) -> str:
@@ -142,19 +142,25 @@ def recommend(
     if fixed := _fixed_budget_reason(choice):
         reasons.append(fixed)
     point = choice.advised_point
-    # An advised sequence has both.
+    # An advised sequence has all three.
     assert point is not None
+    assert point.fit_total_saving_pct is not None
     assert choice.saving_lower is not None
-    lower = choice.saving_lower
+    saving, lower = point.fit_total_saving_pct, choice.saving_lower
     if lower <= 0:
+        expected = (
+            f"is expected to save {saving:.1f} % and may save nothing (one-sided 95 % lower limit "
+            f"{lower:.1f} %)"
+            if saving > 0
+            else f"would cost about {-saving:.1f} % more"
+        )
         return full_budget(
-            f"Serving: under {settings.serving} stopping is expected to save "
-            f"{point.fit_total_saving_pct:.1f} %, and perhaps nothing (one-sided 95 % lower limit "
-            f"{lower:.1f} %): {'probing' if rank_of(point.family) else 'it'} is not worth it."
+            f"Serving: under {settings.serving} stopping {expected}: "
+            f"{'probing' if rank_of(point.family) else 'it'} is not worth it."
         )
     reasons.append(
         f"Serving: under {settings.serving} stopping is expected to save "
-        f"{point.fit_total_saving_pct:.1f} % of the cost, at least {lower:.1f} % (one-sided 95 %)."
+        f"{saving:.1f} % of the cost, at least {lower:.1f} % (one-sided 95 %)."
     )
     if profile.predicted == "full-budget":
         if choice.probability < LIKELY:

@@ -133,7 +133,7 @@ LOST = Loss(
     True,
     False,
     (0, 1),
-    "at most {alpha:g} % of all questions become wrong that full thinking gets right",
+    "stopping early turns at most {alpha:g} % of all questions from right to wrong",
     "all questions",
     _lost,
 )

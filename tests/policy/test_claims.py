@@ -168,8 +168,9 @@ def test_several_limits_are_one_claim() -> None:
     several = [limit(), limit(loss="drop", alpha=0.02), limit(alpha=0.08, category="algebra")]
     said = claim(terms(guarantees=several))
     assert (
-        "all of this holds at once: at most 15 % of all questions become wrong that full thinking "
-        "gets right; accuracy falls by at most 2 points; in category 'algebra' at most 8 % of all"
+        "all of this holds at once: stopping early turns at most 15 % of all questions from right "
+        "to wrong; accuracy falls by at most 2 points; in category 'algebra' stopping early turns "
+        "at most 8 % of all"
     ) in said
 
 
@@ -186,8 +187,8 @@ def test_several_limits_are_one_claim() -> None:
             "at most 15 % of replies differ from what full thinking would have said, of each group "
             "one question counted; for independent groups from",
         ),
-        ({}, "at most 15 % of all questions become wrong that full thinking gets right"),
-        ({"loss": "lost"}, "become wrong"),
+        ({}, "stopping early turns at most 15 % of all questions from right to wrong"),
+        ({"loss": "lost"}, "from right to wrong"),
         ({"loss": "differs"}, "at most 15 % of replies differ"),
         ({"loss": "drop"}, "accuracy falls by at most 15 points"),
     ],

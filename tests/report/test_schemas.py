@@ -142,6 +142,14 @@ def test_assess(
     )  # fmt: skip
 
 
+def lose_half(row: dict[str, Any], part: str) -> None:
+    """For `edit_records`: stops at every second calibration question lose a right answer."""
+    if part == "calibration" and int(row["id"][1:]) % 2:
+        row["natural_correct"] = True
+        for checkpoint in row["checkpoints"]:
+            checkpoint["correct"] = False
+
+
 @pytest.mark.slow
 def test_calibrate_inspect_and_verify(
     runs: Path, grouped: Path, run_without_gold: Path, capsys: pytest.CaptureFixture[str]
@@ -175,7 +183,13 @@ def test_calibrate_inspect_and_verify(
     shutil.copytree(run_without_gold, runs / "bare" / "run")
     bare = answer(capsys, "calibrate", runs / "bare" / "run", "--alpha", "0.1", "--despite-advice")
     assert bare["certificate"]["loss"] == "differs"
-    found = certified, transferred, refused, visible, of_groups, few_labels, bare
+    unlucky = make_run(runs / "unlucky" / "run", 300)
+    edit_records(unlucky, lose_half)
+    scalar = ("--families", "entropy,confidence")
+    answer(capsys, "calibrate", *CERTIFY, unlucky, *scalar, "--alpha", "0.03")
+    second = answer(capsys, "calibrate", *CERTIFY, unlucky, *scalar, "--alpha", "0.75")
+    assert second["certificate"]["earlier_deltas"] == [0.05]
+    found = certified, transferred, refused, visible, of_groups, few_labels, second, bare
     check("calibrate", *found)
     verified.append(answer(capsys, "verify", of_groups["policy"], runs / "new"))
     moved = answer(capsys, "inspect", transferred["policy"])

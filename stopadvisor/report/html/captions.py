@@ -98,8 +98,7 @@ def profile_caption(document: Document) -> Caption:
         f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
         f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
         f"{shares['unsolved']} are never right. Such a mix favours "
-        f"{favoured(regime['predicted'])} (so in {share(regime['stability'])} of mixes like this "
-        "one).",
+        f"{favoured(regime['predicted'])}.",
         f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
         _table(
             "profile",

@@ -225,7 +225,7 @@ def _assessed(document: Document) -> Summary:
             None,
             basis,
         )
-    promise = "all questions become wrong that full thinking gets right"
+    promise = "all questions turn from right to wrong"
     if effect.loss == "differs":
         promise = "replies differ from what full thinking would have said"
     return Summary(
