@@ -93,7 +93,6 @@ TESTS: dict[str, str] = {
 
 EQUIVALENT: dict[str, str] = {
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",
-    "stats/bounds last_passed: -1 -> -2 (2)": "below 0 is none",
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
     "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"
