@@ -49,7 +49,7 @@ OTHERS = {
         "--requests",
         "--minutes",
     ),  # benchmarks
-    *("--module", "--count", "--piece"),  # python -m tests.mutants
+    *("--wing", "--module", "--count", "--piece"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
     *("--no-remove-reasoning-tags", "--save-details"),  # lighteval
     *("--signature", "--public"),  # model_signing

@@ -303,7 +303,7 @@ def test_an_auto_cap_is_settled_once_and_stands_in_the_manifest(bench: Bench) ->
     run = RunDirectory.load(bench.out)
     assert (run.plan.max_think, run.manifest["requested_max_think"]) == (448, "auto")
     assert "at 448 thinking tokens" in out
-    assert "max-think: 448 tokens: the model's context leaves fewer than 512 beside" in err
+    assert "max-think: 448 tokens: the model's context leaves fewer than 512 after" in err
     assert {plan.max_think for _, plan in bench.engine.calls} == {448, 32}  # 32: preflight
 
     write_sums(bench.file, 130)  # grown, with prompts that are longer by a token at most
