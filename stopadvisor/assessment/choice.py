@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, category_size
@@ -21,37 +18,28 @@ from stopadvisor.assessment.probabilities import (
     counted_labels,
     fit_limit,
 )
+from stopadvisor.assessment.rated import (
+    RatedRule,
+    RulesOnFit,
+    advised_rule,
+    fit_data,
+    rank_of,
+    rating,
+    sequences_of,
+)
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.errors import CalibrationError, NothingToChoose
-from stopadvisor.probes.outcomes import FitQuestions, require_fit
+from stopadvisor.errors import NothingToChoose
+from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import ServingCost, serving_costs
-from stopadvisor.rules.families import (
-    AGREEMENT_FAMILIES,
-    FIXED_BUDGET,
-    LEARNED_FAMILIES,
-    display_threshold,
-)
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, display_threshold
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
 
-__all__ = [
-    "SIMPLER_WITHIN",
-    "Choice",
-    "Settings",
-    "choose",
-    "fewest_labels",
-    "nothing_chosen",
-    "rank_of",
-]
+__all__ = ["Choice", "Settings", "choose", "fewest_labels", "nothing_chosen"]
 
-_MOST_BLOCKS = 1000
-_MOST_FIT_QUESTIONS = 4000
-"""A choice gains nothing from more questions; so many of them are used."""
-SIMPLER_WITHIN = 1.0
-"""Points of saving; less is no reason for a more complicated rule."""
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
 
@@ -106,13 +94,6 @@ class Choice:
         return (settings.delta, rest)[: len(self.sequences)]
 
 
-def rank_of(family: str) -> int:
-    """Simple rules first: 0 for a fixed budget, 1 for a scalar, 2 for a learned one."""
-    if family == FIXED_BUDGET:
-        return 0
-    return 2 if family in LEARNED_FAMILIES else 1
-
-
 def choose(
     fit_table: FitQuestions,
     n_calibration: int,
@@ -120,6 +101,7 @@ def choose(
     *,
     categories: Mapping[str | None, int] | None = None,
     others: ProbeTable | None = None,
+    rules: RulesOnFit | None = None,
 ) -> Choice:
     """Choose family, schedule and threshold order from fit questions alone.
 
@@ -132,6 +114,8 @@ def choose(
     others : ProbeTable, optional
         Questions of the other parts: no rule probes where one of them was not probed.  Their
         outcomes are not read.
+    rules : RulesOnFit, optional
+        The rules measured on these questions, where that was done already for another alpha.
 
     Raises
     ------
@@ -146,17 +130,16 @@ def choose(
     tell two equal families apart far too often.  Here thresholds, schedules and families are
     chosen anew in each resample.
     """
-    require_fit(fit_table)
-    table = _at_most(fit_table)
+    if rules is None:
+        rules = RulesOnFit.measure(fit_table, settings, others)
+    fit, table = rules.fit, rules.fit.table
     full_accuracy = float(table.full_correct.mean())
     if settings.limits_accuracy and settings.alpha >= full_accuracy:
         raise NothingToChoose(
             f"alpha must be below the full-thinking accuracy ({full_accuracy:.3f} on fit "
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
-    fit = _fit_data(table, settings, others)
-    imitation = Imitation.draw(fit, n_calibration, settings)
-    measured = _measured(fit, settings, imitation)
+    measured = rules.rated(Imitation.draw(fit, n_calibration, settings))
     counted = _counted(table, n_calibration, settings, categories)
     limit = fit_limit(table.n_questions, n_calibration, settings, counted)
     learned, scalar, fixed = (
@@ -166,9 +149,9 @@ def choose(
     kinds = (learned, scalar, fixed, agreement)
     points = [_best_point(fit, kind, limit) for kind in kinds]
     # Where even the most careful threshold loses too many fit questions, nothing is advised.
-    advised = _advised([each for each in measured if each.sequence.index(limit) >= 0])
+    advised = advised_rule([each for each in measured if each.sequence.index(limit) >= 0])
     tested = _tested(measured, advised)
-    verdict, spread = compare(fit, _sequences(learned), _sequences(scalar), limit)
+    verdict, spread = compare(fit, sequences_of(learned), sequences_of(scalar), limit)
     sequence = None if advised is None else advised.sequence
     index = -1 if sequence is None else sequence.index(limit)
     return Choice(
@@ -187,7 +170,7 @@ def choose(
         sequence,
         index,
         None if advised is None else _fit_point(fit, advised, index),
-        None if advised is None else saving_lower(fit, _sequences(measured), limit),
+        None if advised is None else saving_lower(fit, sequences_of(measured), limit),
         max(
             certification_probability(fit, each.sequence, n_calibration, settings, counted)
             for each in tested
@@ -231,13 +214,12 @@ def nothing_chosen(
     fit_table: FitQuestions, n_calibration: int, settings: Settings, why: str
 ) -> Choice:
     """A choice of full thinking, where what was measured leaves no rule to choose."""
-    require_fit(fit_table)
-    table = _at_most(fit_table)
+    fit = fit_data(fit_table, settings)
     return Choice(
         settings,
-        table.n_questions,
+        fit.table.n_questions,
         n_calibration,
-        float(table.full_correct.mean()),
+        float(fit.table.full_correct.mean()),
         sequences=(),
         learned=None,
         scalar=None,
@@ -253,113 +235,43 @@ def nothing_chosen(
         probability=0.0,
         serving=(),
         label_savings=(),
-        fit=_fit_data(table, settings),
+        fit=fit,
         nothing=why,
     )
 
 
-def _at_most(table: FitQuestions) -> FitQuestions:
-    """So many fit questions as a choice gains from; refuses a table without any."""
-    if table.n_questions == 0:
-        raise CalibrationError("no fit questions: nothing can be chosen")
-    if table.n_questions <= _MOST_FIT_QUESTIONS:
-        return table
-    # Evenly over the file, which may be sorted by subject.
-    rows = np.linspace(0, table.n_questions - 1, _MOST_FIT_QUESTIONS)
-    return table.take(rows.astype(np.int64))
+# --- What is tested, and the best of each kind ----------------------------------------------------
 
 
-def _fit_data(table: FitQuestions, settings: Settings, others: ProbeTable | None = None) -> FitData:
-    limits = settings.guarantees_on(table.graded_by)
-    return FitData.build(table, settings.costing, guarantees=limits, others=others)
-
-
-# --- Candidates and what they are expected to save ------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Measured:
-    sequence: ThresholdSequence
-    rating_pct: float
-    saving_pct: float
-    """Expected to be certified."""
-
-    @property
-    def family(self) -> str:
-        return self.sequence.scorer.family
-
-
-def _rating(each: _Measured) -> float:
-    return each.rating_pct
-
-
-def _sequences(measured: Sequence[_Measured]) -> list[ThresholdSequence]:
-    return [each.sequence for each in measured]
-
-
-def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_Measured]:
-    """Every candidate with what it is expected to save; at least one."""
-
-    def measured(sequence: ThresholdSequence) -> _Measured:
-        expected = imitation.expected(sequence)
-        return _Measured(sequence, expected.rating_pct, expected.saving_pct)
-
-    found = [measured(each) for each in candidates(fit, settings.families)]
-    if "learned-boosted" in settings.families:
-        linear = [each for each in found if rank_of(each.family) == 2]
-        best = max(linear, key=_rating).sequence if linear else None
-        found += [measured(each) for each in boosted_candidates(fit, best)]
-    if found:
-        return found
-    if fit.table.entropy_source == "none" and fit.table.live.any():
-        raise CalibrationError(
-            "these probes hold no log-probabilities (entropy source none), and families "
-            f"{', '.join(settings.families)} read them; fixed-budget, agreement and learned do not"
-        )
-    raise NothingToChoose(
-        "no family can be measured on the fit questions: every trace ends before the first "
-        "budget, or the forced answers are all right or all wrong"
-    )
-
-
-def _advised(measured: Sequence[_Measured]) -> _Measured | None:
-    """The simplest rated within a point of the best; None where none saves anything."""
-    best = max(map(_rating, measured), default=0.0)
-    if best <= 0:
-        return None
-    near = [each for each in measured if each.rating_pct >= best - SIMPLER_WITHIN]
-    return min(near, key=lambda each: (rank_of(each.family), -each.rating_pct))
-
-
-def _tested(measured: Sequence[_Measured], advised: _Measured | None) -> list[_Measured]:
+def _tested(measured: Sequence[RatedRule], advised: RatedRule | None) -> list[RatedRule]:
     """What calibration tests: the advised rule first, and the best of another kind after it.
 
     Where nothing is advised, the best candidate alone.
     """
     if advised is None:
-        return [max(measured, key=_rating)]
+        return [max(measured, key=rating)]
     others = [each for each in measured if rank_of(each.family) != rank_of(advised.family)]
-    second = max(others, key=_rating, default=None)
+    second = max(others, key=rating, default=None)
     return [advised] if second is None or second.rating_pct <= 0 else [advised, second]
 
 
 def _compared(
-    kinds: Sequence[Sequence[_Measured]], tested: Sequence[_Measured]
+    kinds: Sequence[Sequence[RatedRule]], tested: Sequence[RatedRule]
 ) -> tuple[ThresholdSequence, ...]:
-    best = [max(kind, key=_rating) for kind in kinds if kind]
+    best = [max(kind, key=rating) for kind in kinds if kind]
     return tuple({id(e): e.sequence for e in (*best, *tested)}.values())
 
 
 def _best_point(
-    fit: FitData, kind: Sequence[_Measured], limit: float | FitLimits
+    fit: FitData, kind: Sequence[RatedRule], limit: float | FitLimits
 ) -> FitPoint | None:
     if not kind:
         return None
-    best = max(kind, key=_rating)
+    best = max(kind, key=rating)
     return _fit_point(fit, best, best.sequence.index(limit))
 
 
-def _fit_point(fit: FitData, each: _Measured, index: int) -> FitPoint:
+def _fit_point(fit: FitData, each: RatedRule, index: int) -> FitPoint:
     sequence = each.sequence
     scorer, size = sequence.scorer, sequence.thresholds.size
     if index < 0:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, fewest_labels, rank_of
+from stopadvisor.assessment.choice import Choice, fewest_labels
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.rules.families import rule_name
 from stopadvisor.rules.outcomes import BlindStopping

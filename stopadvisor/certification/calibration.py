@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, rank_of
+from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, useful_shares
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of

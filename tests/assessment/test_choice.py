@@ -12,16 +12,10 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
-from stopadvisor.assessment.choice import (
-    SIMPLER_WITHIN,
-    Choice,
-    Settings,
-    choose,
-    fewest_labels,
-    rank_of,
-)
+from stopadvisor.assessment.choice import Choice, Settings, choose, fewest_labels
 from stopadvisor.assessment.imitation import ExpectedSaving, Imitation
 from stopadvisor.assessment.probabilities import certification_probability, first_useful_risk
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, rank_of
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
@@ -65,6 +59,7 @@ def test_a_choice_is_given_no_calibration_question() -> None:
         "settings": Settings,
         "categories": Mapping[str | None, int] | None,
         "others": ProbeTable | None,
+        "rules": RulesOnFit | None,
     }
 
 

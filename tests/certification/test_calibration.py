@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, choose, rank_of
+from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.probabilities import counted_labels
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.certification.calibration import (
     calibrate,
     check_questions,

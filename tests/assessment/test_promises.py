@@ -1,0 +1,120 @@
+"""What several risks would buy: as choosing at each of them says, measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.candidates import candidates
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.probabilities import certification_probability
+from stopadvisor.assessment.promises import Promise, promises, proposed
+from stopadvisor.assessment.rated import RulesOnFit
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.probes.outcomes import FitQuestions
+from tests.populations import FREE_FORM
+
+N = 240
+SETTINGS = Settings(families=("confidence", "learned", "fixed-budget"))
+ALPHAS = (0.005, 0.05, 0.15)
+
+
+@pytest.fixture(scope="module")
+def fit() -> FitQuestions:
+    return FREE_FORM.draw(200, np.random.default_rng(3)).as_fit()
+
+
+@pytest.fixture(scope="module")
+def rules(fit: FitQuestions) -> RulesOnFit:
+    return RulesOnFit.measure(fit, SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def offered(rules: RulesOnFit) -> tuple[Promise, ...]:
+    return promises(rules, N, SETTINGS, alphas=ALPHAS)
+
+
+def chosen(fit: FitQuestions, alpha: float, rules: RulesOnFit | None = None) -> Choice:
+    return choose(fit, N, replace(SETTINGS, alpha=alpha), rules=rules)
+
+
+def test_a_promise_is_what_choosing_at_its_risk_says(
+    fit: FitQuestions, offered: tuple[Promise, ...]
+) -> None:
+    for promise in offered[1:]:
+        choice = chosen(fit, promise.alpha)
+        point, rule = choice.advised_point, choice.advised
+        assert point is not None
+        assert point.fit_accuracy is not None
+        assert rule is not None
+        assert promise.saving_pct == point.expected_saving_pct > 0
+        points = 100 * (point.fit_accuracy - choice.full_accuracy)
+        assert promise.accuracy_points == pytest.approx(points)
+        probability = certification_probability(choice.fit, rule, N, choice.settings)
+        assert promise.probability == probability > 0
+
+
+def test_so_many_labels_are_certified_nine_times_in_ten(
+    fit: FitQuestions, offered: tuple[Promise, ...]
+) -> None:
+    for promise in offered[1:]:
+        labels, choice = promise.labels_for_90, chosen(fit, promise.alpha)
+        assert labels is not None
+        assert choice.advised is not None
+
+        def probability(n: int, choice: Choice = choice) -> float:
+            assert choice.advised is not None
+            return certification_probability(choice.fit, choice.advised, n, choice.settings)
+
+        assert all(probability(n) >= 0.9 for n in range(labels, labels + 20))
+        assert probability(labels - 1) < 0.9
+
+
+def test_a_risk_that_no_test_can_hold_buys_nothing(offered: tuple[Promise, ...]) -> None:
+    first = offered[0]  # 240 questions cannot certify 0.5 %
+    assert (first.saving_pct, first.accuracy_points, first.probability) == (0, 0, 0)
+    assert first.labels_for_90 is not None
+    assert first.labels_for_90 > N
+
+
+def test_a_risk_above_the_accuracy_is_no_promise(rules: RulesOnFit) -> None:
+    (promise,) = promises(rules, N, SETTINGS, alphas=[0.99])
+    assert promise == Promise(0.99, 0.0, 0.0, 0.0, None)
+
+
+def test_rules_are_measured_once_and_chosen_as_without(
+    fit: FitQuestions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def counted(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
+        calls.append(fit)
+        return candidates(fit, families)
+
+    monkeypatch.setattr("stopadvisor.assessment.rated.candidates", counted)
+    rules = RulesOnFit.measure(fit, SETTINGS)
+    promises(rules, N, SETTINGS, alphas=ALPHAS)
+    again = chosen(fit, 0.05, rules)
+    assert len(calls) == 1
+    alone = chosen(fit, 0.05)
+    assert again.advised_point == alone.advised_point
+    assert again.saving_lower == alone.saving_lower
+    assert [each.scorer for each in again.sequences] == [each.scorer for each in alone.sequences]
+
+
+@pytest.mark.parametrize(
+    ("rows", "alpha"),
+    [
+        ([(0.01, 20.0, 0.4), (0.05, 30.0, 0.95), (0.10, 40.0, 0.99)], 0.05),
+        ([(0.01, 20.0, 0.4), (0.05, 30.0, 0.8), (0.10, 40.0, 0.7)], 0.05),
+        ([(0.01, 0.0, 1.0), (0.05, 30.0, 0.9)], 0.05),
+    ],
+)
+def test_the_smallest_sure_risk_is_proposed_else_the_likeliest(
+    rows: list[tuple[float, float, float]], alpha: float
+) -> None:
+    offered = [Promise(a, saving, 0.0, probability, 100) for a, saving, probability in rows]
+    assert proposed(offered).alpha == alpha
