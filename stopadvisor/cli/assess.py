@@ -26,7 +26,13 @@ from stopadvisor.cli.config import CONFIG, effective_config
 from stopadvisor.cli.model import ModelOptions, open_engine
 from stopadvisor.cli.options import PATH, VERBOSE, is_given, option, show
 from stopadvisor.cli.page import Command
-from stopadvisor.cli.pricing import PRICING, PricingOptions, computed_weights, pricing_options
+from stopadvisor.cli.pricing import (
+    PRICING,
+    PricingOptions,
+    computed_weights,
+    measured_weights,
+    pricing_options,
+)
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
@@ -65,7 +71,7 @@ class AssessOptions:
     serving_is_open: bool = False
     """Cost as the server was measured, where it was; else as the settings say."""
     pricing: PricingOptions | None = None
-    """For which machine to compute prices; None: they are given, or the paper's."""
+    """For which machine to compute prices; None: they are given, measured, or the paper's."""
     report: bool = True
     """Write ``report.html`` too, where its extra is installed."""
 
@@ -162,9 +168,9 @@ def run(options: AssessOptions, err: TextIO, config: str) -> int:
         source = _source(options, progress)
         server = None if source.is_archive else read_regime(source.folder)
         served = server is not None or (source.engine or "").startswith("openai")
-        weights = () if options.pricing is None else computed_weights(options.pricing, source)
-        is_paper, settings = options.protocol == "paper", _settings(options, source, weights)
-        if served and options.serving_is_open and options.pricing is None:
+        is_paper, weights = options.protocol == "paper", _weights(options, source)
+        settings = _settings(options, source, weights)
+        if served and options.serving_is_open and not weights:
             settings = measured_settings(settings, server)
         assessment = _assess(source, settings, options)
         of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
@@ -190,6 +196,15 @@ def run(options: AssessOptions, err: TextIO, config: str) -> int:
     output = options.probing.output
     show(result, assess_sheet(result, verbose=output.verbose), json=output.json)
     return 0
+
+
+def _weights(options: AssessOptions, source: Source) -> Sequence[Weights]:
+    """Prices that no option gives: computed or measured, the first is counted with."""
+    if options.pricing is not None:
+        return computed_weights(options.pricing, source)
+    if options.protocol == "paper" or options.wanted.weights is not None:
+        return ()
+    return measured_weights(source)
 
 
 def _settings(options: AssessOptions, source: Source, weights: Sequence[Weights]) -> Settings:

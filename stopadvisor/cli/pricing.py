@@ -17,9 +17,10 @@ from stopadvisor.rules.accelerators import ACCELERATORS, DEFAULT_GPU, accelerato
 from stopadvisor.rules.costs import Weights, mean_context
 from stopadvisor.rules.model_shape import PRESETS, model_shape
 from stopadvisor.rules.roofline import DEFAULT_IN_FLIGHT, Roofline
+from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
 from stopadvisor.runs.sources import Source
 
-__all__ = ["PRICING", "PricingOptions", "computed_weights", "pricing_options"]
+__all__ = ["PRICING", "PricingOptions", "computed_weights", "measured_weights", "pricing_options"]
 
 _LOCAL = "local"
 _LOADS = (1, 8, 32, 128)
@@ -95,6 +96,14 @@ def computed_weights(options: PricingOptions, source: Source) -> tuple[Weights, 
     loads = [engine.weights(context, in_flight) for in_flight in (options.in_flight, *_LOADS)]
     fitting = {each.in_flight: each for each in loads[1:]}
     return tuple(replace(each, model=label) for each in (loads[0], *fitting.values()))
+
+
+def measured_weights(source: Source) -> tuple[Weights, ...]:
+    """Prices as measured, where the folder of the run's model holds a serving profile."""
+    if source.model is None or source.simulated:
+        return ()
+    file = Path(source.model) / SERVING_PROFILE
+    return (read_serving_profile(file).weights,) if file.is_file() else ()
 
 
 def _local_gpu() -> str | None:

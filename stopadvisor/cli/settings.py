@@ -17,7 +17,7 @@ from stopadvisor.cli.options import PATH, SHARE, Decorator, Parsed, declare, opt
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
-from stopadvisor.rules.serving_profile import read_serving_profile
+from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
 
 __all__ = ["ALLOW_TRUNCATED", "ALPHA", "DELTA", "GUARANTEES", "overrides", "setting_options"]
 
@@ -136,7 +136,8 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
         "Money per million input, cached and output tokens; by default the paper's weights.",
     ),
     "serving-profile": (
-        "Serving costs", PATH, None, "Count costs in seconds, as `profile-serving` measured them."
+        "Serving costs", PATH, None, "Count costs in seconds, as `profile-serving` measured them; "
+        f"assess takes {SERVING_PROFILE} in the model's folder by itself, for the stack vllm."
     ),
     "families": (
         "Certificate", Parsed("name,name,...", _families), ",".join(_OWN.families),

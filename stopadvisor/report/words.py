@@ -192,7 +192,7 @@ def by_stack(document: Document) -> dict[str, Any]:
 
 
 def computed_for(document: Document) -> str:
-    """For which machine prices were computed, as the end of a clause; empty where it is known.
+    """Where prices are from, as the end of a clause; empty where they are a bill's.
 
     The paper's prices are nobody's: how to get one's own is said.
     """
@@ -203,14 +203,19 @@ def computed_for(document: Document) -> str:
             "; at the paper's prices (a cached token a tenth of a decoded one): --gpu NAME takes "
             "those of an engine"
         )
-    if not prices or prices["source"] != "roofline":
+    if not prices or prices["source"] not in ("measured", "roofline"):
         return ""
     of = [f"{prices[kind] / prices['decoded']:.2g}" for kind in ("prefilled", "cached", "request")]
+    whose = f"prices measured for {weights.get('model', 'this server')}"
+    at, most = "", ""
+    if prices["source"] == "roofline":
+        whose = f"prices computed for {weights['model']} on {prices['gpu']}"
+        at, most = f" at {weights['context']:.0f} tokens", " (at most)"
+    if prices["in_flight"]:
+        whose += f", {prices['in_flight']} requests in flight{at}"
     return (
-        f"; prices computed for {weights['model']} on {prices['gpu']}, {prices['in_flight']} "
-        f"requests in flight at {weights['context']:.0f} tokens: in decoded tokens of "
-        f"{1000 * prices['decoded']:.2g} ms a prefilled token is {of[0]} (at most), a cached one "
-        f"{of[1]}, a request {of[2]}"
+        f"; {whose}: in decoded tokens of {1000 * prices['decoded']:.2g} ms a prefilled token is "
+        f"{of[0]}{most}, a cached one {of[1]}, a request {of[2]}"
     )
 
 

@@ -17,8 +17,16 @@ from stopadvisor.json_text import parse_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import SECONDS, Weights
 
-__all__ = ["PerTokenSeconds", "ProfileRow", "ServingProfile", "read_serving_profile"]
+__all__ = [
+    "SERVING_PROFILE",
+    "PerTokenSeconds",
+    "ProfileRow",
+    "ServingProfile",
+    "read_serving_profile",
+]
 
+SERVING_PROFILE = "serving-profile.json"
+"""In a model's folder: what it costs where it is served."""
 _READABLE = (1, 2)
 
 
@@ -106,6 +114,7 @@ class ServingProfile:
             SECONDS,
             request=self.per_request_seconds,
             round_trip=self.round_trip_seconds / step,
+            model=f"{self.model} ({self.engine} on {self.device})",
             in_flight=self.at_batch,
         )
 

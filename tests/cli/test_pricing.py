@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli import pricing
+from stopadvisor.results import to_json
+from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import REGIMES, Weights
 from stopadvisor.rules.model_shape import PRESETS
 from stopadvisor.rules.roofline import Prices
+from stopadvisor.rules.serving_profile import ServingProfile
 from tests.material import CERTIFY, Call
 
 FAST = ("--families", "entropy,confidence", "--no-report")
@@ -90,6 +93,35 @@ def test_the_model_is_the_runs_own_else_the_one_named(
     cached.parent.mkdir(parents=True)
     cached.write_text(config, encoding="utf-8")
     assert model("--gpu", "h200") == "tests/scripted"
+
+
+@pytest.mark.parametrize(
+    ("words", "serving", "is_taken"),
+    [
+        ([], "vllm", True),
+        (["--serving", "kv-fork"], "kv-fork", True),
+        (["--price", "1/0.1/4"], "kv-fork", False),
+        (["--protocol", "paper", "--open-calibration"], "kv-fork", False),
+    ],
+)
+def test_a_profile_in_the_models_folder_is_taken(
+    call: Call, words: list[str], serving: str, is_taken: bool
+) -> None:
+    Path("tests/scripted").mkdir(parents=True)  # what the run's model is called
+    fit = CostFit(0.002, 0.0, 0.0, (BatchSeconds(8, 0.001),), 0.0)
+    profile = ServingProfile.of_fit(fit, model="m", engine="vllm", device="two cores", settings={})
+    Path("tests/scripted/serving-profile.json").write_text(to_json(profile), encoding="utf-8")
+    code, out, err = call("assess", "runs/sums", "--json", "--no-report", *words)
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["recommendation"]["serving"] == serving
+    assert ("seconds" in json.dumps(found.get("settings"))) == is_taken
+    if is_taken:
+        assert Weights(**found["settings"]["weights"]) == profile.weights
+        _, out, _ = call("assess", "runs/sums", "--no-report", *words)
+        screen = " ".join(out.split())
+        assert "prices measured for m (vllm on two cores), 8 requests in flight" in screen
+        assert "in decoded tokens of 1 ms a prefilled token is 0, a cached one 0" in screen
 
 
 def test_the_local_gpu_is_the_default(call: Call, tmp_path: Path) -> None:
