@@ -2,6 +2,6 @@
 
 __all__ = [
     "assess", "choice", "diagnostics", "evidence", "examples", "frontier",
-    "grouped", "label_need", "label_plan", "limits", "measured", "probabilities",
+    "label_need", "label_plan", "limits", "measured", "points", "probabilities",
     "recommendation", "remarks", "requirements", "sequences", "settings", "signals"
 ]  # fmt: skip

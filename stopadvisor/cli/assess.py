@@ -38,8 +38,8 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_graded_by, regrade_run
+from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
-from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.progress import Progress

@@ -16,7 +16,7 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.cues import CUE_QUESTIONS
-from stopadvisor.collection.probing import try_engine
+from stopadvisor.collection.probing import try_questions
 from stopadvisor.errors import PreflightError
 from stopadvisor.report.sheets.preflight import preflight_sheet
 
@@ -50,7 +50,7 @@ def command(workload: Path, compare_cues: bool, **params: Any) -> int:
     settings = options.settings
     with progress_on(sys.stderr, quiet=options.output.quiet) as progress:
         model = partial(open_engine, replace(options.model, remark=progress.remark))
-        report = try_engine(settings, model, progress, compare=compare_cues)
+        report = try_questions(settings, model, progress, compare=compare_cues)
     show(report, preflight_sheet(report, settings.cue), json=options.output.json)
     may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
     if may_go_on and not (options.output.json or options.output.quiet):

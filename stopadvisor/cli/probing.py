@@ -32,7 +32,7 @@ from stopadvisor.cli.options import (
     option,
     take,
 )
-from stopadvisor.collection.settings import ProbeSettings
+from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.constants import CUES, DEFAULT_CUE
 from stopadvisor.probes.plan import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split

@@ -2,5 +2,5 @@
 
 __all__ = [
     "collect", "cues", "gold_labels", "grader_check", "labels", "markers", "pilot", "preflight",
-    "probing", "settings"
+    "probe_settings", "probing"
 ]  # fmt: skip

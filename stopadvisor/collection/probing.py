@@ -1,6 +1,6 @@
 """Probe a workload into a run directory, or only try on a few questions that this would work.
 
-`probe` is everything between a workload's path and its graded probes; `try_engine` is its first
+`probe` is everything between a workload's path and its graded probes; `try_questions` is its first
 part alone.  Neither shows an outcome of any question but a fit question: until `calibrate` has run,
 nobody may see one of a calibration question.  This module knows no command line.
 """
@@ -25,15 +25,15 @@ from stopadvisor.collection.labels import check_grader, regrade
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.pilot import CAP_STEP, cue_ids, thinking_cap
 from stopadvisor.collection.preflight import PreflightReport, run_preflight, worst
-from stopadvisor.collection.recorded import recorded_cap
-from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle
-from stopadvisor.collection.settings import (
+from stopadvisor.collection.probe_settings import (
     ProbeSettings,
-    check_split,
+    check_parts,
     fit_questions,
     repeated_questions,
     too_few,
 )
+from stopadvisor.collection.recorded import recorded_cap
+from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle_plan
 from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
 from stopadvisor.json_text import parse_json
@@ -46,7 +46,7 @@ from stopadvisor.runs.server_regime import RegimeMeasure, read_regime, write_reg
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 
-__all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_engine"]
+__all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_questions"]
 
 
 class RegimeEngine(Engine, Protocol):
@@ -122,7 +122,7 @@ def probe(
     workload = settings.read()
     for remark in (*_remarks_on_gold(workload), *_remarks_on_traces(workload, settings)):
         progress.remark(remark)
-    check_split(workload, settings, workload.questions[: settings.limit if whole else None])
+    check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
     count = len(workload.questions[: settings.limit])
     if count < SMALL_WORKLOAD and settings.shares(workload)[2] > 0:
         progress.remark(
@@ -172,7 +172,7 @@ def _remarks_on_traces(workload: Workload, settings: ProbeSettings) -> list[str]
     return found
 
 
-def try_engine(
+def try_questions(
     settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, compare: bool = False
 ) -> PreflightReport:
     """Run the preflight alone, on fit questions, and compare cues where that is wanted.
@@ -197,7 +197,7 @@ def try_engine(
         size = settings.batch_size or _choose_batch_size(engine, plan)
         found = None
         if settings.schedule == "marker":  # found as `probe` will find them
-            settled = settle(engine, fit, plan, settings, batch_size=size, progress=progress)
+            settled = settle_plan(engine, fit, plan, settings, batch_size=size, progress=progress)
             plan, found = settled.plan, settled.markers
         how: dict[str, Any] = {
             "grader": graders.equal,
@@ -373,7 +373,7 @@ class _Probing:
         batch_size: int,
     ) -> RunDirectory:
         """Start the run; from here on its cap and its budgets are fixed."""
-        settled = settle(
+        settled = settle_plan(
             self.engine, fit, plan, self.settings, batch_size=batch_size, progress=self.progress
         )
         check_markers(settled.plan)

@@ -14,14 +14,21 @@ import numpy as np
 
 from stopadvisor.collection.markers import CANDIDATES, LEAST_RATE, MarkerFindings, count_words
 from stopadvisor.collection.pilot import auto_budgets, auto_stride, draw_pilot
-from stopadvisor.collection.settings import ProbeSettings
+from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace
 from stopadvisor.probes.positions import trace_positions
 from stopadvisor.progress import Progress
 from stopadvisor.workload.questions import Question
 
-__all__ = ["NO_MARKERS", "ProbeCost", "SettledSchedule", "check_markers", "expected_cost", "settle"]
+__all__ = [
+    "NO_MARKERS",
+    "ProbeCost",
+    "SettledSchedule",
+    "check_markers",
+    "expected_cost",
+    "settle_plan",
+]
 
 NO_MARKERS = (
     f"none of {len(CANDIDATES)} usual markers begins {LEAST_RATE:g} or more sentences per 1,000 "
@@ -58,7 +65,7 @@ class ProbeCost:
         )
 
 
-def settle(
+def settle_plan(
     engine: Engine,
     fit: Sequence[Question],
     plan: ProbePlan,

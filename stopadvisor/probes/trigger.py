@@ -25,9 +25,9 @@ __all__ = [
     "Positions",
     "StrideTrigger",
     "Trigger",
-    "as_recorded",
-    "recorded_ids",
+    "on_stand_ins",
     "recorded_positions",
+    "stand_in_ids",
 ]
 
 
@@ -242,14 +242,14 @@ class MarkerTrigger:
 _NO_MARKER, _MARKER = 0, 1
 
 
-def as_recorded(trigger: Trigger) -> Trigger:
-    """Give the same trigger for `recorded_ids`, which stand for the ids of a trace."""
+def on_stand_ins(trigger: Trigger) -> Trigger:
+    """Give the same trigger for `stand_in_ids`, which stand for the ids of a trace."""
     return (
         replace(trigger, markers=((_MARKER,),)) if isinstance(trigger, MarkerTrigger) else trigger
     )
 
 
-def recorded_ids(trace_tokens: int, markers: Iterable[int]) -> list[int]:
+def stand_in_ids(trace_tokens: int, markers: Iterable[int]) -> list[int]:
     """Stand in for the ids of a trace of which only the positions of its markers were recorded."""
     ids = [_NO_MARKER] * trace_tokens
     for position in markers:
@@ -261,8 +261,8 @@ def recorded_positions(
     trigger: Trigger, trace_tokens: int, markers: Iterable[int]
 ) -> tuple[int, ...]:
     """Give every position of a whole trace with markers at these positions."""
-    positions = as_recorded(trigger).start()
-    positions.feed(recorded_ids(trace_tokens, markers) if trigger.needs_ids else trace_tokens)
+    positions = on_stand_ins(trigger).start()
+    positions.feed(stand_in_ids(trace_tokens, markers) if trigger.needs_ids else trace_tokens)
     positions.finish()
     found = []
     while (position := positions.next()) is not None:

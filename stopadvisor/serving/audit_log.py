@@ -29,10 +29,10 @@ from stopadvisor.runs.storage import make_folder, no_follow
 from stopadvisor.serving.audit_records import (
     SCHEMA,
     Said,
-    line_of,
-    parse,
+    parse_record,
     read_header,
     read_records,
+    record_line,
 )
 from stopadvisor.serving.monitoring import Course
 from stopadvisor.serving.watch_settings import WatchSettings, watch_settings
@@ -154,7 +154,7 @@ class AuditLog:
         self._size = os.fstat(file.fileno()).st_size
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        data = line_of(record)
+        data = record_line(record)
         if not 0 <= record["t"] - self._looked < _LOOK_SECONDS:
             self._look()
             self._looked = record["t"]
@@ -185,7 +185,7 @@ class AuditLog:
         added = os.pread(self._file.fileno(), max(end - self._size, 0), self._size)
         for line in added.splitlines():
             try:
-                record = parse(line)
+                record = parse_record(line)
             except ValueError:
                 continue  # said when the log is read again
             if isinstance(record, dict) and record.get("kind") == "reset":
@@ -322,7 +322,7 @@ def reset(series: Sequence[Series], by: str) -> None:
     for one in series:
         path = one.files[-1]
         with _opened(path) as file:
-            _write(file, line_of({"kind": "reset", "t": round(time.time(), 3), "by": by}), path)
+            _write(file, record_line({"kind": "reset", "t": round(time.time(), 3), "by": by}), path)
 
 
 def merged(

@@ -15,7 +15,7 @@ from stopadvisor.printable import short_repr
 from stopadvisor.runs.storage import no_follow
 from stopadvisor.serving.watch_settings import WatchSettings
 
-__all__ = ["SCHEMA", "Said", "line_of", "parse", "read_header", "read_records"]
+__all__ = ["SCHEMA", "Said", "parse_record", "read_header", "read_records", "record_line"]
 
 SCHEMA = 2
 
@@ -78,7 +78,7 @@ def _template(*names: str) -> str:
     return "{" + ",".join(field.replace("%", "%%") + "%s" for field in fields) + "}\n"
 
 
-def line_of(record: Mapping[str, Any]) -> bytes:
+def record_line(record: Mapping[str, Any]) -> bytes:
     """What is written for a record: as `json` would write it, and in half the time where flat."""
     try:
         values = [_TEXT[type(value)](value) for value in record.values()]
@@ -87,7 +87,7 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     return (_template(*record) % tuple(values)).encode()
 
 
-def parse(line: bytes) -> Any:
+def parse_record(line: bytes) -> Any:
     """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
     try:
         text = line.decode()
@@ -104,7 +104,7 @@ def read_header(path: Path) -> dict[str, Any]:
     """The first line of a log."""
     for _, line in _lines(path):
         try:
-            header = parse(line)
+            header = parse_record(line)
             settings = WatchSettings(**header["settings"])
             settings.tests()  # refuses what is no number, or out of range
             if header["kind"] == "header" and header["schema"] == SCHEMA and "state" in header:
@@ -168,7 +168,7 @@ def read_records(path: Path, remarks: list[str], said: Said) -> Iterator[dict[st
         if number == 1 or line.isspace():
             continue
         try:
-            record = parse(line)
+            record = parse_record(line)
         except _Twice as error:
             raise PolicyError(f"{path}, line {number}: {error}") from error
         except ValueError:

@@ -18,7 +18,7 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy, Stepper
 from stopadvisor.policy.session import AskProbe, Session, Stop
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.probes.trigger import Trigger, as_recorded, recorded_ids
+from stopadvisor.probes.trigger import Trigger, on_stand_ins, stand_in_ids
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.answer_summary import AgainstProbes
@@ -30,13 +30,13 @@ _MOST_EXAMPLES = 10
 
 @dataclass(frozen=True)
 class _RecordedRule:
-    """A policy whose trigger reads `recorded_ids`."""
+    """A policy whose trigger reads `stand_in_ids`."""
 
     policy: Policy
 
     @property
     def trigger(self) -> Trigger:
-        return as_recorded(self.policy.trigger)
+        return on_stand_ins(self.policy.trigger)
 
     @property
     def needs_markers(self) -> bool:
@@ -63,7 +63,7 @@ def recorded_stop(
     elif record.marker_positions is None:
         raise ProbeError("the policy probes where a marker begins, the run looked for no markers")
     else:
-        session.receive(recorded_ids(record.trace_tokens, record.marker_positions))
+        session.receive(stand_in_ids(record.trace_tokens, record.marker_positions))
     session.end(record.trace_tokens, cut=record.finish == "length")
     while isinstance(event := session.next_event(), AskProbe):
         row = probed.get(event.position)

@@ -30,7 +30,15 @@ from stopadvisor.serving.chat_reply import (
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
-__all__ = ["Gone", "Responder", "Sender", "SlowReader", "audited_reply", "counts_of", "unless_gone"]
+__all__ = [
+    "Gone",
+    "Responder",
+    "Sender",
+    "SlowReader",
+    "audited_reply",
+    "chat_counts",
+    "unless_gone",
+]
 
 _STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _JSON = ((b"content-type", b"application/json"),)
@@ -212,7 +220,7 @@ class Responder:
 
     def _counts(self, answered: LiveAnswer) -> ChatCounts:
         closer = len(self.backend.chat.closer.ids)
-        return counts_of(answered, closer, shows_cached=self.shows_cached)
+        return chat_counts(answered, closer, shows_cached=self.shows_cached)
 
     def _note(self, answered: LiveAnswer) -> None:
         record, counts = self.send.record, self._counts(answered)
@@ -225,7 +233,7 @@ class Responder:
         record.discarded_tokens = counts.discarded
 
 
-def counts_of(
+def chat_counts(
     answered: LiveAnswer, closer_tokens: int, *, shows_cached: bool = False
 ) -> ChatCounts:
     """Return the tokens of a reply: all that was decoded for it."""
@@ -256,7 +264,7 @@ def audited_reply(
     `name` is the id that the client sees.
     """
     task, stop = covered.request.task, answered.stop
-    counts = counts_of(answered, len(backend.chat.closer.ids))
+    counts = chat_counts(answered, len(backend.chat.closer.ids))
     answer: str | None
     if answered.forced is not None:
         answer = extract_forced(task, answered.forced.text)

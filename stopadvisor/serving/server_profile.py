@@ -63,7 +63,7 @@ def measure_server(
     """
     require_packages("openai", "httpx2", "tenacity", what="measuring a server")
     from stopadvisor.engines.http.client import Client, Key
-    from stopadvisor.engines.openai.load import DEFAULT_KEY
+    from stopadvisor.engines.openai.opening import DEFAULT_KEY
 
     questions = find_questions(settings)
     key = Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None)

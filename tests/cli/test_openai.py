@@ -202,7 +202,7 @@ def test_the_key_is_nowhere_to_be_found(
             def broken(*args: object) -> None:
                 raise ZeroDivisionError("a bug")
 
-            monkeypatch.setattr("stopadvisor.engines.openai.model.ServedModel.force", broken)
+            monkeypatch.setattr("stopadvisor.engines.openai.served_model.ServedModel.force", broken)
         code = probe(sums, server, *words, "--json")
     assert code == {None: 0, "401": 2, "500": 1, "bug": 1}[fault]
     if fault is None:

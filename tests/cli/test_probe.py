@@ -21,8 +21,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.cli.model import DEFAULT_MODEL, ModelOptions, open_engine
 from stopadvisor.cli.probing import ProbeOptions
 from stopadvisor.cli.progress import LineProgress, progress_on, time_left
+from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
-from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.constants import CUES
 from stopadvisor.errors import WorkloadError
 from stopadvisor.progress import NullProgress

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.collection.settings import ProbeSettings
+from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.errors import ProbeError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import run_id

@@ -11,8 +11,8 @@ import pytest
 
 from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
 from stopadvisor.engines.openai.early_exit import PolicyService
-from stopadvisor.engines.openai.load import open_client
-from stopadvisor.engines.openai.online import bind
+from stopadvisor.engines.openai.opening import open_client
+from stopadvisor.engines.openai.policy_server import bind
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words

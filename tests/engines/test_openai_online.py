@@ -16,7 +16,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import connect
+from stopadvisor.engines.openai.policy_server import connect
 from stopadvisor.errors import EngineError, ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source, save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan

@@ -17,7 +17,7 @@ import pytest
 
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.serving.audit_log import AuditLog, find_series, replay, reset
-from stopadvisor.serving.audit_records import line_of
+from stopadvisor.serving.audit_records import record_line
 from stopadvisor.serving.monitoring import Course
 from stopadvisor.serving.watch_settings import WatchSettings
 
@@ -186,11 +186,11 @@ def test_lines_are_those_of_json() -> None:
         {},
     ]
     for record in records:
-        assert line_of(record) == json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        assert record_line(record) == json.dumps(record, separators=(",", ":")).encode() + b"\n"
     for bad in (math.nan, math.inf, -math.inf):
         for value in (bad, [bad]):
             with pytest.raises(ValueError, match=r"finite|compliant"):
-                line_of({"t": value})
+                record_line({"t": value})
 
 
 def test_a_torn_line_is_said_and_ended(tmp_path: Path) -> None:

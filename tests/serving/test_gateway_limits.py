@@ -15,7 +15,7 @@ import pytest
 from yarl import URL
 
 from stopadvisor.engines.http.key import Key
-from stopadvisor.engines.openai.model import ServedModel
+from stopadvisor.engines.openai.served_model import ServedModel
 from stopadvisor.serving.gateway import connections, intake
 from stopadvisor.serving.gateway import server as server_module
 from stopadvisor.serving.gateway.forward import Forwarder, _Proxy

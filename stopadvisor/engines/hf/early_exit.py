@@ -17,7 +17,7 @@ import torch
 
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.model import LocalModel, within_memory
+from stopadvisor.engines.hf.local_model import LocalModel, within_memory
 from stopadvisor.engines.hf.rolling import SMALLEST_SPLIT, Limits, RollingBatch
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers

@@ -17,8 +17,8 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import ChatEngine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import serve
-from stopadvisor.engines.hf.model import LocalModel, within_memory
-from stopadvisor.engines.hf.rolling import Finished, Limits, RollingBatch, read_traces
+from stopadvisor.engines.hf.local_model import LocalModel, within_memory
+from stopadvisor.engines.hf.rolling import Finished, Limits, RollingBatch, read_recorded
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
@@ -178,7 +178,7 @@ class HfEngine(LocalModel, ChatEngine):
     ) -> Iterator[Finished]:
         """The traces of a batch, drawn or read, as their rows are finished."""
         if are_recorded(prompts):
-            yield read_traces(self.runner, ids, self._recorded(prompts, limits), self.pad_id)
+            yield read_recorded(self.runner, ids, self._recorded(prompts, limits), self.pad_id)
             return
         sampling = self.sampling(plan)
         streams = (

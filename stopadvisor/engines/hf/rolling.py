@@ -22,7 +22,7 @@ from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.recorded import RecordedIds
 
-__all__ = ["SMALLEST_SPLIT", "Finished", "Kept", "Limits", "RollingBatch", "read_traces"]
+__all__ = ["SMALLEST_SPLIT", "Finished", "Kept", "Limits", "RollingBatch", "read_recorded"]
 
 SMALLEST_SPLIT = 8
 """Rows of the smallest batch that is split when half of it is done; smaller ones run on as they
@@ -378,7 +378,7 @@ def _rebuilt(
     return rebuilt
 
 
-def read_traces(
+def read_recorded(
     runner: Runner, prompts: list[list[int]], traces: Sequence[RecordedIds], pad_id: int
 ) -> Finished:
     """Read prompts with recorded traces into a kept cache: one pass over all tokens, no steps."""

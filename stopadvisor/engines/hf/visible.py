@@ -15,7 +15,7 @@ import torch
 
 from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.cache import KeptCache, additive
-from stopadvisor.engines.hf.model import LocalModel
+from stopadvisor.engines.hf.local_model import LocalModel
 from stopadvisor.engines.hf.rolling import Kept
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.probes.plan import ProbePlan, Prompt

@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stopadvisor.engines.openai.load import load_engine, open_model
+from stopadvisor.engines.openai.opening import load_engine, open_model
 
 if TYPE_CHECKING:
-    from stopadvisor.engines.openai.online import connect
+    from stopadvisor.engines.openai.policy_server import connect
 
 __all__ = ["connect", "load_engine", "open_model"]
 

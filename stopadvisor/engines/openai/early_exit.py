@@ -21,7 +21,7 @@ from stopadvisor.engines.live import (
     Thinking,
 )
 from stopadvisor.engines.openai.endpoint import check_streams
-from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.replies import (
     ReplyText,
     forced_reply,

@@ -23,10 +23,10 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import Chat, ChatEngine
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
-from stopadvisor.engines.openai.checks import server_checks
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
-from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.regime import measure_server
+from stopadvisor.engines.openai.regime import regime_of_server
+from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.server_checks import server_checks
 from stopadvisor.engines.raw_trace import raw_trace
 from stopadvisor.engines.trace import RequestUsage
 from stopadvisor.policy.frozen import Policy
@@ -204,7 +204,7 @@ class OpenAiEngine(ChatEngine):
 
     def measure_regime(self, cue: str) -> RegimeMeasure:
         """Measure the server, and hold the probes that were asked against the measure."""
-        return self.call(measure_server, self.served_model, tuple(self.requests), cue)
+        return self.call(regime_of_server, self.served_model, tuple(self.requests), cue)
 
     # --- The event loop ---
 

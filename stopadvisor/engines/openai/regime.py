@@ -15,10 +15,10 @@ from stopadvisor.runs.server_regime import Cached, RegimeMeasure, Repeated, clas
 
 if TYPE_CHECKING:
     from stopadvisor.engines.http.client import Client
-    from stopadvisor.engines.openai.model import ServedModel
+    from stopadvisor.engines.openai.served_model import ServedModel
     from stopadvisor.engines.trace import RequestUsage
 
-__all__ = ["found_in_cache", "measure_regime", "measure_server"]
+__all__ = ["found_in_cache", "measure_regime", "regime_of_server"]
 
 LONGEST = 4096
 """Tokens of the longest prompt that is sent, where the context leaves room for it."""
@@ -59,7 +59,7 @@ async def measure_regime(
     return classify(rows)
 
 
-async def measure_server(
+async def regime_of_server(
     model: ServedModel, requests: Sequence[RequestUsage], cue: str
 ) -> RegimeMeasure:
     """Measure the server of a model that was probed, and hold what its probes found against it."""

@@ -15,8 +15,8 @@ from typing import Any
 from stopadvisor.engines.http.client import Client, StreamTimeouts
 from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.early_exit import PolicyService
-from stopadvisor.engines.openai.load import open_client
-from stopadvisor.engines.openai.online import bind
+from stopadvisor.engines.openai.opening import open_client
+from stopadvisor.engines.openai.policy_server import bind
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan

@@ -3,4 +3,4 @@
 Nothing here imports vLLM before vLLM loads the plugin.
 """
 
-__all__ = ["plugin", "settings"]
+__all__ = ["plugin", "plugin_settings"]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from stopadvisor.engines.local_tokenizer import LoadedTokenizer
     from stopadvisor.engines.openai.endpoint import Endpoint
     from stopadvisor.engines.openai.engine import OpenAiEngine
-    from stopadvisor.engines.openai.model import ServedModel
+    from stopadvisor.engines.openai.served_model import ServedModel
 
-__all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_client", "open_model"]
+__all__ = ["DEFAULT_KEY", "load_engine", "open_client", "open_model", "served_identity"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
@@ -54,7 +54,7 @@ def load_engine(
         raise
     return OpenAiEngine(
         served_model=served,
-        model_identity=identity_of(served),
+        model_identity=served_identity(served),
         portal=portal,
         thread=thread,
         concurrency=concurrency,
@@ -139,7 +139,7 @@ async def open_client(
     from stopadvisor.engines.answer_end import AnswerStops
     from stopadvisor.engines.chat import Chat
     from stopadvisor.engines.openai.endpoint import find_endpoint
-    from stopadvisor.engines.openai.model import ServedModel
+    from stopadvisor.engines.openai.served_model import ServedModel
 
     model, key = client.model, client.key
     try:
@@ -215,7 +215,7 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
             )
 
 
-def identity_of(served: ServedModel) -> dict[str, Any]:
+def served_identity(served: ServedModel) -> dict[str, Any]:
     """Return what is known of the model that decides the outcome; not where it is served."""
     from stopadvisor.engines.model_files import content_revision
     from stopadvisor.engines.sampling import identity_settings

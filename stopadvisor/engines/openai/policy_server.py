@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
-from stopadvisor.engines.openai.load import identity_of, open_model
-from stopadvisor.engines.openai.model import ServedModel
+from stopadvisor.engines.openai.opening import open_model, served_identity
+from stopadvisor.engines.openai.served_model import ServedModel
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import (
     OnStop,
@@ -110,7 +110,7 @@ async def bind(
 ) -> PolicyService:
     """Hold a policy against an opened model, and return what answers with the two."""
     source, asked = entropy_at(served, policy)
-    remarks = policy.check_source(identity_of(served), source)
+    remarks = policy.check_source(served_identity(served), source)
     mode = await choose_thinking_mode(served, policy, serving, remarks)
     plan = replace(plan, entropy=asked)
     return PolicyService(served, plan, policy, on_stop or policy.on_stop, mode, remarks)

@@ -34,7 +34,7 @@ from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 __all__ = [
     "REPEATED",
     "ProbeSettings",
-    "check_split",
+    "check_parts",
     "fit_questions",
     "repeated_questions",
     "too_few",
@@ -178,7 +178,7 @@ def repeated_questions(
     return [fit[key] for key in sorted(fit)[:wanted]]
 
 
-def check_split(workload: Workload, settings: ProbeSettings, questions: Sequence[Question]) -> None:
+def check_parts(workload: Workload, settings: ProbeSettings, questions: Sequence[Question]) -> None:
     """Refuse a workload whose parts would be too small, before a model is loaded.
 
     Raises

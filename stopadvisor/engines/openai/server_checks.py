@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stopadvisor.engines.http.completion import Completion
-from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.probes.plan import Check, ProbePlan
 
 __all__ = ["server_checks"]
