@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from stopadvisor.answers.grading import GRADING, Grader
-from stopadvisor.assessment.assess import assess
+from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.collection.collect import collect
-from stopadvisor.report.figures.load import ReportData, load
+from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.report.from_assessment import assessed
-from stopadvisor.results import to_document
+from stopadvisor.report.saved import ReportData, read_report, save_assessment
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
@@ -23,7 +23,7 @@ from stopadvisor.workload.questions import read_workload
 from tests.material import PLAN
 from tests.scripted import ScriptedEngine, write_sums
 
-__all__ = ["HOSTILE", "Page", "hostile_run", "report_data"]
+__all__ = ["HOSTILE", "Page", "hostile_run", "report_data", "saved"]
 
 HOSTILE = "</blockquote></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'{{ 7*7 }}"
 """What a question may hold, and a page must show as it stands."""
@@ -60,9 +60,15 @@ class Page(HTMLParser):
         return list(csv.DictReader(io.StringIO(unquote(str(link).partition(",")[2]))))
 
 
-def report_data(path: Path, settings: Settings | None = None) -> ReportData:
-    assessment = assess(open_source(path), settings or Settings())
-    return load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
+def report_data(path: Path, settings: Settings) -> ReportData:
+    """What the page of a run shows, once it was assessed by these settings."""
+    return saved(assess(open_source(path), settings))
+
+
+def saved(assessment: FitAssessment | PaperAssessment) -> ReportData:
+    """What the page of an assessment shows, once it stands in its run."""
+    save_assessment(assessment, assessed(assessment))
+    return read_report(assessment.source.folder)
 
 
 def hostile_run(path: Path, n: int = 300) -> Path:

@@ -156,9 +156,8 @@ def _users() -> dict[str, set[str]]:
 
 SHOWN = {
     *("assessment.diagnostics", "assessment.evidence", "assessment.examples"),
-    *("assessment.recommendation", "assessment.signals", "certification.calibrated_risk"),
+    *("assessment.recommendation", "assessment.signals"),
     "paper.diagnostics",
-    *("assessment.assess", "paper.assess"),  # to write a page once more
 }
 """What a report asks of the wings that compute; of other modules there it knows types alone."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.arrays import FloatArray, Numbers, numbers
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.examples import Stops
 from stopadvisor.assessment.frontier import (
@@ -53,11 +53,12 @@ class Curve:
     """A frontier for the eye: thresholds or budgets with their cost and accuracy."""
 
     name: str
-    at: FloatArray  # (n_points,)
+    """Of the rule."""
+    at: Numbers
     """Thresholds as people know them, or budgets in tokens."""
-    cost: FloatArray  # (n_points,)
+    cost: tuple[float, ...]
     """Percent of what full thinking costs."""
-    accuracy: FloatArray  # (n_points,)
+    accuracy: tuple[float, ...]
     """Share in 0–1."""
 
 
@@ -116,7 +117,8 @@ def _display_scores(family: str, values: FloatArray) -> FloatArray:
 
 def curve_of(name: str, frontier: Frontier, at: FloatArray, full_cost: float) -> Curve:
     """A frontier with its cost in percent of full thinking."""
-    return Curve(name, at, 100 * frontier.cost / full_cost, frontier.accuracy)
+    cost = 100 * frontier.cost / full_cost
+    return Curve(name, numbers(at), tuple(cost.tolist()), tuple(frontier.accuracy.tolist()))
 
 
 def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve, ...]:
@@ -148,7 +150,7 @@ def accuracy_at_cost(fixed: Curve, cost: float | None) -> float | None:
         return None
     if not fixed.cost[0] <= cost <= fixed.cost[-1]:
         return None
-    budgets = Frontier(fixed.at, fixed.cost, fixed.accuracy)
+    budgets = Frontier(*(np.array(v, float) for v in (fixed.at, fixed.cost, fixed.accuracy)))
     return float(fixed_accuracy(budgets, np.array([cost]))[0])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.arrays import BoolArray, FloatArray, Numbers, numbers
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import feature_array
 from stopadvisor.stats.reliability import auroc
@@ -24,20 +24,26 @@ _FEWEST = 5
 class CheckpointAccuracy:
     """Accuracy of stopping everything at a checkpoint, and who is still thinking there."""
 
-    budgets: IntArray  # (n_checkpoints,)
-    accuracy: FloatArray  # (n_checkpoints,)
-    thinking: FloatArray  # (n_checkpoints,)
+    budgets: tuple[int, ...]
+    """Thinking tokens at each checkpoint."""
+    accuracy: tuple[float, ...]
+    """Of stopping everything there."""
+    thinking: tuple[float, ...]
     """Share of the traces that are not over yet."""
     full_accuracy: float
+    """Of full thinking."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Deciles of one signal at each checkpoint; NaN where too few answers are of the class."""
+    """Deciles of one signal at each checkpoint; None where too few answers are of the class."""
 
-    low: FloatArray  # (n_checkpoints,) 10 %
-    middle: FloatArray  # (n_checkpoints,) median
-    high: FloatArray  # (n_checkpoints,) 90 %
+    low: Numbers
+    """10 %."""
+    middle: Numbers
+    """The median."""
+    high: Numbers
+    """90 %."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,13 @@ class Signal:
     """One signal at each checkpoint, for right and for wrong forced answers."""
 
     name: str
-    budgets: IntArray  # (n_checkpoints,)
+    """As people know it."""
+    budgets: tuple[int, ...]
+    """Thinking tokens at each checkpoint."""
     right: Spread
+    """Of right answers."""
     wrong: Spread
+    """Of wrong ones."""
     auroc: float | None
     """Over all live checkpoints, in the direction in which the signal speaks for right answers."""
 
@@ -55,9 +65,9 @@ class Signal:
 def checkpoint_accuracy(table: GradedTable) -> CheckpointAccuracy:
     """Accuracy of stopping every question at each checkpoint."""
     return CheckpointAccuracy(
-        table.budgets,
-        table.correct_online.mean(axis=0),
-        (~table.ended).mean(axis=0),
+        tuple(table.budgets.tolist()),
+        tuple(table.correct_online.mean(axis=0).tolist()),
+        tuple((~table.ended).mean(axis=0).tolist()),
         float(table.full_correct.mean()),
     )
 
@@ -90,7 +100,7 @@ def signals_of(
         found.append(
             Signal(
                 name,
-                view.budgets,
+                tuple(view.budgets.tolist()),
                 _spread(values, live & correct),
                 _spread(values, live & ~correct),
                 auroc(sign * values[live], correct[live]),
@@ -105,4 +115,4 @@ def _spread(values: FloatArray, members: BoolArray) -> Spread:
         inside = values[members[:, column], column]
         if inside.size >= _FEWEST:
             deciles[:, column] = np.quantile(inside, [0.1, 0.5, 0.9])
-    return Spread(*deciles)
+    return Spread(*map(numbers, deciles))

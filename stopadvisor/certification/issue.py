@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.certification.calibrated import CalibratedRun, Headline, calibrated
+from stopadvisor.certification.calibrated_risk import CalibratedRisk, calibrated_risk
 from stopadvisor.certification.certify import Certification, CertifyRequest, certify
 from stopadvisor.certification.certify_transfer import TransferCertification, certify_transfer
 from stopadvisor.errors import OutputError
@@ -79,8 +80,10 @@ class Issued:
 
     result: CalibratedRun
     """Its calibration, which stands next to it too."""
-    assessment: FitAssessment | None
-    """What was assessed for it, where that is all of the fit questions."""
+    choice: Choice | None
+    """What was chosen for it; None where that was not on the run's fit questions alone."""
+    risk: CalibratedRisk | None
+    """Along the thresholds of its rule, where the look may show it."""
 
 
 def issue(
@@ -118,10 +121,10 @@ def issue(
     target.check(source.folder)
     with lock_directory(source.folder):
         found: Certification | TransferCertification
-        assessment = None
+        choice = None
         if source_policy is None:
             found = certify(source, request)
-            assessment = None if request.fresh else found.assessment
+            choice = None if request.fresh else found.assessment.choice
         else:
             policy = load_policy(source_policy)
             found = certify_transfer(policy, str(source_policy), source, request)
@@ -143,4 +146,4 @@ def issue(
             sign_policy(files.policy, target.key, digest=content["digest"])
         if files.promoted is not None:
             promote(files.policy)
-    return Issued(result, assessment)
+    return Issued(result, choice, calibrated_risk(found))

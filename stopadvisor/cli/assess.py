@@ -8,7 +8,7 @@ that for a run it needs a look in the log.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -44,13 +44,13 @@ from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.progress import Progress
 from stopadvisor.report.from_assessment import assessed
+from stopadvisor.report.saved import save_assessment
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
-from stopadvisor.results import to_document
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.server_regime import read_regime
-from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
-from stopadvisor.runs.storage import lock_directory, replace_file, write_json_atomically
+from stopadvisor.runs.sources import REPORT, Source, open_source
+from stopadvisor.runs.storage import lock_directory, replace_file
 
 __all__ = ["AssessOptions", "command", "run"]
 
@@ -185,14 +185,13 @@ def run(options: AssessOptions, err: TextIO, config: str) -> int:
             else ()
         )
         result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
-        document = to_document(result)
-        write_json_atomically(source.folder / ASSESSMENT, document)
+        save_assessment(assessment, result)
         replace_file(source.folder / CONFIG.name, config.encode())
         # Probing has reported its own on the sample just now.
         for remark in of_promise if options.is_workload else of_sample + of_promise:
             progress.remark(f"note: {remark}")
         if options.report:
-            progress.remark(_write_report(assessment, document))
+            progress.remark(_write_report(source.folder))
     output = options.probing.output
     show(result, assess_sheet(result, verbose=output.verbose), json=output.json)
     return 0
@@ -262,14 +261,14 @@ def _source(options: AssessOptions, progress: Progress) -> Source:
     return open_source(target, seed=seed, fractions=split, folder=settings.out)
 
 
-def _write_report(assessment: FitAssessment | PaperAssessment, document: Mapping[str, Any]) -> str:
+def _write_report(folder: Path) -> str:
     """Write the page with pictures, and say where; the assessment stands without it."""
     from stopadvisor.report.html.page import missing_packages, write_report
 
     if missing_packages():
         return "note: pip install 'stopadvisor[report]' for report.html"
     try:
-        return f"wrote {write_report(assessment, document).report}"
+        return f"wrote {write_report(folder).report}"
     except StopAdvisorError as error:
-        old = assessment.source.folder / REPORT
+        old = folder / REPORT
         return f"note: no report.html: {error}" + (f"; {old} is from before" * old.exists())

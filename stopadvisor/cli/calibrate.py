@@ -24,7 +24,8 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.headline import calibrated_headline
-from stopadvisor.report.rewrite import refresh_report
+from stopadvisor.report.html.page import refresh_report
+from stopadvisor.report.saved import save_calibration
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.words import advised_point, percent, share
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
@@ -138,12 +139,13 @@ def command(
         if request.overrides.alpha is None:
             raise CalibrationError(_which_alpha(source, source_policy))
         issued = issue(source, request, target, calibrated_headline, source_policy=source_policy)
+        save_calibration(source, issued)
         result = issued.result
         for remark in result.remarks:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.
         if result.promoted is not None:
-            for remark in refresh_report(source.folder, issued.assessment):
+            for remark in refresh_report(source.folder):
                 progress.remark(f"note: {remark}")
     show(result, calibrate_sheet(result, verbose=verbose), json=json)
     return 0 if result.certified else NOT_CERTIFIED

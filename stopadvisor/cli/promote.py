@@ -12,7 +12,7 @@ from stopadvisor.cli.options import OUTPUT, PATH, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.policy.run_policies import check_promotion, promote
-from stopadvisor.report.rewrite import refresh_report
+from stopadvisor.report.html.page import refresh_report
 from stopadvisor.report.sheets.promote import promote_sheet
 from stopadvisor.runs.storage import lock_directory
 

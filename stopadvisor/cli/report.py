@@ -11,7 +11,7 @@ from stopadvisor.cli.options import OUTPUT, PATH, declare, show
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import OutputError
-from stopadvisor.report.rewrite import rewrite_report
+from stopadvisor.report.html.page import write_report
 from stopadvisor.report.sheets.files import report_sheet
 from stopadvisor.runs.sources import newest_source, open_source
 
@@ -21,8 +21,8 @@ __all__ = ["command"]
 @click.command(
     "report",
     cls=Command,
-    reads="A run directory, or a raw.npz archive that was assessed: assessment.json, "
-    "calibration.json where there is one, and the probes; never the model.",
+    reads="A run directory, or a raw.npz archive, as `assess` and `calibrate` left it: "
+    "assessment.json, calibration.json and their figures; computes nothing.",
     writes="report.html: --out, else in the run directory.",
     examples=[
         "stopadvisor report",
@@ -42,7 +42,7 @@ def command(path: Path | None, out: Path | None, *, json: bool, quiet: bool) -> 
     if out is not None and out.is_dir():
         raise OutputError(f"cannot write the report to {out}: it is a folder")
     source = newest_source() if path is None else open_source(path)
-    written = rewrite_report(source, out)
+    written = write_report(source.folder, out)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         if path is None:
             progress.remark(f"reporting on {source.folder}, the run assessed last")

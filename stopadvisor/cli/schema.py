@@ -30,7 +30,7 @@ RESULTS = {
     ),
     "promote": ("stopadvisor.policy.run_policies:Promotion", ""),
     "probe": ("stopadvisor.collection.probing:ProbeSummary", ""),
-    "report": ("stopadvisor.report.written:WrittenPage", ""),
+    "report": ("stopadvisor.report.saved:WrittenPage", ""),
     "assess": ("stopadvisor.report.assessed:Assessed", "and `assessment.json`"),
     "calibrate": ("stopadvisor.certification.calibrated:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),

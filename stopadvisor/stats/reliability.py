@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.arrays import BoolArray, FloatArray
 from stopadvisor.errors import CalibrationError
 
 __all__ = ["Reliability", "auroc", "reliability"]
@@ -22,11 +22,16 @@ _BINS = 10
 class Reliability:
     """Predicted probability against what came true, in bins of equal width, without empty bins."""
 
-    low: FloatArray  # (n_bins,) lower edge
-    high: FloatArray  # (n_bins,) upper edge
-    count: IntArray  # (n_bins,) predictions
-    predicted: FloatArray  # (n_bins,) their mean
-    observed: FloatArray  # (n_bins,) share that came true
+    low: tuple[float, ...]
+    """Lower edge of each bin."""
+    high: tuple[float, ...]
+    """Upper edge."""
+    count: tuple[int, ...]
+    """Predictions in it."""
+    predicted: tuple[float, ...]
+    """Their mean."""
+    observed: tuple[float, ...]
+    """Share that came true."""
     ece: float
     """Expected calibration error: mean distance of the two, weighed by `count`."""
     brier: float
@@ -62,11 +67,11 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _B
     observed = np.bincount(index, hits, n_bins)[used] / count[used]
     weight = count[used] / values.size
     return Reliability(
-        edges[used],
-        edges[used + 1],
-        count[used].astype(np.int64),
-        predicted,
-        observed,
+        tuple(edges[used].tolist()),
+        tuple(edges[used + 1].tolist()),
+        tuple(count[used].tolist()),
+        tuple(predicted.tolist()),
+        tuple(observed.tolist()),
         float((weight * np.abs(predicted - observed)).sum()),
         float(((values - hits) ** 2).mean()),
     )

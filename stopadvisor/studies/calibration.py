@@ -57,7 +57,7 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row | str]:
         )
         if found is not None:
             keys = ("low", "high", "count", "predicted", "observed")
-            for row in zip(*(getattr(found, key).tolist() for key in keys), strict=True):
+            for row in zip(*(getattr(found, key) for key in keys), strict=True):
                 yield _BINS.row(**names, **dict(zip(keys, row, strict=True)))
     yield "the Brier interval resamples questions; the scores are not fitted anew"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stopadvisor.arrays import numbers
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.diagnostics import (
     Curve,
@@ -22,9 +23,7 @@ from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.rules.families import FIXED_BUDGET
 from tests.populations import POPULATIONS
 
-FIXED = Curve(
-    "fixed budget", np.array([0.0, 8, 16]), np.array([10.0, 50, 90]), np.array([0.2, 0.6, 0.7])
-)
+FIXED = Curve("fixed budget", (0.0, 8.0, 16.0), (10.0, 50.0, 90.0), (0.2, 0.6, 0.7))
 
 
 @pytest.mark.parametrize(
@@ -66,13 +65,13 @@ def test_each_rule_that_is_compared_has_a_curve(choice: Choice) -> None:
     for curve, sequence in zip(curves, choice.compared, strict=True):
         full = choice.fit.full_cost.sum()
         np.testing.assert_allclose(curve.cost, 100 * sequence.costs / full)
-        assert curve.at.shape == curve.cost.shape == curve.accuracy.shape
+        assert len(curve.at) == len(curve.cost) == len(curve.accuracy)
         if sequence.scorer.is_learned or sequence.scorer.family == "confidence":
-            assert ((curve.at[1:] >= 0) & (curve.at[1:] <= 1)).all()  # as people know them
+            assert all(at is not None and 0 <= at <= 1 for at in curve.at[1:])
         else:
-            assert np.array_equal(curve.at, sequence.thresholds)
+            assert curve.at == numbers(sequence.thresholds)
     fixed = fixed_curve(choice.fit)
-    assert fixed.at.tolist() == list(POPULATIONS[3].budgets)
+    assert list(fixed.at) == list(POPULATIONS[3].budgets)
 
 
 def test_stops_are_those_of_the_rules_own_probes(choice: Choice) -> None:

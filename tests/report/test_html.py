@@ -18,19 +18,19 @@ from stopadvisor.certification.calibrated import CalibratedRun, Transfer
 from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
-from stopadvisor.report.figures.load import ReportData, load
-from stopadvisor.report.from_assessment import assessed
+from stopadvisor.report.figures.data import RiskFigure
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import matched_risk_table, risk_caption
 from stopadvisor.report.html.first_screen import summarise
 from stopadvisor.report.html.page import render
+from stopadvisor.report.saved import ReportData, read_report
 from stopadvisor.report.words import percent, share, why
-from stopadvisor.results import from_document, to_document, to_json
+from stopadvisor.results import from_document, to_json
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
 from tests.material import CERTIFY, edit_records, flip_calibration, make_run, write_archive
-from tests.pages import HOSTILE, Page, hostile_run, report_data
+from tests.pages import HOSTILE, Page, hostile_run, report_data, saved
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def spoilt(assessed_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def certified(calibrated_run: Path) -> ReportData:
     """What the page of the calibrated run shows."""
-    return report_data(calibrated_run)
+    return read_report(calibrated_run)
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +76,21 @@ def certified_html(certified: ReportData) -> str:
 
 @pytest.fixture(scope="module")
 def before(run: Path) -> ReportData:
-    return report_data(run)
+    return read_report(run)
 
 
 @pytest.fixture(scope="module")
 def html(before: ReportData) -> str:
     return render(before)
+
+
+def lost_at_mark(risk: RiskFigure) -> int:
+    """Calibration questions lost at the exported threshold."""
+    assert risk.observed is not None
+    assert risk.marked is not None
+    share = risk.observed[risk.marked]
+    assert share is not None
+    return round(share * risk.n)
 
 
 # --- Numbers --------------------------------------------------------------------------------------
@@ -182,6 +191,7 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     advised = document["recommendation"]["family"]
     point = next(p for p in (row["learned"], row["scalar"]) if p["family"] == advised)
     frontier, risk, alpha = figures.frontier, figures.risk, figures.alpha
+    assert frontier is not None
     assert frontier.chosen is not None
     name, cost, accuracy = frontier.chosen
     assert name == advised
@@ -195,8 +205,11 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     assert risk.expected[risk.marked] == pytest.approx(point["fit_risk"])
     first, *others = risk_caption(risk).table.rows
     assert first[:2] == ("none stops by it", 0.0)
-    assert len(others) == risk.thresholds.size - 1
-    assert (risk.thresholds <= 1).all(), "a probability, or a confidence"
+    assert len(others) == len(risk.thresholds) - 1
+    assert all(at is not None and at <= 1 for at in risk.thresholds), (
+        "a probability, or a confidence"
+    )
+    assert alpha is not None
     at = alpha.alphas.index(document["alpha"])
     for side in ("learned", "scalar"):
         found = row[side]
@@ -210,6 +223,7 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
 
 def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
     alpha = before.figures.alpha
+    assert alpha is not None
     for savings in alpha.savings.values():
         known = [s for s in savings if s is not None]
         assert known == sorted(known)
@@ -237,12 +251,12 @@ def test_the_certificate_is_the_calibration_s(
         assert words in text
     risk, frontier = data.figures.risk, data.figures.frontier
     assert risk is not None
-    assert risk.observed is not None
+    assert lost_at_mark(risk) == certificate["losses"]
     assert risk.upper is not None
     assert risk.marked is not None
-    assert round(risk.observed[risk.marked] * risk.n) == certificate["losses"]
     assert risk.upper[risk.marked] == pytest.approx(certificate["upper"])
     assert risk.thresholds[risk.marked] == pytest.approx(calibration["threshold"])
+    assert frontier is not None
     assert frontier.chosen is not None
     assert frontier.chosen_name == "exported point"
     assert frontier.chosen[1] == pytest.approx(100 - expected["fit_total_saving_pct"])
@@ -312,8 +326,7 @@ def test_a_refusal_is_said_with_its_reason(
     asked = ("--alpha", "0.03", "--looks", "1")
     assert main(["calibrate", *CERTIFY, str(path), *asked]) == 3
     capsys.readouterr()
-    settings = Settings(families=("entropy", "confidence"))
-    data = report_data(path, settings)
+    data = read_report(path)
     assert data.calibration is not None
     assert data.calibration.refusal is not None
     text = Page(render(data)).text
@@ -323,25 +336,13 @@ def test_a_refusal_is_said_with_its_reason(
     assert data.calibration.refusal.reason in text
     assert "Assessed at alpha = 0.15, calibrated at 0.03" in text
     # The rule that was tested.
-    risk = report_data(path, replace(settings, alpha=0.03)).figures.risk
+    risk, n = data.figures.risk, data.calibration.tested[0].n
     assert risk is not None
     assert risk.observed is not None
     assert risk.upper is not None
     assert risk.marked is None
-    n = data.calibration.tested[0].n
-    losses = [round(share * n) for share in risk.observed.tolist()]
-    assert risk.upper.tolist() == [upper_limit(k, n, 0.05) for k in losses]
-
-
-def test_labels_changed_after_calibration_are_not_passed_off(
-    calibrated_run: Path, tmp_path: Path
-) -> None:
-    path = shutil.copytree(calibrated_run, tmp_path / "run")
-    edit_records(path, flip_calibration)
-    data = report_data(path)
-    assert any("labels have changed" in remark for remark in data.remarks)
-    assert data.figures.risk is not None
-    assert data.figures.risk.observed is None
+    losses = [round(n * float(share or 0)) for share in risk.observed]
+    assert list(risk.upper) == [upper_limit(k, n, 0.05) for k in losses]
 
 
 def test_of_several_looks_the_calibration_s_own_is_found(
@@ -359,11 +360,9 @@ def test_of_several_looks_the_calibration_s_own_is_found(
     sizes = set()
     for step in range(2):
         certificate = json.loads((path / "calibration.json").read_bytes())["certificate"]
-        risk = report_data(path, Settings(families=("entropy", "confidence"))).figures.risk
+        risk = read_report(path).figures.risk
         assert risk is not None
-        assert risk.observed is not None
-        assert risk.marked is not None
-        assert round(risk.observed[risk.marked] * risk.n) == certificate["losses"]
+        assert lost_at_mark(risk) == certificate["losses"]
         sizes.add(risk.n)
         if step == 0:
             for name, data in kept.items():
@@ -382,15 +381,13 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     policy = str(first / "policy.joblib")
     assert main(["calibrate", *CERTIFY, str(second), "--from", policy]) in (0, 3)
     capsys.readouterr()
-    data = report_data(second, Settings(families=("entropy", "confidence")))
+    data = read_report(second)
     risk, calibration = data.figures.risk, data.calibration
     assert calibration is not None
     assert risk is not None
     assert calibration.certificate is not None
     assert risk.expected is None
-    assert risk.observed is not None
-    assert risk.marked is not None
-    assert round(risk.observed[risk.marked] * risk.n) == calibration.certificate.losses
+    assert lost_at_mark(risk) == calibration.certificate.losses
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +396,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReportData, Page]:
     folder = tmp_path_factory.mktemp("paper")
     source = open_source(write_archive(folder / "raw.npz"), root=folder / "runs")
     assessment = assess_paper(source, alpha=0.2, delta=0.05)
-    data = load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
+    data = saved(assessment)
     return data, Page(render(data))
 
 
@@ -420,20 +417,21 @@ def test_the_paper_s_figures_are_the_document_s(paper: tuple[ReportData, Page]) 
     assert risk is not None
     assert risk.upper is not None
     assert risk.observed is not None
+    upper = np.array(risk.upper, float)
     if risk.marked is not None:
-        assert risk.upper[risk.marked] <= 0.2
-    slack = risk.upper - risk.observed
-    np.testing.assert_allclose(slack[risk.upper < 1], slack[0])
+        assert upper[risk.marked] <= 0.2
+    slack = upper - np.array(risk.observed, float)
+    np.testing.assert_allclose(slack[upper < 1], slack[0])
     assert "certifies nothing that is exported" in shown.text
 
 
 def test_an_archive_has_no_texts(tmp_path: Path, paper: tuple[ReportData, Page]) -> None:
     source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
     assessment = assess(source, Settings(families=QUICK))
-    deploy = load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
+    deploy = saved(assessment)
     for data, shown in (paper, (deploy, Page(render(deploy)))):
-        assert data.figures.examples
-        for example in data.figures.examples:
+        assert data.figures.examples.questions
+        for example in data.figures.examples.questions:
             assert example.question is None
             assert {step.answer for step in example.steps} == {None}
         assert "holds no texts" in shown.text
@@ -477,7 +475,7 @@ def test_simulated_probes_are_called_so(
     assert main(["simulate", *words]) == 0
     capsys.readouterr()
     assessment = assess(open_source(target, root=tmp_path / "runs"), Settings(families=QUICK))
-    data = load(assessment, json.loads(json.dumps(to_document(assessed(assessment)))))
+    data = saved(assessment)
     text = Page(render(data)).text
     assert "StopAdvisor report · simulated probes · 300 questions" in text
     assert "Simulated probes have no texts" in text
@@ -495,6 +493,7 @@ def test_without_log_probabilities_none_are_shown(
     edit_records(small_copy, blind)
     data = report_data(small_copy, Settings(families=families))
     figures = data.figures
+    assert figures.frontier is not None
     names = {rule.name for rule in figures.frontier.rules}
     readers = {"confidence", "confidence-leap", "entropy", "deer"}  # of log-probabilities
     assert names
@@ -504,7 +503,7 @@ def test_without_log_probabilities_none_are_shown(
     known = figures.reliability
     assert (set() if known is None else set(known.scores)) <= set(learned)
     assert not {"confidence", "entropy (nats)"} & {signal.name for signal in figures.signals}
-    assert {step.confidence for e in figures.examples for step in e.steps} == {None}
+    assert {step.confidence for e in figures.examples.questions for step in e.steps} == {None}
     assert ("part-reliability" in Page(render(data)).ids) == (known is not None)
 
 
@@ -515,16 +514,15 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(
     run: Path, spoilt: Path, html: str
 ) -> None:
     edit_records(spoilt, flip_calibration)
-    assessment = assess(open_source(spoilt), Settings())
-    document = json.loads(json.dumps(to_document(assessed(assessment))))
-    flipped = render(load(assessment, document))
+    assert main(["assess", str(spoilt), "--no-report", "--quiet"]) == 0
+    flipped = render(read_report(spoilt))
     assert flipped.replace(str(spoilt), str(run)) == html
 
 
 def test_examples_are_fit_questions(run: Path, before: ReportData) -> None:
     source = open_source(run)
     fit = set(source.part("fit").ids)
-    examples = before.figures.examples
+    examples = before.figures.examples.questions
     assert {"win", "loss"} <= {example.kind for example in examples}
     assert {example.id for example in examples} <= fit
     for example in examples:
@@ -562,7 +560,7 @@ def test_ids_are_unique_and_pictures_have_their_text(before: ReportData, html: s
     shown = Page(html)
     assert len(shown.ids) == len(set(shown.ids))
     pictures = [attributes for tag, attributes in shown.tags if tag == "svg"]
-    assert len(pictures) == len(PICTURES) + len(before.figures.examples)
+    assert len(pictures) == len(PICTURES) + len(before.figures.examples.questions)
     for picture in pictures:
         assert picture["role"] == "img"
         assert picture["aria-labelledby"] in shown.ids
@@ -585,8 +583,8 @@ def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
     assert "alert(1)</script>" not in text
     assert "<img" not in text
     shown = Page(text)
-    asked = {example.question for example in data.figures.examples}
-    assert len(asked) == len(data.figures.examples) >= 2
+    asked = {example.question for example in data.figures.examples.questions}
+    assert len(asked) == len(data.figures.examples.questions) >= 2
     assert all(question in shown.texts for question in asked)
 
 
@@ -594,18 +592,15 @@ def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -
     path = make_run(tmp_path / "run", 200)
     (tmp_path / "run-sums.jsonl").unlink()
     data = report_data(path, Settings(families=QUICK))
-    assert all(example.question is None for example in data.figures.examples)
+    assert all(example.question is None for example in data.figures.examples.questions)
     assert any("workload file is gone" in remark for remark in data.remarks)
 
 
-def test_a_damaged_calibration_is_an_error(small_copy: Path) -> None:
-    assessment = assess(open_source(small_copy), Settings(families=("confidence",)))
-    document = to_document(assessed(assessment))
-    load(assessment, document)
+def test_a_damaged_calibration_is_an_error(spoilt: Path) -> None:
     for content in (b"{", b"[]", b'{"alpha": 0.15}'):  # not JSON, no object, fields missing
-        (small_copy / "calibration.json").write_bytes(content)
+        (spoilt / "calibration.json").write_bytes(content)
         with pytest.raises(ProbeError, match=r"calibration\.json.*calibrate again"):
-            load(assessment, document)
+            read_report(spoilt)
 
 
 def test_cells_are_words() -> None:

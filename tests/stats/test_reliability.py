@@ -16,7 +16,7 @@ def test_bins_by_hand() -> None:
     found = reliability(np.array([0.05, 0.95, 0.85, 1.0]), np.array([False, True, False, True]))
     assert found.low == pytest.approx([0.0, 0.8, 0.9])
     assert found.high == pytest.approx([0.1, 0.9, 1.0])
-    assert found.count.tolist() == [1, 1, 2]
+    assert found.count == (1, 1, 2)
     assert found.predicted == pytest.approx([0.05, 0.85, 0.975])
     assert found.observed == pytest.approx([0, 0, 1])
     assert found.ece == pytest.approx((0.05 + 0.85 + 2 * 0.025) / 4)

@@ -1,7 +1,7 @@
-"""What the report's pictures show: plain arrays, under either protocol in the same shapes.
+"""What the report's pictures show, under either protocol in the same shapes.
 
-A figure here holds numbers and the names of what they are; `deploy` and `paper` fill it, `charts`
-draws it and `captions` puts it into words.
+A figure holds numbers and the names of what they are: `deploy` and `paper` fill it, a run keeps it,
+`charts` draws it and `captions` puts it into words.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.arrays import Numbers
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import CheckpointAccuracy, Signal
 from stopadvisor.rules.losses import LossName
@@ -17,7 +17,9 @@ from stopadvisor.stats.reliability import Reliability
 
 __all__ = [
     "AlphaFigure",
+    "CalibratedFigures",
     "CheckpointFigure",
+    "Examples",
     "Figures",
     "FrontierFigure",
     "QuestionExample",
@@ -52,13 +54,13 @@ class RiskFigure:
     """Lost-correct risk along the thresholds of one rule, careful ones first."""
 
     family: str
-    thresholds: FloatArray  # (n_thresholds,)
+    thresholds: Numbers
     """As people know them."""
-    expected: FloatArray | None  # (n_thresholds,)
+    expected: Numbers | None
     """On fit questions, out of fold; None where the rule was fitted elsewhere."""
-    observed: FloatArray | None  # (n_thresholds,)
+    observed: Numbers | None
     """On calibration questions; None until a look has opened them."""
-    upper: FloatArray | None  # (n_thresholds,)
+    upper: Numbers | None
     """Upper limit of the observed risk."""
     alpha: float
     limit: float | None
@@ -144,15 +146,37 @@ class QuestionExample:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Everything that one report shows as pictures; None where the data do not allow it."""
+class Examples:
+    """Questions on their way."""
 
-    frontier: FrontierFigure
+    questions: tuple[QuestionExample, ...]
+    """One of each kind, where there is one."""
+    basis: str
+    """Whose questions these are, and whose stops."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """``figures.json``: what `assess` saves for the report; None where the data do not allow it."""
+
+    assessment: str
+    """SHA-256 of the ``assessment.json`` that they are of."""
+    frontier: FrontierFigure | None
     risk: RiskFigure | None
-    alpha: AlphaFigure
+    alpha: AlphaFigure | None
     reliability: ReliabilityFigure | None
     checkpoints: CheckpointFigure
     signals: tuple[Signal, ...]
     signals_basis: str
-    examples: tuple[QuestionExample, ...]
-    examples_basis: str
+    examples: Examples
+    remarks: tuple[str, ...] = ()
+    """What could not be shown, and why."""
+
+
+@dataclass(frozen=True)
+class CalibratedFigures:
+    """What `calibrate` changes on the page of its run; None: as `assess` left it."""
+
+    frontier: FrontierFigure | None
+    risk: RiskFigure | None
+    examples: Examples | None

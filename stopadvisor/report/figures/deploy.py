@@ -6,6 +6,7 @@ come in as a `CalibratedRisk` or not at all.
 
 from __future__ import annotations
 
+from stopadvisor.arrays import Numbers, numbers
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.diagnostics import (
     accuracy_at_cost,
@@ -21,10 +22,11 @@ from stopadvisor.assessment.diagnostics import (
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.assessment.signals import checkpoint_accuracy
 from stopadvisor.certification.calibrated_risk import CalibratedRisk
-from stopadvisor.errors import ProbeError
 from stopadvisor.report.figures.data import (
     AlphaFigure,
+    CalibratedFigures,
     CheckpointFigure,
+    Examples,
     Figures,
     FrontierFigure,
     ReliabilityFigure,
@@ -34,58 +36,67 @@ from stopadvisor.report.figures.examples import Texts, examples
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import grid_view
 
-__all__ = ["deploy_figures"]
+__all__ = ["calibrated_figures", "deploy_figures"]
 
 
-def deploy_figures(
-    choice: Choice, calibrated: CalibratedRisk | None, texts: Texts | None
-) -> Figures:
-    """Everything that a report on a deploy assessment shows."""
-    if choice.nothing is not None:
-        raise ProbeError(f"there are no pictures where no rule was measured: {choice.nothing}")
-    fit = choice.fit
+def deploy_figures(choice: Choice, texts: Texts, assessment: str) -> Figures:
+    """Everything that a report on a deploy assessment shows; little where no rule was measured."""
+    fit, is_measured = choice.fit, choice.nothing is None
     learned = next((r for r in choice.compared if r.scorer.is_learned), None)
-    rule, index = _shown(choice, calibrated)
     basis = f"{fit.table.n_questions} fit questions, out of fold"
-    table, stops, stopped = grid_view(fit.table), None, ""
-    if rule is not None:
-        exported = calibrated is not None and calibrated.exported is not None
-        stopped = f"; stops are those of the {'exported' if exported else 'advised'} rule"
-        stops = stops_of(rule, index)
-    savings = savings_by_alpha(choice)
-    scores = fit_reliability(learned, fit)
+    alpha = None
+    if is_measured:
+        of = savings_by_alpha(choice)
+        alpha = AlphaFigure(of.alphas, of.savings, of.probabilities, choice.settings.alpha, basis)
+    scores = fit_reliability(learned, fit) if is_measured else {}
     return Figures(
-        _frontier(choice, rule, index, calibrated, basis),
-        _risk(choice, calibrated, basis),
-        AlphaFigure(
-            savings.alphas, savings.savings, savings.probabilities, choice.settings.alpha, basis
-        ),
+        assessment,
+        _frontier(choice, choice.advised, choice.advised_index, "advised") if is_measured else None,
+        _risk(choice, basis) if is_measured else None,
+        alpha,
         ReliabilityFigure(scores, basis) if scores else None,
-        CheckpointFigure(checkpoint_accuracy(table), f"{fit.table.n_questions} fit questions"),
+        CheckpointFigure(
+            checkpoint_accuracy(grid_view(fit.table)), f"{fit.table.n_questions} fit questions"
+        ),
         fit_signals(learned, fit),
         basis,
-        examples(table if rule is None else rule.view, stops, texts),
-        f"fit questions, scored out of fold{stopped}",
+        _examples(choice, choice.advised, choice.advised_index, "advised", texts),
+        texts.remarks,
     )
 
 
-def _shown(
-    choice: Choice, calibrated: CalibratedRisk | None
-) -> tuple[ThresholdSequence | None, int]:
-    """The rule and threshold to point at: the exported ones, or before a look the advised ones."""
-    if calibrated is not None and calibrated.exported is not None:
-        same = calibrated.sequence_in(choice)
-        if same is not None:
-            return same, calibrated.exported
-    return choice.advised, choice.advised_index
+def calibrated_figures(
+    choice: Choice | None, risk: CalibratedRisk | None, texts: Texts
+) -> CalibratedFigures:
+    """What a calibration changes; `choice` is None where it chose on other fit questions."""
+    if risk is None:
+        return CalibratedFigures(None, None, None)
+    rule = None if choice is None else risk.sequence_in(choice)
+    expected = None
+    if rule is not None and choice is not None:
+        expected = numbers(rule.losses / choice.n_fit)
+    observed = _calibrated_risk(risk, expected)
+    if choice is None or rule is None or risk.exported is None:
+        return CalibratedFigures(None, observed, None)
+    return CalibratedFigures(
+        _frontier(choice, rule, risk.exported, "exported"),
+        observed,
+        _examples(choice, rule, risk.exported, "exported", texts),
+    )
+
+
+def _examples(
+    choice: Choice, rule: ThresholdSequence | None, index: int, called: str, texts: Texts
+) -> Examples:
+    basis = "fit questions, scored out of fold"
+    if rule is None:
+        return Examples(examples(grid_view(choice.fit.table), None, texts), basis)
+    shown = examples(rule.view, stops_of(rule, index), texts)
+    return Examples(shown, f"{basis}; stops are those of the {called} rule")
 
 
 def _frontier(
-    choice: Choice,
-    shown: ThresholdSequence | None,
-    index: int,
-    calibrated: CalibratedRisk | None,
-    basis: str,
+    choice: Choice, shown: ThresholdSequence | None, index: int, called: str
 ) -> FrontierFigure:
     rules = [r for r in choice.compared if r.scorer.family != FIXED_BUDGET or r is shown]
     curves, fixed = fit_curves(choice.fit, rules), fixed_curve(choice.fit)
@@ -93,55 +104,55 @@ def _frontier(
     if shown is not None:
         family = shown.scorer.family
         curve = next(c for c in curves if c.name == family)
-        chosen = (family, float(curve.cost[index]), float(curve.accuracy[index]))
-    exported = calibrated is not None and calibrated.exported is not None
+        chosen = (family, curve.cost[index], curve.accuracy[index])
     return FrontierFigure(
         curves,
         fixed,
         chosen,
-        "exported point" if exported else "advised point",
+        f"{called} point",
         accuracy_at_cost(fixed, None if chosen is None else chosen[1]),
         choice.full_accuracy,
         f"cost per question under {choice.fit.costing.serving}",
-        basis,
+        f"{choice.fit.table.n_questions} fit questions, out of fold",
     )
 
 
-def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> RiskFigure:
-    if calibrated is None:
-        found = fit_risk(choice)
-        return RiskFigure(
-            found.family,
-            found.thresholds,
-            found.risk,
-            None,
-            None,
-            choice.settings.alpha,
-            found.limit,
-            f"most that {choice.n_calibration} calibration questions can still certify",
-            choice.advised_index if choice.advised is not None else None,
-            "advised",
-            choice.n_fit,
-            basis,
-            choice.settings.loss,
-            found.family != FIXED_BUDGET,
-        )
-    family = calibrated.scorer.family
-    limit, n = calibrated.limit, calibrated.n
-    most = f"most that passes the test ({round(limit * n)} of {n})"
+def _risk(choice: Choice, basis: str) -> RiskFigure:
+    found = fit_risk(choice)
+    return RiskFigure(
+        found.family,
+        numbers(found.thresholds),
+        numbers(found.risk),
+        None,
+        None,
+        choice.settings.alpha,
+        found.limit,
+        f"most that {choice.n_calibration} calibration questions can still certify",
+        choice.advised_index if choice.advised is not None else None,
+        "advised",
+        choice.n_fit,
+        basis,
+        choice.settings.loss,
+        found.family != FIXED_BUDGET,
+    )
+
+
+def _calibrated_risk(calibrated: CalibratedRisk, expected: Numbers | None) -> RiskFigure:
+    family, limit, n = calibrated.scorer.family, calibrated.limit, calibrated.n
+    upper = calibrated.upper_limits()
     return RiskFigure(
         family,
-        displayed(family, calibrated.order),
-        calibrated.risk_on_fit(choice),
-        calibrated.risk,
-        calibrated.upper_limits(),
+        numbers(displayed(family, calibrated.order)),
+        expected,
+        numbers(calibrated.risk),
+        None if upper is None else numbers(upper),
         calibrated.alpha,
         limit if limit >= 0 else None,
-        most,
+        f"most that passes the test ({round(limit * n)} of {n})",
         calibrated.exported,
         "exported",
-        calibrated.n,
-        f"{calibrated.n} calibration questions, opened by calibrate",
+        n,
+        f"{n} calibration questions, opened by calibrate",
         calibrated.loss.name,
         family != FIXED_BUDGET,
     )

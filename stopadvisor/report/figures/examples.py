@@ -11,10 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.assessment.examples import Stops, choose_examples
+from stopadvisor.errors import WorkloadError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.report.figures.data import QuestionExample, TrajectoryStep
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.imported import IMPORTED
+from stopadvisor.runs.sources import Source
+from stopadvisor.workload.questions import read_workload
 
 __all__ = ["Texts", "examples"]
 
@@ -24,15 +29,39 @@ _LONGEST_TEXT = 1500
 
 @dataclass(frozen=True)
 class Texts:
-    """Words for the questions of a run, by question id."""
+    """Words for the questions of a run, by question id; empty where it has none."""
 
     records: Mapping[str, ProbeRecord]
     questions: Mapping[str, str]
+    remarks: tuple[str, ...]
+    """What examples cannot show, and why."""
+
+    @classmethod
+    def of(cls, source: Source) -> Texts:
+        """Read questions and forced answers of a run."""
+        if source.manifest is None:
+            remark = "A published archive holds no texts: examples show no question or answer."
+            if source.simulated:
+                remark = "Simulated probes have no texts: examples show no question."
+            return cls({}, {}, (remark,))
+        records = {r.id: r for r in RunDirectory.load(source.folder).records() if r.sample == 0}
+        remarks: tuple[str, ...] = ()
+        if source.simulated:
+            remarks = ("Simulated probes have no texts: examples show no question.",)
+        elif source.manifest["engine"]["engine"] == IMPORTED:
+            remarks = ("Imported probes bring no questions along: examples show answers alone.",)
+        try:
+            workload = read_workload(source.manifest["workload"]["path"])
+        except WorkloadError:
+            gone = "The workload file is gone, so that examples show no question."
+            return cls(records, {}, remarks or (gone,))
+        texts = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}
+        return cls(
+            records, {i: texts[r.key] for i, r in records.items() if r.key in texts}, remarks
+        )
 
 
-def examples(
-    table: GradedTable, stops: Stops | None, texts: Texts | None
-) -> tuple[QuestionExample, ...]:
+def examples(table: GradedTable, stops: Stops | None, texts: Texts) -> tuple[QuestionExample, ...]:
     """The chosen examples, with what was forced at each checkpoint."""
     return tuple(
         _example(found.kind, table, found.row, stops, texts)
@@ -41,11 +70,11 @@ def examples(
 
 
 def _example(
-    kind: str, table: GradedTable, row: int, stops: Stops | None, texts: Texts | None
+    kind: str, table: GradedTable, row: int, stops: Stops | None, texts: Texts
 ) -> QuestionExample:
     name = table.ids[row]
-    record = texts.records.get(name) if texts else None
-    question = texts.questions.get(name) if texts else None
+    record = texts.records.get(name)
+    question = texts.questions.get(name)
     if question is not None and len(question) > _LONGEST_TEXT:
         question = question[:_LONGEST_TEXT] + " …"
     stop = None

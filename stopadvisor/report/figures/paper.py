@@ -6,6 +6,7 @@ question.
 
 from __future__ import annotations
 
+from stopadvisor.arrays import numbers
 from stopadvisor.assessment.diagnostics import accuracy_at_cost
 from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
 from stopadvisor.paper.assess import PaperAssessment
@@ -15,6 +16,7 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
+    Examples,
     Figures,
     FrontierFigure,
     ReliabilityFigure,
@@ -26,7 +28,7 @@ from stopadvisor.runs.access import open_all
 __all__ = ["paper_figures"]
 
 
-def paper_figures(assessment: PaperAssessment, texts: Texts | None) -> Figures:
+def paper_figures(assessment: PaperAssessment, texts: Texts, digest: str) -> Figures:
     """Everything that a report on an assessment under the paper's protocol shows."""
     result = assessment.paper
     table = open_all(assessment.source)
@@ -37,6 +39,7 @@ def paper_figures(assessment: PaperAssessment, texts: Texts | None) -> Figures:
     point = next((p for p in (row.learned, row.scalar) if p.family == advised), None)
     basis = f"all {table.n_questions} questions, out of fold"
     return Figures(
+        digest,
         _frontier(table, setting, point, basis),
         _risk(assessment, setting, row, point),
         _alphas(assessment, f"{result.n_test} test questions"),
@@ -44,8 +47,11 @@ def paper_figures(assessment: PaperAssessment, texts: Texts | None) -> Figures:
         CheckpointFigure(checkpoint_accuracy(table), f"all {table.n_questions} questions"),
         signals_of(table, (table, setting.scores["learned"])),
         basis,
-        examples(table, None if point is None else paper_stops(setting, point), texts),
-        "all questions are open here, scored out of fold; stops are those of the chosen rule",
+        Examples(
+            examples(table, None if point is None else paper_stops(setting, point), texts),
+            "all questions are open here, scored out of fold; stops are those of the chosen rule",
+        ),
+        texts.remarks,
     )
 
 
@@ -82,10 +88,10 @@ def _risk(
     found = paper_risk(setting, shown, assessment.delta)
     return RiskFigure(
         shown.family,
-        found.thresholds,
+        numbers(found.thresholds),
         None,
-        found.observed,
-        found.upper,
+        numbers(found.observed),
+        numbers(found.upper),
         assessment.alpha,
         None,
         "",

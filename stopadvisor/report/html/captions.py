@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import Signal, Spread
 from stopadvisor.policy.promises import MEANINGS, promised
@@ -69,10 +67,6 @@ class Caption:
     def name(self) -> str:
         """Its id in the page, and the name of its CSV file."""
         return self.table.name
-
-
-def _numbers(values: Iterable[float]) -> list[Cell]:
-    return [None if not np.isfinite(v) else float(v) for v in values]
 
 
 def _table(
@@ -302,9 +296,9 @@ def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     last: tuple[int, int] | None = None
     for at, cost, accuracy in zip(curve.at, curve.cost, curve.accuracy, strict=True):
-        here = (round(float(cost)), round(100 * float(accuracy)))
+        here = (round(cost), round(100 * accuracy))
         if here != last:
-            rows.append((curve.name, float(at), float(cost), float(accuracy)))
+            rows.append((curve.name, at, cost, accuracy))
         last = here
     return rows
 
@@ -314,8 +308,7 @@ def risk_caption(data: RiskFigure) -> Caption:
     parts, (counted, meaning) = [], MEANINGS[data.loss]
     shown = data.observed if data.observed is not None else data.expected
     if data.marked is not None and shown is not None:
-        at = data.thresholds[data.marked]
-        lost = float(shown[data.marked])
+        at, lost = data.thresholds[data.marked] or 0.0, shown[data.marked] or 0.0
         parts.append(
             f"At the {data.marked_name} threshold of {at:.4g}, {share(lost)} {counted} "
             f"({round(lost * data.n)} of {data.n})"
@@ -325,14 +318,11 @@ def risk_caption(data: RiskFigure) -> Caption:
     parts.append(f"the promise allows {promised(data.alpha)}")
     if data.limit is not None:
         parts.append(f"{share(data.limit)} is the {data.limit_name}")
-    empty = np.full(data.thresholds.size, np.nan)
-    at_thresholds = _numbers(data.thresholds)
+    empty = (None,) * len(data.thresholds)
+    at_thresholds: list[Cell] = list(data.thresholds)
     if data.first_stops_none:
         at_thresholds[0] = "none stops by it"
-    columns = [
-        at_thresholds,
-        *(_numbers(empty if v is None else v) for v in (data.expected, data.observed, data.upper)),
-    ]
+    columns = (at_thresholds, *(v or empty for v in (data.expected, data.observed, data.upper)))
     return Caption(
         "What a lower threshold loses",
         f"{'; '.join(parts)}. {meaning}",
@@ -393,7 +383,7 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
     rows: list[tuple[Cell, ...]] = []
     for name, r in data.scores.items():
         columns = (r.low, r.high, r.count, r.predicted, r.observed)
-        rows += [(name, *row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+        rows += [(name, *row) for row in zip(*columns, strict=True)]
     return Caption(
         "Can the score be read as a probability?",
         f"ECE and Brier score, 0 being best: {'; '.join(found)}. On the diagonal a score says how "
@@ -418,7 +408,7 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
 def checkpoint_caption(figure: CheckpointFigure) -> Caption:
     """Accuracy by checkpoint."""
     data = figure.data
-    middle = data.budgets.size // 2
+    middle = len(data.budgets) // 2
     return Caption(
         "Accuracy at each checkpoint",
         f"Stopping everything at {data.budgets[0]} thinking tokens is right on "
@@ -435,14 +425,7 @@ def checkpoint_caption(figure: CheckpointFigure) -> Caption:
                 Column("accuracy", "right if stopped", "share"),
                 Column("thinking", "still thinking", "share"),
             ),
-            tuple(
-                zip(
-                    data.budgets.tolist(),
-                    _numbers(data.accuracy),
-                    _numbers(data.thinking),
-                    strict=True,
-                )
-            ),
+            tuple(zip(data.budgets, data.accuracy, data.thinking, strict=True)),
         ),
     )
 
@@ -461,7 +444,7 @@ def signal_caption(figures: Sequence[Signal], basis: str) -> Caption:
     for data in figures:
         columns = [data.budgets, *_parts(data.right), *_parts(data.wrong)]
         for budget, *deciles in zip(*columns, strict=True):
-            rows.append((data.name, int(budget), *_numbers(deciles)))
+            rows.append((data.name, budget, *deciles))
     return Caption(
         "What a right answer looks like before the end",
         sentence + "Lines are medians, bands reach from the first to the last decile.",

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from stopadvisor.arrays import FloatArray, Numbers
 from stopadvisor.assessment.signals import Signal
 from stopadvisor.report.figures.data import (
     AlphaFigure,
@@ -46,6 +47,11 @@ _WIDEST_COST = 160.0
 """Percent of full thinking up to which costs are drawn; dearer ones stand in the table."""
 _SHORT_ANSWER = 6
 """Characters of a forced answer that fit above its mark."""
+
+
+def _array(values: Numbers | None) -> FloatArray:
+    """Numbers to draw, NaN where there is none; empty without any."""
+    return np.array(values or (), float)
 
 
 def _percent_axis(axes: Axes, which: str, *, whole: float = 1.0) -> None:
@@ -153,12 +159,12 @@ def draw_frontier(data: FrontierFigure) -> Figure:
     for k, rule in enumerate(data.rules):
         order = np.argsort(rule.cost, kind="stable")
         axes.plot(
-            rule.cost[order],
-            rule.accuracy[order],
+            np.take(rule.cost, order),
+            np.take(rule.accuracy, order),
             color=COLOURS[SERIES[k % len(SERIES)]],
             linestyle=DASHES[k % len(DASHES)],
             linewidth=2.4 if k == 0 else 1.4,
-            marker="o" if rule.cost.size < 8 else None,
+            marker="o" if len(rule.cost) < 8 else None,
             markersize=3.5,
             label=rule.name,
             zorder=4 if k == 0 else 3,
@@ -175,13 +181,13 @@ def draw_frontier(data: FrontierFigure) -> Figure:
     axes.plot(
         [100], [data.full_accuracy], marker="D", color=INK, linestyle="none", label="full thinking"
     )
-    costs = [c.cost for c in (*data.rules, data.fixed)]
+    costs = [cost for curve in (*data.rules, data.fixed) for cost in curve.cost]
     if data.chosen is not None:
         _, cost, accuracy = data.chosen
         _ring(axes, cost, accuracy, label=data.chosen_name, markeredgewidth=2.2, zorder=5)
-        costs.append(np.array([cost]))
-    right = min(float(max(c.max() for c in costs)), _WIDEST_COST)
-    axes.set_xlim(float(min(c.min() for c in costs)) - 4, max(right, 100) + 4)
+        costs.append(cost)
+    right = min(max(costs), _WIDEST_COST)
+    axes.set_xlim(min(costs) - 4, max(right, 100) + 4)
     _percent_axis(axes, "x", whole=100)
     _percent_axis(axes, "y")
     axes.set_xlabel(f"{data.cost_of}, % of full thinking")
@@ -193,23 +199,24 @@ def draw_frontier(data: FrontierFigure) -> Figure:
 def draw_risk(data: RiskFigure) -> Figure:
     """Share lost along the thresholds, careful ones to the left."""
     figure, axes = framed(4.0)
-    x = data.thresholds
+    x = _array(data.thresholds)
+    expected, observed, upper = map(_array, (data.expected, data.observed, data.upper))
     if data.expected is not None:
         axes.step(
             x,
-            data.expected,
+            expected,
             where="post",
             color=COLOURS["series-1"],
             linestyle="solid" if data.observed is None else DASHES[2],
             label="fit questions",
         )
     if data.observed is not None:
-        axes.step(x, data.observed, where="post", color=COLOURS["series-1"], label="calibration")
+        axes.step(x, observed, where="post", color=COLOURS["series-1"], label="calibration")
     if data.upper is not None and data.observed is not None:
         axes.fill_between(
             x,
-            data.observed,
-            data.upper,
+            observed,
+            upper,
             step="post",
             color=COLOURS["series-1"],
             alpha=0.16,
@@ -221,15 +228,14 @@ def draw_risk(data: RiskFigure) -> Figure:
         axes.axhline(
             data.limit, color=BAD, linewidth=1.4, linestyle=DASHES[1], label="passes the test"
         )
-    shown = data.observed if data.observed is not None else data.expected
-    if data.marked is not None and shown is not None:
+    shown = expected if data.observed is None else observed
+    if data.marked is not None and shown.size:
         _ring(
             axes, float(x[data.marked]), float(shown[data.marked]), markersize=10,
             markerfacecolor=SURFACE, markeredgecolor=INK, markeredgewidth=2,
             label=f"{data.marked_name} threshold", zorder=5,
         )  # fmt: skip
-    values = [v for v in (data.expected, data.observed, data.upper) if v is not None]
-    top = max(float(v.max()) for v in values)
+    top = max(float(v.max()) for v in (expected, observed, upper) if v.size)
     axes.set_ylim(0, min(max(2.2 * data.alpha, 0.02), max(top, data.alpha) * 1.1))
     axes.margins(x=0.03)
     axes.invert_xaxis()
@@ -296,7 +302,7 @@ def draw_reliability(data: ReliabilityFigure) -> Figure:
         axes.scatter(
             found.predicted,
             found.observed,
-            s=18 + 220 * found.count / found.count.max(),
+            s=18 + 220 * np.array(found.count) / max(found.count),
             marker="o" if k == 0 else "s",
             facecolor=colour,
             edgecolor=SURFACE,
@@ -322,7 +328,7 @@ def draw_checkpoints(shown: CheckpointFigure) -> Figure:
     """Accuracy of stopping everything at each checkpoint, and the share still thinking."""
     figure, axes = framed(3.5)
     data = shown.data
-    x = np.arange(data.budgets.size)
+    x = np.arange(len(data.budgets))
     axes.bar(x, data.thinking, color=COLOURS["grid"], width=0.72, label="still thinking", zorder=1)
     axes.plot(x, data.accuracy, color=COLOURS["series-1"], marker="o", label="right if stopped")
     axes.axhline(
@@ -346,23 +352,18 @@ def draw_signals(signals: Sequence[Signal]) -> Figure:
     panels: list[Axes] = list(grid.flat)
     for axes, data in zip(panels, signals, strict=False):
         axes.patch.set_visible(False)
-        x = np.arange(data.budgets.size)
+        x = np.arange(len(data.budgets))
         for spread, colour, mark, label in (
             (data.right, GOOD, "o", "right"),
             (data.wrong, BAD, "X", "wrong"),
         ):
-            axes.fill_between(x, spread.low, spread.high, color=colour, alpha=0.16, linewidth=0)
+            low, middle, high = map(_array, (spread.low, spread.middle, spread.high))
+            axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
             axes.plot(
-                x,
-                spread.middle,
-                color=colour,
-                marker=mark,
-                markersize=4,
-                linewidth=1.4,
-                label=label,
+                x, middle, color=colour, marker=mark, markersize=4, linewidth=1.4, label=label
             )
         axes.set_title(data.name, fontsize=11, color=INK)
-        step = max(1, -(-data.budgets.size // 5))
+        step = max(1, -(-len(data.budgets) // 5))
         axes.set_xticks(x[::step], [str(b) for b in data.budgets[::step]])
         axes.yaxis.set_major_locator(MaxNLocator(4))
     for axes in grid[-1]:

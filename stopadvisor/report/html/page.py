@@ -15,17 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.errors import OutputError
-from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.errors import OutputError, StopAdvisorError
 from stopadvisor.printable import printable
 from stopadvisor.report.figures.data import QuestionExample
-from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
 from stopadvisor.report.html.first_screen import reasons, summarise
-from stopadvisor.report.words import by_load, cell, kind_points, share
-from stopadvisor.report.written import WrittenPage
+from stopadvisor.report.saved import ReportData, WrittenPage, read_report
+from stopadvisor.report.words import by_load, cell, kind_points, share, shell_quote
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
@@ -36,7 +33,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = ["missing_packages", "page_environment", "render", "require_extra", "write_report"]
+__all__ = [
+    "missing_packages",
+    "page_environment",
+    "refresh_report",
+    "render",
+    "require_extra",
+    "write_report",
+]
 
 _Data = TypeVar("_Data")
 
@@ -84,34 +88,51 @@ def page_environment() -> Environment:
     )  # fmt: skip
 
 
-def write_report(
-    assessment: FitAssessment | PaperAssessment,
-    document: Mapping[str, Any],
-    target: Path | None = None,
-) -> WrittenPage:
-    """Write the report on an assessed source.
+def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
+    """Write the report on an assessed run, ``report.html`` in it or `target`.
 
     Raises
     ------
     OutputError
         The extra `report` is not installed, or the file cannot be written.
     ProbeError
-        What `calibrate` left is damaged.
+        The run was not assessed, or what `assess` or `calibrate` left is damaged.
     """
     require_extra("the report")
-    path = target or assessment.source.folder / REPORT
-    data = load(assessment, document)
+    path = target or folder / REPORT
+    data = read_report(folder)
     page = encode(render(data))
     replace_file(path, page)
     calibration = data.calibration
     return WrittenPage(
-        run=assessment.source.folder,
+        run=folder,
         report=path,
         bytes=len(page),
-        protocol=document["protocol"],
+        protocol=data.document["protocol"],
         certified=None if calibration is None else calibration.certified,
         remarks=tuple(data.remarks),
     )
+
+
+def refresh_report(folder: Path) -> list[str]:
+    """Write a run's page again, if it has one, after what it shows has changed.
+
+    Returns
+    -------
+    list of str
+        What there is to say of it; empty where there is no page.
+    """
+    page = folder / REPORT
+    if not page.exists():
+        return []
+    try:
+        write_report(folder)
+    except StopAdvisorError as error:
+        return [
+            f"{page} is from before, and could not be written again: {error}; "
+            f"`stopadvisor report {shell_quote(folder)}` does so later"
+        ]
+    return [f"wrote {page} again"]
 
 
 def render(data: ReportData) -> str:
@@ -138,9 +159,9 @@ def render(data: ReportData) -> str:
         fold=_fold(data),
         examples=[
             {"example": e, "title": _KINDS[e.kind], "svg": Markup(svg), "table": table}
-            for e, svg, table in _examples(data.figures.examples)
+            for e, svg, table in _examples(data.figures.examples.questions)
         ],
-        examples_basis=data.figures.examples_basis,
+        examples_basis=data.figures.examples.basis,
         remarks=[*document["remarks"], *data.remarks],
         style=Markup(style),
         script=Markup(script),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stopadvisor.collection.probing import ProbeSummary
+from stopadvisor.report.saved import WrittenPage
 from stopadvisor.report.sheet import Fact, Sheet
 from stopadvisor.report.words import listed, plural, share, shell_quote
-from stopadvisor.report.written import WrittenPage
 from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes
 from stopadvisor.runs.samples import Samples
 from stopadvisor.runs.simulated import Simulated
