@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli.options import parse_object
+from stopadvisor.cli.parts.declare import parse_object
 from stopadvisor.collection import probing
 from stopadvisor.errors import StopAdvisorError
 from stopadvisor.json_text import parse_json

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stopadvisor.cli.progress import LineProgress
+from stopadvisor.cli.parts.progress import LineProgress
 from stopadvisor.printable import csv_cell, json_safe, printable, short_repr
 from stopadvisor.report.screen import Screen
 from stopadvisor.results import to_json

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor import errors
-from stopadvisor.cli.exit_codes import EXIT_CODES
 from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.cli.parts.exit_codes import EXIT_CODES
 from tests.generate import pages
 from tests.snippets import KNOWN
 

@@ -22,20 +22,20 @@ from stopadvisor.assessment.measured import measured_settings, remark_on_serving
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
-from stopadvisor.cli.config import CONFIG, effective_config
-from stopadvisor.cli.model import ModelOptions, open_engine
-from stopadvisor.cli.options import PATH, VERBOSE, is_given, option, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.pricing import (
+from stopadvisor.cli.parts.config import CONFIG, effective_config
+from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.model import ModelOptions, open_engine
+from stopadvisor.cli.parts.pricing import (
     PRICING,
     PricingOptions,
     computed_weights,
     measured_weights,
     pricing_options,
 )
-from stopadvisor.cli.probing import ProbeOptions, probe_options
-from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
+from stopadvisor.cli.parts.probing import ProbeOptions, probe_options
+from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.cli.parts.settings import GUARANTEES, overrides, setting_options
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_graded_by, regrade_run
 from stopadvisor.collection.probe_settings import ProbeSettings

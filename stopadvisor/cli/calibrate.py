@@ -16,10 +16,10 @@ from stopadvisor.assessment.settings import alpha_meanings
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.certification.looks import show_fit
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, declare, option, show, take
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
+from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, option, show, take
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.cli.parts.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.options import (
+from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
     PATH,
@@ -22,8 +22,8 @@ from stopadvisor.cli.options import (
     is_given,
     show,
 )
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on, remark_first
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on, remark_first
 from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.report.sheets.files import (
     import_dataset_sheet,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from stopadvisor.cli.options import OUTPUT, PATH, VERBOSE, declare, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, VERBOSE, declare, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.policy.run_policies import newest_policy

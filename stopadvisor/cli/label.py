@@ -13,11 +13,11 @@ import click
 from stopadvisor.answers.grading import Grader
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
 from stopadvisor.certification.labelling import LabelledRun, Labelling, known_labels, of_run
-from stopadvisor.cli.label_loop import LabelLoop
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, declare, option, show, take
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import ALLOW_TRUNCATED, overrides, setting_options
+from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, show, take
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.label_loop import LabelLoop
+from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.cli.parts.settings import ALLOW_TRUNCATED, overrides, setting_options
 from stopadvisor.errors import CalibrationError, WorkloadError
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.progress import Progress

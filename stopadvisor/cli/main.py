@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from stopadvisor._version import __version__
-from stopadvisor.cli.exit_codes import EXIT_CODES
+from stopadvisor.cli.parts.exit_codes import EXIT_CODES
 from stopadvisor.errors import StopAdvisorError
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
-            from stopadvisor.cli.failed import CommandError, FailedCommand
+            from stopadvisor.cli.parts.failed import CommandError, FailedCommand
             from stopadvisor.results import to_json
 
             failed = FailedCommand(CommandError(kind, message, exit_code))

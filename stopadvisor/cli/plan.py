@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from stopadvisor.assessment.label_plan import plan_labels
-from stopadvisor.cli.options import OUTPUT, PATH, SHARE, Parsed, declare, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.settings import ALPHA, DELTA
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.settings import ALPHA, DELTA
 from stopadvisor.report.sheets.plan import plan_sheet
 from stopadvisor.rules.losses import LOSSES
 from stopadvisor.workload.questions import parse_split

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.model import open_engine
-from stopadvisor.cli.options import PATH, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.probing import ProbeOptions, probe_options
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.parts.declare import PATH, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.model import open_engine
+from stopadvisor.cli.parts.probing import ProbeOptions, probe_options
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.cues import CUE_QUESTIONS
 from stopadvisor.collection.probing import try_questions
 from stopadvisor.errors import PreflightError

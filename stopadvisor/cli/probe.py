@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.model import open_engine
-from stopadvisor.cli.options import PATH, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.probe_like import like_policy, like_remark
-from stopadvisor.cli.probing import ProbeOptions, probe_options
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.parts.declare import PATH, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.model import open_engine
+from stopadvisor.cli.parts.probe_like import like_policy, like_remark
+from stopadvisor.cli.parts.probing import ProbeOptions, probe_options
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.probing import probe
 from stopadvisor.report.sheets.files import probe_sheet
 from stopadvisor.report.words import shell_quote

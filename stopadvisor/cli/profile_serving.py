@@ -13,16 +13,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.model import (
-    API_KEY,
-    CHAT_TEMPLATE,
-    DEFAULT_MODEL,
-    REQUEST_TIMEOUT,
-    ModelOptions,
-    model_options,
-    open_local,
-)
-from stopadvisor.cli.options import (
+from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
     PATH,
@@ -33,8 +24,17 @@ from stopadvisor.cli.options import (
     show,
     take,
 )
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.model import (
+    API_KEY,
+    CHAT_TEMPLATE,
+    DEFAULT_MODEL,
+    REQUEST_TIMEOUT,
+    ModelOptions,
+    model_options,
+    open_local,
+)
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.report.sheets.profile_serving import profile_serving_sheet
 from stopadvisor.results import to_document
 from stopadvisor.runs.storage import check_writable, write_json_atomically

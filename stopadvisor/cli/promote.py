@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from stopadvisor.cli.options import OUTPUT, PATH, declare, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.policy.run_policies import check_promotion, promote
 from stopadvisor.report.html.page import refresh_report
 from stopadvisor.report.sheets.promote import promote_sheet

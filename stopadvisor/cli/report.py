@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from stopadvisor.cli.options import OUTPUT, PATH, declare, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.errors import OutputError
 from stopadvisor.report.html.page import write_report
 from stopadvisor.report.sheets.files import report_sheet

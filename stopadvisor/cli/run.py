@@ -15,14 +15,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.model import (
-    SERVER,
-    ModelOptions,
-    check_engine_options,
-    model_options,
-    open_engine,
-)
-from stopadvisor.cli.options import (
+from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
     PATH,
@@ -33,8 +26,15 @@ from stopadvisor.cli.options import (
     show,
     take,
 )
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.model import (
+    SERVER,
+    ModelOptions,
+    check_engine_options,
+    model_options,
+    open_engine,
+)
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.policy.run_policies import newest_policy

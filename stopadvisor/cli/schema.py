@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.options import OUTPUT, declare, show
-from stopadvisor.cli.page import Command
+from stopadvisor.cli.parts.declare import OUTPUT, declare, show
+from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.report.sheet import Sheet
 from stopadvisor.results import schema_of
 
@@ -35,7 +35,7 @@ RESULTS = {
     "calibrate": ("stopadvisor.certification.calibrated:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
     "inspect": ("stopadvisor.policy.inspected:InspectedPolicy", ""),
-    "error": ("stopadvisor.cli.failed:FailedCommand", "`... --json`, where a command fails"),
+    "error": ("stopadvisor.cli.parts.failed:FailedCommand", "`... --json`, where a command fails"),
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "simulate": ("stopadvisor.runs.simulated:Simulated", ""),

@@ -16,10 +16,10 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.auditing import AUDITING, audit_settings
-from stopadvisor.cli.gateway import GATEWAY, gateway_settings, require_gateway
-from stopadvisor.cli.options import PATH, SIGNATURE, OutputOptions, declare, take
-from stopadvisor.cli.page import Command
+from stopadvisor.cli.parts.auditing import AUDITING, audit_settings
+from stopadvisor.cli.parts.declare import PATH, SIGNATURE, OutputOptions, declare, take
+from stopadvisor.cli.parts.gateway import GATEWAY, gateway_settings, require_gateway
+from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.errors import ModelError
 from stopadvisor.serving.policy_files import load_policies

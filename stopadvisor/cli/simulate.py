@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, declare, show
-from stopadvisor.cli.page import Command
+from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, show
+from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.report.sheets.files import simulate_sheet
 

@@ -16,10 +16,10 @@ import click
 
 from stopadvisor.certification.looks import open_calibration as open_calibration_part
 from stopadvisor.certification.looks import show_fit
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, Parsed, declare, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on, time_left
-from stopadvisor.cli.settings import ALPHA, DELTA, setting_options
+from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, Parsed, declare, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on, time_left
+from stopadvisor.cli.parts.settings import ALPHA, DELTA, setting_options
 from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES, PAPER_BOOTSTRAP_SEED
 from stopadvisor.errors import StopAdvisorError, StudyError
 from stopadvisor.progress import Progress

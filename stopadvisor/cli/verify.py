@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, declare, show
-from stopadvisor.cli.page import Command
-from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import setting_options
+from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, show
+from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.cli.parts.settings import setting_options
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.report.junit import write_junit

@@ -47,7 +47,7 @@ FAST = ["--families", "entropy,confidence"]
 def assessing(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     """As `call`, without pictures; there is an archive `raw.npz` too."""
     write_archive(Path("raw.npz"))
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
 
     def assess(*words: str | Path, command: str = "assess") -> tuple[int, str, str]:
         pictures = ["--no-report"] if command == "assess" else []  # they take seconds, and a test

@@ -38,7 +38,7 @@ def call(
 ) -> Call:
     """The command line in a folder with sums and graders, before a scripted model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
     Path("graders.py").write_text(GRADERS)
     write_sums(Path("sums.jsonl"), 300)
     return caller(capsys)
@@ -191,7 +191,9 @@ def test_a_policys_grader_must_be_its_certificates(call: Call) -> None:
 def test_what_cannot_be_had_ends_before_the_model_is_loaded(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: pytest.fail("loaded"))
+    monkeypatch.setattr(
+        "stopadvisor.cli.parts.model.load_engine", lambda options: pytest.fail("loaded")
+    )
     for name, said in (("absent:same", "No module named"), ("graders:no", "no attribute 'no'")):
         code, _, err = call("probe", "sums.jsonl", *BUDGETS, "--grader", name)
         assert code == 2

@@ -24,7 +24,7 @@ import pytest
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.cli.label import ask, begin, finish
-from stopadvisor.cli.progress import LineProgress
+from stopadvisor.cli.parts.progress import LineProgress
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.label import label_sheet
 from stopadvisor.runs.directory import RunDirectory

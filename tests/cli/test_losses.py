@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.cli.settings import overrides
+from stopadvisor.cli.parts.settings import overrides
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.sources import open_source
 from tests.material import Call, looks_of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.cli.probing import _cue
+from stopadvisor.cli.parts.probing import _cue
 from stopadvisor.errors import ProbeError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.features import feature_array
@@ -45,7 +45,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copy(material / POLICY, POLICY)
     shutil.copytree(material / RUN, RUN)
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
     capsys.readouterr()
     return caller(capsys)
 

@@ -18,9 +18,9 @@ import pytest
 
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
-from stopadvisor.cli.model import DEFAULT_MODEL, ModelOptions, open_engine
-from stopadvisor.cli.probing import ProbeOptions
-from stopadvisor.cli.progress import LineProgress, progress_on, time_left
+from stopadvisor.cli.parts.model import DEFAULT_MODEL, ModelOptions, open_engine
+from stopadvisor.cli.parts.probing import ProbeOptions
+from stopadvisor.cli.parts.progress import LineProgress, progress_on, time_left
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
 from stopadvisor.constants import CUES
@@ -67,7 +67,7 @@ def bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Bench:
     made = Bench(tmp_path, capsys)
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", made.load)
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", made.load)
     monkeypatch.chdir(tmp_path)
     return made
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.cli.model import ModelOptions
+from stopadvisor.cli.parts.model import ModelOptions
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
@@ -54,7 +54,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copy(policy, POLICY)
     write_sums(FRESH, 500)
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
     capsys.readouterr()
     return caller(capsys)
 
@@ -187,7 +187,7 @@ def test_where_the_model_is_is_asked_where_the_policy_named_it(
     def nowhere(options: ModelOptions) -> ScriptedEngine:
         raise ModelError(f"model {options.model!r} is nowhere")
 
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", nowhere)
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", nowhere)
     for more, asked in (((), True), (("--model", "elsewhere"), False)):
         code, _, err = call("probe", FRESH, "--like", POLICY, *more)
         assert (code, "--model says where it is" in err) == (2, asked), err

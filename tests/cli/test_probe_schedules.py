@@ -45,7 +45,7 @@ def bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Bench:
     made = Bench(tmp_path, caller(capsys))
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: made.engine)
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: made.engine)
     monkeypatch.chdir(tmp_path)
     return made
 

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("samples")
     write_sums(made / "sums.jsonl", N)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+        patch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
         for name, samples in (("one", 1), ("three", 3)):
             words = ["--out", str(made / name), "--temperature", "0.6", "--samples", str(samples)]
             assert main(["probe", str(made / "sums.jsonl"), *WORDS, *words]) == 0
@@ -131,7 +131,7 @@ def test_more_samples_continue_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, engine = write_sums(tmp_path / "sums.jsonl", 100), ScriptedEngine()
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: engine)
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: engine)
     words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--json"]
     assert main(words) == 0
     first = json.loads(capsys.readouterr().out)
@@ -152,7 +152,7 @@ def test_samples_of_a_model_that_never_draws_are_refused(
             return plan.temperature or 0.0
 
     file = write_sums(tmp_path / "sums.jsonl", 100)
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: Greedy())
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: Greedy())
     words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--samples", "3"]
     assert main(words) == 2
     assert "got --samples 3: give --temperature" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def call(
     """The command line in a folder with sums and traces of them."""
     monkeypatch.chdir(tmp_path)
     Reader.read.clear()
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: Reader())
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: Reader())
     traces(write_sums(Path("sums.jsonl"), 300))
     return caller(capsys)
 

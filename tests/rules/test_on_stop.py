@@ -335,7 +335,7 @@ def test_the_command_line_says_what_a_stop_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
     file = write_sums(tmp_path / "sums.jsonl", 300)
     words = ["--on-stop", "answer", "--max-think", "256", *FAST, "--alpha", "0.25"]
     words += ["--split", "40/40/20"]

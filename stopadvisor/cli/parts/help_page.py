@@ -12,9 +12,15 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.config import CONFIG, CONFIG_OPTIONS, TYPED, defaults_from, effective_config
-from stopadvisor.cli.exit_codes import EXIT_CODES
-from stopadvisor.cli.options import SectionOption
+from stopadvisor.cli.parts.config import (
+    CONFIG,
+    CONFIG_OPTIONS,
+    TYPED,
+    defaults_from,
+    effective_config,
+)
+from stopadvisor.cli.parts.declare import SectionOption
+from stopadvisor.cli.parts.exit_codes import EXIT_CODES
 
 __all__ = ["SECTIONS", "Command"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.options import COUNT, is_given, option
+from stopadvisor.cli.parts.declare import COUNT, is_given, option
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts

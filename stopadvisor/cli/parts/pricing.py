@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.options import COUNT, declare, option
+from stopadvisor.cli.parts.declare import COUNT, declare, option
 from stopadvisor.errors import CalibrationError
 from stopadvisor.json_text import parse_json
 from stopadvisor.rules.accelerators import ACCELERATORS, DEFAULT_GPU, accelerator, recognised

@@ -13,7 +13,7 @@ import click
 
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.cli.options import PATH, SHARE, Decorator, Parsed, declare, option, take
+from stopadvisor.cli.parts.declare import PATH, SHARE, Decorator, Parsed, declare, option, take
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee

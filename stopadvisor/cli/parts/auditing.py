@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.options import PATH, option, take
+from stopadvisor.cli.parts.declare import PATH, option, take
 from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
 
 __all__ = ["AUDITING", "audit_settings"]

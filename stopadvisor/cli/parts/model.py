@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stopadvisor.cli.options import Decorator, Parsed, declare, option, parse_object
+from stopadvisor.cli.parts.declare import Decorator, Parsed, declare, option, parse_object
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 

@@ -18,7 +18,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from stopadvisor.cli.options import SectionOption
+from stopadvisor.cli.parts.declare import SectionOption
 
 __all__ = ["CONFIG", "CONFIG_OPTIONS", "TYPED", "defaults_from", "effective_config"]
 

@@ -13,15 +13,7 @@ from typing import Any, get_args
 
 import click
 
-from stopadvisor.cli.model import (
-    CHAT_TEMPLATE,
-    DEFAULT_MODEL,
-    SERVER,
-    ModelOptions,
-    check_engine_options,
-    model_options,
-)
-from stopadvisor.cli.options import (
+from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
     PATH,
@@ -31,6 +23,14 @@ from stopadvisor.cli.options import (
     grader_option,
     option,
     take,
+)
+from stopadvisor.cli.parts.model import (
+    CHAT_TEMPLATE,
+    DEFAULT_MODEL,
+    SERVER,
+    ModelOptions,
+    check_engine_options,
+    model_options,
 )
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.constants import CUES, DEFAULT_CUE
