@@ -30,6 +30,7 @@ from stopadvisor.cli.parts.pricing import (
     PRICING,
     PricingOptions,
     computed_weights,
+    keep_profile,
     measured_weights,
     pricing_options,
 )
@@ -251,7 +252,9 @@ def _source(options: AssessOptions, progress: Progress) -> Source:
         )
     if options.is_workload:
         model = partial(open_engine, replace(options.probing.model, remark=progress.remark))
-        return open_source(probe(settings, model, progress, whole=True).run)
+        run = probe(settings, model, progress, whole=True).run
+        keep_profile(options.probing.model.model, run)
+        return open_source(run)
     if settings.regrade:
         regrade_run(target, progress, settings.grader)
     elif settings.grader is not None and target.is_dir():

@@ -16,6 +16,7 @@ import click
 from stopadvisor.cli.parts.declare import PATH, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import open_engine
+from stopadvisor.cli.parts.pricing import keep_profile
 from stopadvisor.cli.parts.probe_like import like_policy, like_remark
 from stopadvisor.cli.parts.probing import ProbeOptions, probe_options
 from stopadvisor.cli.parts.progress import progress_on
@@ -64,6 +65,7 @@ def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: 
             progress.remark(remark)
         model = replace(options.model, remark=progress.remark)
         summary = probe(options.settings, partial(open_engine, model), progress)
+        keep_profile(model.model, summary.run)
     show(summary, probe_sheet(summary), json=options.output.json)
     if not (options.output.json or options.output.quiet):
         # What is probed like a policy is there to check it.

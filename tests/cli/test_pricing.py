@@ -104,13 +104,12 @@ def test_the_model_is_the_runs_own_else_the_one_named(
         (["--protocol", "paper", "--open-calibration"], "kv-fork", False),
     ],
 )
-def test_a_profile_in_the_models_folder_is_taken(
+def test_a_profile_of_the_run_is_taken(
     call: Call, words: list[str], serving: str, is_taken: bool
 ) -> None:
-    Path("tests/scripted").mkdir(parents=True)  # what the run's model is called
     fit = CostFit(0.002, 0.0, 0.0, (BatchSeconds(8, 0.001),), 0.0)
     profile = ServingProfile.of_fit(fit, model="m", engine="vllm", device="two cores", settings={})
-    Path("tests/scripted/serving-profile.json").write_text(to_json(profile), encoding="utf-8")
+    Path("runs/sums/serving-profile.json").write_text(to_json(profile), encoding="utf-8")
     code, out, err = call("assess", "runs/sums", "--json", "--no-report", *words)
     assert code == 0, err
     found = json.loads(out)

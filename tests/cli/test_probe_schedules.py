@@ -62,6 +62,16 @@ def test_a_stride_probes_every_so_many_tokens(bench: Bench) -> None:
     assert "markers" not in out
 
 
+def test_a_run_keeps_the_serving_profile_of_the_models_folder(bench: Bench) -> None:
+    bench.probe("--limit", "10", "--model", "model")
+    kept = bench.out / "serving-profile.json"
+    assert not kept.exists()
+    Path("model").mkdir()
+    Path("model/serving-profile.json").write_text("{}", encoding="utf-8")
+    bench.probe("--limit", "10", "--model", "model")
+    assert kept.read_text(encoding="utf-8") == "{}"
+
+
 def test_markers_are_found_by_a_pilot_and_probed(bench: Bench) -> None:
     code, out, err = bench.call("--schedule", "marker")
     assert code == 0, out + err

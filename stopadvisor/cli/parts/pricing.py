@@ -19,8 +19,16 @@ from stopadvisor.rules.model_shape import PRESETS, model_shape
 from stopadvisor.rules.roofline import DEFAULT_IN_FLIGHT, Roofline
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
 from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import replace_file
 
-__all__ = ["PRICING", "PricingOptions", "computed_weights", "measured_weights", "pricing_options"]
+__all__ = [
+    "PRICING",
+    "PricingOptions",
+    "computed_weights",
+    "keep_profile",
+    "measured_weights",
+    "pricing_options",
+]
 
 _LOCAL = "local"
 _LOADS = (1, 8, 32, 128)
@@ -99,11 +107,16 @@ def computed_weights(options: PricingOptions, source: Source) -> tuple[Weights, 
 
 
 def measured_weights(source: Source) -> tuple[Weights, ...]:
-    """Prices as measured, where the folder of the run's model holds a serving profile."""
-    if source.model is None or source.simulated:
-        return ()
-    file = Path(source.model) / SERVING_PROFILE
+    """Prices as measured, where `keep_profile` found a serving profile."""
+    file = source.folder / SERVING_PROFILE
     return (read_serving_profile(file).weights,) if file.is_file() else ()
+
+
+def keep_profile(model: str | None, run: Path) -> None:
+    """Take the serving profile over into a run where the model's folder holds one."""
+    file = Path(model or "") / SERVING_PROFILE
+    if model is not None and file.is_file():
+        replace_file(run / SERVING_PROFILE, file.read_bytes())
 
 
 def _local_gpu() -> str | None:
