@@ -53,8 +53,6 @@ Document = Mapping[str, Any]
 
 DECODED = "decoded tokens"
 """Unit of `run`, which counts neither prompts nor what a probe reads."""
-KEEP = "Keep full thinking: nothing is saved, and nothing is lost."
-"""Where no rule is advised."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,19 @@ class Effect:
     """What `risk` counts: ``lost``, ``differs`` or ``drop``."""
     decoded: Mapping[str, float | None] = field(default_factory=dict)
     """Saving of the decoded tokens alone, by serving stack."""
+    saving_lower: float | None = None
+    """One-sided 95 % limit of the saving, where there is no range."""
 
     @property
     def is_timed(self) -> bool:
         """Whether costs are seconds that `profile-serving` measured."""
         return self.unit == SECONDS
+
+    @property
+    def may_save_nothing(self) -> bool:
+        """Whether the interval of the saving holds 0."""
+        low = self.saving_lower if self.saving_range is None else self.saving_range[0]
+        return low is not None and low <= 0
 
     @property
     def change(self) -> float | None:
@@ -149,12 +155,12 @@ def sentence(effect: Effect, measured: str | None = None) -> str:
     if effect.unit == DECODED:
         fewer = "fewer" if saving >= 0 else "more"
         does = f"decodes {whole_percent(abs(saving))} {fewer} tokens{on}"
-    other = _elsewhere(effect, first)
     if effect.overthinks:
         raises = f"Stopping raises accuracy from {effect.from_to}: this model overthinks."
-        return f"{raises} It {does}{other}."
+        return f"{raises} It {does}."
     price = _price(effect, " for" if saving >= 0 else ", and takes")
-    return f"{does[0].upper()}{does[1:]}{price}{other}."
+    unsure = " (may be nothing)" if saving >= 0 and effect.may_save_nothing else ""
+    return f"{does[0].upper()}{does[1:]}{unsure}{price}."
 
 
 def _price(effect: Effect, verb: str) -> str:
@@ -173,40 +179,6 @@ def _price(effect: Effect, verb: str) -> str:
         return f"; accuracy stays at {share(effect.accuracy)}"
     remark = "" if effect.gained is None else ", which may be chance"
     return f"; accuracy rises from {effect.from_to}{remark}"
-
-
-def _elsewhere(effect: Effect, first: str) -> str:
-    """The same rule on the stack that was asked for, or on those that most people have."""
-    if first != effect.serving:
-        saved = effect.saving_pct
-        return f"; under {effect.serving}, as asked for, it would {_verb(saved)} {_amount(saved)}"
-    # Of a server that is known nobody asks what another would do without a cache.
-    known = effect.is_timed or first == COMMON_STACK
-    others = [COMMON_STACK] if known else [COMMON_STACK, "black-box"]
-    found = [(name, effect.savings.get(name)) for name in others if name != first]
-    text, verb = "", ""
-    for name, saving in found:
-        if saving is None:
-            continue
-        if not text:
-            text = f";{on_stack(name)} it would {_verb(saving)} {_amount(saving)}"
-        elif _verb(saving) == verb:
-            text += f",{on_stack(name)} {_amount(saving).removesuffix(_THAN)}"
-        else:
-            text += f",{on_stack(name)} {_verb(saving)} {_amount(saving)}"
-        verb = _verb(saving)
-    return text
-
-
-_THAN = " than full thinking"
-
-
-def _verb(saving: float) -> str:
-    return "save" if saving >= 0 else "cost"
-
-
-def _amount(saving: float) -> str:
-    return whole_percent(abs(saving)) + ("" if saving >= 0 else f" more{_THAN}")
 
 
 # --- Its parts, for facts and cards ---------------------------------------------------------------
@@ -286,6 +258,7 @@ def assessed_effect(document: Document) -> Effect | None:
         document["split"]["fit"],
         f"{document['split']['fit']} fit questions",
         point["fit_think_saving_pct"],
+        saving_lower=document["fit_saving_lower_pct"],
         savings={name: row["saving_pct"] for name, row in rows.items()},
         decoded={name: row.get("decoded_saving_pct") for name, row in rows.items()},
         unit=document["settings"]["weights"]["unit"],
@@ -332,19 +305,22 @@ def expected_effect(expected: Expected, serving: str) -> Effect:
 
 def assessed_headline(document: Document) -> str:
     """First line of an assessment."""
+    serving = document["recommendation"]["serving"]
+    on = " on vLLM" if serving == "vllm" else on_stack(serving)
+    keep = f"Don't stop early{on}: no saving shown."
     if document["recommendation"]["policy"] == "full-budget":
-        return KEEP
+        return keep
     if document["protocol"] == "paper":
         point = advised_point(document)
         if point is None:
-            return KEEP
+            return keep
         lost = f"{share(point['test_risk'])} of the test questions"
         return (
             f"By the paper's analysis: saves {whole_percent(point['total_saving_pct'])} of all "
             f"tokens and loses {lost}."
         )
     effect = assessed_effect(document)
-    return KEEP if effect is None else sentence(effect, measured_regime(document))
+    return keep if effect is None else sentence(effect, measured_regime(document))
 
 
 def calibrated_headline(
@@ -352,7 +328,7 @@ def calibrated_headline(
 ) -> str:
     """First line of a calibration, and of a policy; None: nothing was certified."""
     if expected is None:
-        return f"Not certified. {KEEP}"
+        return "Not certified. Keep full thinking."
     return f"Certified. {sentence(expected_effect(expected, serving), measured)}"
 
 

@@ -32,7 +32,6 @@ __all__ = [
     "computed_for",
     "cost_noun",
     "explained",
-    "favoured",
     "interval",
     "kind_of_rule",
     "kind_points",
@@ -57,6 +56,7 @@ COMMON_STACK = "prefix-cache"
 """What vLLM and most servers do."""
 _ON_STACK = {
     "vllm": " inside vLLM",
+    "kv-fork": " under kv-fork",
     "prefix-cache": " on vLLM's prefix cache",
     "black-box": " at a server without a cache",
 }
@@ -182,7 +182,7 @@ def cost_noun(unit: str | None) -> str:
 
 
 def on_stack(stack: str) -> str:
-    """On which stack a figure holds, as the end of a clause; nothing for the one assumed."""
+    """On which stack a figure holds, as the end of a clause."""
     return _ON_STACK.get(stack, "")
 
 
@@ -340,13 +340,3 @@ def risk_difference(row: Document) -> str:
         return f"Only {alone[feasible[0]]} may stop anything at this risk"
     remark = "; that may be chance" if row["verdict"] == "comparable" else ""
     return f"{_combined(row)}, 95 % {interval(row['delta_saving_pp']['ci95'])}{remark}"
-
-
-def favoured(predicted: str) -> str:
-    """The kind of rule that a mix of questions favours."""
-    return {
-        "learned": "a combined signal",
-        "scalar": "a single signal",
-        "full-budget": "full thinking",
-        "mixed": "no kind of rule",
-    }[predicted]

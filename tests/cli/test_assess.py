@@ -194,7 +194,7 @@ def test_a_rule_that_takes_more_time_is_said_to_save_nothing(call: Call) -> None
     words = ("runs/sums", "--serving-profile", str(timed(1000.0)), "--serving")
     found = assessed(call, *words, "prefix-cache")
     assert found["recommendation"]["policy"] == "full-budget"
-    assert found["headline"].startswith("Keep full thinking: nothing is saved")
+    assert found["headline"].startswith("Don't stop early")
     # Within the one request that there is, the same tokens are saved as before.
     forked = assessed(call, *words, "kv-fork")
     assert forked["serving"]["kv-fork"]["decoded_saving_pct"] > 0
@@ -400,7 +400,7 @@ def test_the_summary_fits_eighty_columns_without_colour(call: Call, words: list[
     assert code == 0, err
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80, out
-    assert "the mix favours" in out
+    assert "questions behave" in out
     assert "nan" not in out.lower().replace("nano", "")
 
 
@@ -408,12 +408,12 @@ def test_the_first_lines_say_what_to_do(call: Call) -> None:
     _, out, _ = call("runs/sums", *FAST)
     first = out.splitlines()[:14]
     assert first[0].startswith("Saves ")
-    names = [line.split()[0] for line in first[2:] if line.strip() and line[:3] != "   "]
+    names = [line.split()[0] for line in first[1:] if line.strip() and line[:3] != "   "]
     assert names[:6] == ["next", "certain", "advice", "why", "saves", "accuracy"]
     assert "turn wrong (lost)" in "\n".join(first)
-    assert first[2].endswith("stopadvisor calibrate runs/sums --alpha 0.15")
+    assert first[1].endswith("stopadvisor calibrate runs/sums --alpha 0.15")
     _, out, _ = call("runs/sums", "--alpha", "0.001", *FAST)
-    assert out.startswith("Keep full thinking: nothing is saved, and nothing is lost.")
+    assert out.startswith("Don't stop early under kv-fork: no saving shown.")
     assert "stopadvisor calibrate runs" not in out
 
 

@@ -55,18 +55,19 @@ def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -
     code, out, err = call("assess", RUN, *FAST, "--no-report")
     assert code == 0
     text = " ".join(out.split())
-    assert text.startswith("Keep full thinking: ")
+    assert text.startswith("Don't stop early under kv-fork: ")
     assert said[1:] in text  # it begins a sentence here
 
 
-def test_a_page_is_not_written_and_the_old_one_is_called_old(call: Call) -> None:
+def test_its_page_says_so_without_the_pictures_of_rules(call: Call) -> None:
     pytest.importorskip("matplotlib")
     edit_records(RUN, all_right)
-    (RUN / "report.html").write_text("an old page", encoding="utf-8")
     code, _, err = call("assess", RUN, *FAST, "--report")
-    assert code == 0
-    assert "no report.html: there are no pictures where no rule was measured" in err
-    assert "is from before" in err
+    assert code == 0, err
+    page = (RUN / "report.html").read_text(encoding="utf-8")
+    assert "all forced answers are right" in page
+    assert 'id="part-profile"' in page
+    assert 'id="part-frontier"' not in page
 
 
 def test_calibrate_follows_that_advice(call: Call) -> None:

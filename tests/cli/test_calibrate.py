@@ -473,11 +473,7 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
     ("words", "code", "said"),
     [
         ([], 0, "Certified."),
-        (
-            ["--alpha", "0.001"],
-            3,
-            "Not certified. Keep full thinking: nothing is saved, and nothing is lost.",
-        ),
+        (["--alpha", "0.001"], 3, "Not certified. Keep full thinking."),
         (["--looks", "3", "--alpha", "0.3"], 0, "calibration questions lost (exact test"),
     ],
     ids=["certified", "not certified", "planned"],

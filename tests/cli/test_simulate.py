@@ -136,6 +136,5 @@ def test_recorded_samples_need_no_model(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout
-    # Its confidence knows where to stop, so here the evidence overrules the profile.
-    assert "the mix favours full thinking" in done.stdout
+    # Its confidence knows where to stop, although the mix speaks for full thinking.
     assert "Stop early" in done.stdout

@@ -25,10 +25,6 @@ from tests.report.results import ANSWERED, VERIFIED
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
 COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
-OTHER = (
-    "; on vLLM's prefix cache it would cost 6% more than full thinking, at a server without a "
-    "cache 80% more."
-)
 TIMED = replace(COSTLY, unit="seconds", decoded={"kv-fork": 40.1, "prefix-cache": 39.0})
 GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
 
@@ -37,20 +33,28 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
     ("effect", "measured", "said"),
     [
         pytest.param(
-            COSTLY, None, f"Saves 16% of the tokens for 7.8 points of accuracy{OTHER}", id="saves"
+            COSTLY,
+            None,
+            "Saves 16% of the tokens under kv-fork for 7.8 points of accuracy.",
+            id="saves",
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.913),
             None,
-            f"Saves 16% of the tokens for 1 point of accuracy{OTHER}",
+            "Saves 16% of the tokens under kv-fork for 1 point of accuracy.",
             id="one point",
         ),
         pytest.param(
-            replace(COSTLY, savings={"prefix-cache": 0.4}),
+            replace(COSTLY, saving_range=(-0.3, 20.1)),
             None,
-            "Saves 16% of the tokens for 7.8 points of accuracy; on vLLM's prefix cache it would "
-            "save 0.4%.",
-            id="less than a percent",
+            "Saves 16% of the tokens under kv-fork (may be nothing) for 7.8 points of accuracy.",
+            id="an interval that holds 0",
+        ),
+        pytest.param(
+            replace(COSTLY, saving_lower=-0.1),
+            None,
+            "Saves 16% of the tokens under kv-fork (may be nothing) for 7.8 points of accuracy.",
+            id="a limit below 0",
         ),
         pytest.param(
             replace(COSTLY, saving_pct=-5.6, serving="prefix-cache"),
@@ -63,7 +67,7 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
             COSTLY,
             "prefix-cache",
             "Costs 6% more than full thinking on this server (prefix-cache, as measured), and "
-            "takes 7.8 points of accuracy; under kv-fork, as asked for, it would save 16%.",
+            "takes 7.8 points of accuracy.",
             id="measured server first",
         ),
         pytest.param(
@@ -76,47 +80,48 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
         pytest.param(
             COSTLY,
             "vllm",
-            f"Saves 16% of the tokens for 7.8 points of accuracy{OTHER}",
+            "Saves 16% of the tokens under kv-fork for 7.8 points of accuracy.",
             id="measured, but not priced",
         ),
         pytest.param(
             GAIN,
             None,
             "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It saves 16% of "
-            f"the tokens{OTHER}",
+            "the tokens under kv-fork.",
             id="gain",
         ),
         pytest.param(
             replace(GAIN, saving_pct=-3.0, savings={}),
             None,
             "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It costs 3% more "
-            "than full thinking.",
+            "than full thinking under kv-fork.",
             id="gain that costs",
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.931, n=100),
             None,
-            "Saves 16% of the tokens; accuracy rises from 92.3 to 93.1%, which may be chance"
-            f"{OTHER}",
+            "Saves 16% of the tokens under kv-fork; accuracy rises from 92.3 to 93.1%, "
+            "which may be chance.",
             id="a gain of chance",
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.9231),
             None,
-            f"Saves 16% of the tokens; accuracy stays at 92.3%{OTHER}",
+            "Saves 16% of the tokens under kv-fork; accuracy stays at 92.3%.",
             id="unchanged",
         ),
         pytest.param(
             replace(COSTLY, accuracy=None, full_accuracy=None, loss="differs"),
             None,
-            f"Saves 16% of the tokens for 10.3% of replies that differ from full thinking{OTHER}",
+            "Saves 16% of the tokens under kv-fork for 10.3% of replies that "
+            "differ from full thinking.",
             id="no gold",
         ),
         pytest.param(
             TIMED,
             None,
-            "Saves 40% of the decoded tokens, 16% of the capacity for 7.8 points of "
-            "accuracy; on vLLM's prefix cache it would cost 6% more than full thinking.",
+            "Saves 40% of the decoded tokens, 16% of the capacity under kv-fork for "
+            "7.8 points of accuracy.",
             id="timed",
         ),
         pytest.param(
@@ -129,7 +134,7 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
         pytest.param(
             replace(COSTLY, unit="money per million tokens", savings={}),
             None,
-            "Saves 16% of the price for 7.8 points of accuracy.",
+            "Saves 16% of the price under kv-fork for 7.8 points of accuracy.",
             id="priced",
         ),
     ],
@@ -228,9 +233,9 @@ def test_why_takes_differences_of_the_savings_in_the_table(
 
 
 def test_full_thinking_neither_saves_nor_loses() -> None:
-    advised = assessed_headline({"recommendation": {"policy": "full-budget"}})
-    assert advised == "Keep full thinking: nothing is saved, and nothing is lost."
-    assert calibrated_headline(None, "kv-fork") == f"Not certified. {advised}"
+    advised = assessed_headline({"recommendation": {"policy": "full-budget", "serving": "vllm"}})
+    assert advised == "Don't stop early on vLLM: no saving shown."
+    assert calibrated_headline(None, "kv-fork") == "Not certified. Keep full thinking."
 
 
 @pytest.mark.parametrize(
@@ -254,7 +259,7 @@ def test_a_verdict_comes_with_what_was_lost(verdict: Verdict, first: str, last: 
         (
             {"loss": "drop", "risk": -0.05, "accuracy": 0.88},
             "accuracy +5.0 points on 300 fresh questions, promise at most -15.0 points. Saves 18% "
-            "of the tokens; accuracy rises from 83.0 to 88.0%.",
+            "of the tokens under kv-fork; accuracy rises from 83.0 to 88.0%.",
         ),
     ],
     ids=["differs", "drop"],

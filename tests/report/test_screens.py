@@ -155,7 +155,7 @@ def test_there_is_no_golden_file_without_its_screen() -> None:
 @pytest.mark.parametrize("name", sorted({n for n in SCREENS if n[:4] in ("asse", "cali")}))
 def test_what_to_do_next_stands_below_the_headline(name: str) -> None:
     first, *facts = golden(name).split("\n  ")
-    if first.startswith("Keep full thinking"):
+    if first.startswith("Don't stop early"):
         assert not [row for row in facts if row.startswith("next ")]
         return
     assert facts[0].startswith("next  ")

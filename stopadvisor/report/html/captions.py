@@ -21,15 +21,7 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.words import (
-    by_stack,
-    favoured,
-    kind_points,
-    listed,
-    percent,
-    risk_difference,
-    share,
-)
+from stopadvisor.report.words import by_stack, kind_points, listed, percent, risk_difference, share
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 
@@ -91,8 +83,7 @@ def profile_caption(document: Document) -> Caption:
         f"{shares['early_solved']} are right at the first checkpoint and at the end, "
         f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
         f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
-        f"{shares['unsolved']} are never right. Such a mix favours "
-        f"{favoured(regime['predicted'])}.",
+        f"{shares['unsolved']} are never right.",
         f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
         _table(
             "profile",
@@ -118,10 +109,10 @@ def profile_caption(document: Document) -> Caption:
 
 
 def kinds_caption(document: Document) -> Caption | None:
-    """The best rule of each kind at the same risk; None under the paper's protocol."""
-    if document["protocol"] == "paper":
+    """The best rule of each kind at the same risk; None where there is none, and by the paper."""
+    points = [] if document["protocol"] == "paper" else kind_points(document)
+    if not points:
         return None
-    points = kind_points(document)
     said = [
         f"{percent(p['fit_total_saving_pct'])} by {rule_name(p['family'])}"
         for p in points

@@ -37,7 +37,6 @@ from stopadvisor.report.words import (
     by_load,
     computed_for,
     explained,
-    favoured,
     interval,
     kind_of_rule,
     listed,
@@ -223,8 +222,7 @@ def _profile(run: Assessed) -> Section:
     total = sum(row.count for row in profile.values())
     by = ", by agreement" if run.workload.graded_by == "agreement" else ""
     return Section(
-        f"How {total} {'' if regime.basis == 'all' else 'fit '}questions behave{by}: the mix "
-        f"favours {favoured(regime.predicted)}",
+        f"How {total} {'' if regime.basis == 'all' else 'fit '}questions behave{by}",
         ("", "count", "share", "95 % interval", ""),
         tuple(
             (
