@@ -1,4 +1,4 @@
-"""`stopadvisor profile-serving`: what requests, thinking, probes and tokens cost in seconds.
+"""`stopadvisor profile-serving`: what requests and tokens cost in seconds.
 
 Writes the serving profile by which costs are counted in seconds: of a model that is loaded here,
 or of a server.
@@ -13,17 +13,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import (
-    COUNT,
-    OUTPUT,
-    PATH,
-    Parsed,
-    declare,
-    is_given,
-    option,
-    show,
-    take,
-)
+from stopadvisor.cli.parts.declare import OUTPUT, Parsed, declare, is_given, option, show, take
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import (
     API_KEY,
@@ -38,7 +28,7 @@ from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.report.sheets.profile_serving import profile_serving_sheet
 from stopadvisor.results import to_document
 from stopadvisor.runs.storage import check_writable, write_json_atomically
-from stopadvisor.serving.profiling import ProfileSettings, profile
+from stopadvisor.serving.profiling import profile_model
 from stopadvisor.serving.server_profile import measure_server
 
 __all__ = ["command"]
@@ -68,7 +58,7 @@ _AT_SERVER = (
 _SERVER_ONLY = ("base_url", "api_key_env", "request_timeout")
 _LOCAL_ONLY = (
     *("device", "dtype", "allow_pickle_weights", "think_open", "think_close"),
-    *("chat_template_kwargs", "checkpoints", "cap", "max_think"),
+    "chat_template_kwargs",
 )
 
 
@@ -85,33 +75,12 @@ _LOCAL_ONLY = (
 )
 @model_options(DEFAULT_MODEL)
 @declare(*_AT_SERVER)
-@click.option("--batch", "batches", type=_COUNTS, default="1,8", help="Questions at once.")
-@click.option(
-    "--checkpoints", type=_COUNTS, default="4,7,10", help="Numbers of checkpoints to measure."
-)
-@click.option(
-    "--questions", type=COUNT, show_default="16, at a server all", help="Questions to measure with."
-)
-@click.option(
-    "--workload",
-    type=PATH,
-    show_default="sums of our own",
-    help="Take the questions from here (JSONL, no gold needed).",
-)
+@click.option("--batch", "batches", type=_COUNTS, default="1,8", help="Requests at once.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("profile.json"),
     help="The profile's file (JSON).",
-)
-@click.option(
-    "--cap", type=COUNT, default=ProfileSettings.cap, help="Most tokens of a forced answer."
-)
-@click.option(
-    "--max-think",
-    type=COUNT,
-    default=ProfileSettings.max_think,
-    help="Cut thinking here, or earlier where the context leaves less.",
 )
 @declare(CHAT_TEMPLATE, *OUTPUT)
 def command(
@@ -119,6 +88,7 @@ def command(
     base_url: str | None,
     api_key_env: str | None,
     request_timeout: float,
+    batches: tuple[int, ...],
     out: Path,
     *,
     json: bool,
@@ -127,23 +97,21 @@ def command(
 ) -> int:
     """Measure what requests and tokens cost in seconds, here or at a server.
 
-    With a model that is loaded here also seconds and memory of whole questions: nothing is stopped,
-    each thinks to its own end and is probed on the way.
+    Pieces of work that differ in one thing each are timed: prompts that are new or cached, answers
+    of one token or many, at each number of requests at once.
     """
     _check(engine, base_url)
-    if params["questions"] is None and engine == "hf":
-        params["questions"] = ProfileSettings.questions
-    settings, model = take(ProfileSettings, params), take(ModelOptions, params)
+    model = take(ModelOptions, params)
     check_writable(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         if base_url is None:
-            measured = profile(settings, partial(open_local, model), progress)
+            measured = profile_model(batches, partial(open_local, model), progress)
         else:
             measured = measure_server(
                 base_url,
                 str(model.model),
-                settings,
+                batches,
                 progress,
                 engine=engine,
                 api_key_env=api_key_env,

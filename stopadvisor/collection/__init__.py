@@ -1,6 +1,6 @@
 """From a workload to graded probes: pilot, preflight, probing in batches, labels."""
 
 __all__ = [
-    "collect", "cues", "gold_labels", "grader_check", "labels", "markers", "pilot", "preflight",
+    "cues", "gold_labels", "grader_check", "labels", "markers", "preflight",
     "probe_settings", "probing"
 ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""The serving profile: seconds of requests, tokens and questions, measured where they are served.
+"""The serving profile: seconds of requests and tokens, measured where they are served.
 
-Its file is JSON; what stands in it becomes the weights of the serving costs.  Files of schema 1,
-without a price per request, are read as well.  Measures nothing itself and knows no engine.
+Its file is JSON; what stands in it becomes the weights of the serving costs.  Measures nothing
+itself and knows no engine.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from stopadvisor.json_text import parse_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import SECONDS, Weights
 
-__all__ = [
-    "SERVING_PROFILE",
-    "PerTokenSeconds",
-    "ProfileRow",
-    "ServingProfile",
-    "read_serving_profile",
-]
+__all__ = ["SERVING_PROFILE", "PerTokenSeconds", "ServingProfile", "read_serving_profile"]
 
 SERVING_PROFILE = "serving-profile.json"
 """In a model's folder: what it costs where it is served."""
-_READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -40,23 +33,6 @@ class PerTokenSeconds:
     """Read from the cache."""
     decoded: float
     """Generated."""
-
-
-@dataclass(frozen=True)
-class ProfileRow:
-    """One measured combination of batch size and number of checkpoints."""
-
-    batch: int
-    """Questions at once."""
-    checkpoints: int
-    """Probes of each; 0: full thinking without any."""
-    seconds_per_question: float
-    """Thinking to its own end, visible answer and all probes included; wall time of a batch
-    divided by its questions."""
-    std: float | None
-    """Over batches; null with a single one."""
-    peak_memory_gb: float
-    """Of the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +49,18 @@ class ServingProfile:
     """Where: a device, or the server's address."""
     per_token_seconds: PerTokenSeconds
     """Seconds of a token of each kind."""
-    rows: tuple[ProfileRow, ...] = ()
-    """What was measured of whole questions; hf only."""
     settings: Mapping[str, Any]
     """How it was measured; nothing is computed from it."""
     per_request_seconds: float = 0.0
     """Seconds of a request, whatever it reads and decodes."""
     round_trip_seconds: float = 0.0
     """From sending a request whose prompt is cached to its first token, on an idle server."""
-    at_batch: int | None
-    """Requests in flight for which a decoded token is priced; null: not recorded."""
+    at_batch: int
+    """Requests in flight for which a decoded token is priced."""
     decoded_by_batch: tuple[BatchSeconds, ...] = ()
     """Decoding, by requests in flight."""
-    misfit: float | None
-    """Relative error of the fit, root mean square; null: nothing was fitted."""
+    misfit: float
+    """Relative error of the fit, root mean square."""
 
     @classmethod
     def of_fit(cls, fit: CostFit, **fields: Any) -> ServingProfile:
@@ -106,7 +80,7 @@ class ServingProfile:
         """Prices of the serving costs, in seconds."""
         seconds = self.per_token_seconds
         # All that are in flight decode a token a step.
-        step = (self.at_batch or 1) * seconds.decoded
+        step = self.at_batch * seconds.decoded
         return Weights(
             seconds.prefilled,
             seconds.cached,
@@ -129,10 +103,9 @@ class ServingProfile:
         """
         if not isinstance(data, Mapping):
             raise CalibrationError(f"{where}: expected a JSON object, got {data!r}")
-        if data.get("schema") not in _READABLE:
+        if data.get("schema") != cls.SCHEMA:
             raise CalibrationError(
-                f"{where}: field 'schema': expected {' or '.join(map(str, _READABLE))}, got "
-                f"{data.get('schema')!r}"
+                f"{where}: field 'schema': expected {cls.SCHEMA}, got {data.get('schema')!r}"
             )
         names: dict[str, Any] = {
             name: _text(data, name, where) for name in ("model", "engine", "device")
@@ -151,15 +124,22 @@ class ServingProfile:
                 f"{where}: per_token_seconds: field 'decoded': expected seconds > 0, got "
                 f"{rates['decoded']!r}"
             )
-        rows = data.get("rows")
-        if not isinstance(rows, list):
-            raise CalibrationError(f"{where}: field 'rows': expected a list, got {rows!r}")
+        batches = data.get("decoded_by_batch")
+        if not isinstance(batches, list):
+            raise CalibrationError(
+                f"{where}: field 'decoded_by_batch': expected a list, got {batches!r}"
+            )
         return cls(
             **names,
             per_token_seconds=PerTokenSeconds(**rates),
-            rows=tuple(_row(row, f"{where}: rows[{i}]") for i, row in enumerate(rows)),
             settings=data.get("settings") or {},
-            **_fitted(data, where),
+            per_request_seconds=_number(data, "per_request_seconds", where),
+            round_trip_seconds=_number(data, "round_trip_seconds", where),
+            at_batch=_count(data, "at_batch", where),
+            decoded_by_batch=tuple(
+                _batch(row, f"{where}: decoded_by_batch[{i}]") for i, row in enumerate(batches)
+            ),
+            misfit=_number(data, "misfit", where),
         )
 
 
@@ -180,58 +160,19 @@ def read_serving_profile(path: Path) -> ServingProfile:
     return ServingProfile.from_dict(data, str(path))
 
 
-def _fitted(data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields that schema 1 lacks."""
-    if data["schema"] == 1:
-        return {"at_batch": None, "misfit": None}
-    batches = data.get("decoded_by_batch")
-    if not isinstance(batches, list):
-        raise CalibrationError(
-            f"{where}: field 'decoded_by_batch': expected a list, got {batches!r}"
-        )
-    decoded = []
-    for i, row in enumerate(batches):
-        at = f"{where}: decoded_by_batch[{i}]"
-        own = _object(row, at)
-        decoded.append(BatchSeconds(_count(own, "batch", at, 1), _number(own, "seconds", at)))
-    at_batch = data.get("at_batch")
-    return {
-        "per_request_seconds": _number(data, "per_request_seconds", where),
-        "round_trip_seconds": _number(data, "round_trip_seconds", where),
-        "at_batch": None if at_batch is None else _count(data, "at_batch", where, 1),
-        "decoded_by_batch": tuple(decoded),
-        "misfit": _or_none(data, "misfit", where),
-    }
-
-
-def _object(data: Any, where: str) -> Mapping[str, Any]:
+def _batch(data: Any, where: str) -> BatchSeconds:
     if not isinstance(data, Mapping):
         raise CalibrationError(f"{where}: expected an object, got {data!r}")
-    return data
+    return BatchSeconds(_count(data, "batch", where), _number(data, "seconds", where))
 
 
-def _count(data: Mapping[str, Any], name: str, where: str, least: int) -> int:
+def _count(data: Mapping[str, Any], name: str, where: str) -> int:
     value = _number(data, name, where)
-    if value < least or not value.is_integer():
+    if value < 1 or not value.is_integer():
         raise CalibrationError(
-            f"{where}: field {name!r}: expected a whole number >= {least}, got {value!r}"
+            f"{where}: field {name!r}: expected a whole number >= 1, got {value!r}"
         )
     return int(value)
-
-
-def _or_none(data: Mapping[str, Any], name: str, where: str) -> float | None:
-    return None if data.get(name) is None else _number(data, name, where)
-
-
-def _row(data: Any, where: str) -> ProfileRow:
-    data = _object(data, where)
-    return ProfileRow(
-        batch=_count(data, "batch", where, 1),
-        checkpoints=_count(data, "checkpoints", where, 0),
-        seconds_per_question=_number(data, "seconds_per_question", where),
-        std=_or_none(data, "std", where),
-        peak_memory_gb=_number(data, "peak_memory_gb", where),
-    )
 
 
 def _text(data: Mapping[str, Any], name: str, where: str) -> str:

@@ -19,8 +19,6 @@ from stopadvisor.errors import ModelError
 from stopadvisor.progress import Progress
 from stopadvisor.rules.cost_fit import Measurement, fit_costs
 from stopadvisor.rules.serving_profile import ServingProfile
-from stopadvisor.serving.profiling import ProfileSettings, find_questions
-from stopadvisor.workload.questions import Question
 
 if TYPE_CHECKING:
     from stopadvisor.engines.http.client import Client
@@ -34,12 +32,14 @@ _SHORT, _LONGEST = 32, 1024
 _DECODE = 64
 """Most tokens of an answer in work that decodes."""
 _TRIPS = 5
+_WORDS = "The quick brown fox jumps over 13 lazy dogs: 24 + 57 = 81, is it not? (6, 8, 90)"
+"""What prompts are made of, in any order."""
 
 
 def measure_server(
     base_url: str,
     model: str,
-    settings: ProfileSettings,
+    batches: Sequence[int],
     progress: Progress,
     *,
     engine: str = "openai",
@@ -54,8 +54,6 @@ def measure_server(
     ------
     ModelError
         The server cannot be measured, or a package is missing.
-    WorkloadError
-        The workload cannot be used, or holds fewer questions than a batch.
     EngineError
         The server fails or refuses a request.
     CalibrationError
@@ -65,7 +63,6 @@ def measure_server(
     from stopadvisor.engines.http.client import Client, Key
     from stopadvisor.engines.openai.opening import DEFAULT_KEY
 
-    questions = find_questions(settings)
     key = Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None)
 
     async def measure() -> ServingProfile:
@@ -73,26 +70,19 @@ def measure_server(
         async with Client(
             [base_url], model, key=key, request_timeout=request_timeout, retry_timeout=0.0
         ) as client:
-            return await profile_server(
-                client, questions, settings.batches, progress, engine=engine
-            )
+            return await profile_server(client, batches, progress, engine=engine)
 
     return asyncio.run(measure())
 
 
 async def profile_server(
-    client: Client,
-    questions: Sequence[Question],
-    batches: Sequence[int],
-    progress: Progress,
-    *,
-    engine: str,
+    client: Client, batches: Sequence[int], progress: Progress, *, engine: str
 ) -> ServingProfile:
     """Measure the server of an open client; errors are those of `measure_server`."""
     from stopadvisor.engines.openai.endpoint import find_model
 
     context = (await find_model(client, 0)).context or 4 * _LONGEST
-    work = _Work(client, questions)
+    work = _Work(client)
     measurements = await work.measure(batches, min(_LONGEST, context // 2), progress)
     fit = fit_costs(measurements)
     if not any(m.cached for m in measurements):
@@ -107,7 +97,6 @@ async def profile_server(
         device=client.urls[0],
         round_trip_seconds=await work.round_trip(),
         settings={
-            "questions": len(questions),
             "batches": list(batches),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         },
@@ -129,7 +118,6 @@ class _Work:
     """Requests that are short or long, new or sent before, and answered in one token or in many."""
 
     client: Client
-    questions: Sequence[Question]
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     """Without a seed: a server remembers the prompts of an earlier measurement."""
     _tokens_per_word: float = 1.0
@@ -164,9 +152,8 @@ class _Work:
         return max(1, int(tokens / self._tokens_per_word))
 
     def _text(self, words: int) -> str:
-        """Return words of the questions in an order that nobody sent before."""
-        known = [w for q in self.questions for m in q.messages for w in m["content"].split()]
-        return " ".join(self.rng.choice(known, words))
+        """Return words in an order that nobody sent before."""
+        return " ".join(self.rng.choice(_WORDS.split(), words))
 
     async def _ask(self, text: str, tokens: int) -> _Timed:
         from stopadvisor.engines.http.completion import read_usage

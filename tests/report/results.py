@@ -24,7 +24,7 @@ from stopadvisor.policy.shown import Certificate, Expected
 from stopadvisor.probes.plan import Check
 from stopadvisor.rules.cost_fit import BatchSeconds
 from stopadvisor.rules.drift import Drift
-from stopadvisor.rules.serving_profile import PerTokenSeconds, ProfileRow, ServingProfile
+from stopadvisor.rules.serving_profile import PerTokenSeconds, ServingProfile
 from stopadvisor.runs.look_rules import PolicyCheck
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,
@@ -142,7 +142,7 @@ REFUSED = replace(
 PROFILE = ServingProfile(
     model="m", engine="vllm", device="http://gpu:8000/v1",
     per_token_seconds=PerTokenSeconds(3e-5, 1e-6, 2e-4),
-    rows=(ProfileRow(1, 0, 3.59, None, 2.5), ProfileRow(8, 4, 0.6, 0.05, 3.5)), settings={},
+    settings={},
     per_request_seconds=2e-3, at_batch=8, decoded_by_batch=(BatchSeconds(8, 2e-4),), misfit=0.05,
 )  # fmt: skip
 _SPENT: dict[str, Any] = {

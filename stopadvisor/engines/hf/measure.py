@@ -1,17 +1,14 @@
-"""Seconds and memory of serving with probes, measured on this machine.
+"""Seconds of prompts read, probes and steps on this machine, each timed alone for `rules.cost_fit`.
 
-Per question: batches are answered with and without probes in turn, so that other work on the
-machine slows all of them alike.  Per token: prompts read, probes and steps, each timed alone for
-`rules.cost_fit`.  Knows no policy and no file.
+Knows no policy and no file.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,91 +17,15 @@ import torch
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.rolling import Kept
-from stopadvisor.policy.requests import Reply, Request
-from stopadvisor.policy.stepper import Decision
-from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.rules.cost_fit import Measurement
-from stopadvisor.rules.serving_profile import ProfileRow
 
-__all__ = ["device_name", "measure_questions", "measure_tokens", "spread_budgets"]
+__all__ = ["device_name", "measure_tokens"]
 
 _REPEATS = 5
 _STEPS = 32
 """Single-token steps per measurement of decoding."""
 _BRANCH_TOKENS = 8
 """Tokens of the answers by which reading the cache is measured."""
-_GB = 1e9
-
-
-def spread_budgets(count: int, last: int) -> tuple[int, ...]:
-    """Return `count` budgets, evenly spaced from 0 to `last`; fewer where tokens are too few."""
-    return tuple(sorted({int(b) for b in np.rint(np.linspace(0, last, count))}))
-
-
-# --- Per question ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Never:
-    """A rule that probes everywhere and never stops."""
-
-    trigger: GridTrigger
-    needs_markers: bool = True
-    """As the dearest of rules do."""
-
-    def start(self, task: str | None = None) -> _Never:
-        """Begin a question."""
-        return self
-
-    def observe(self, **answer: object) -> Decision:
-        """Go on."""
-        return Decision(False, 0.0, 0, False)
-
-
-def measure_questions(
-    engine: HfEngine,
-    requests: Sequence[Request],
-    plan: ProbePlan,
-    schedules: Mapping[int, tuple[int, ...]],
-    batches: Sequence[int],
-    done: Callable[[Sequence[Reply]], None] = lambda replies: None,
-) -> list[ProfileRow]:
-    """Answer the requests under every schedule and batch size; rows by batch, then by checkpoints.
-
-    `schedules` holds budgets by their number, none for no probe; `done` gets each batch's
-    replies.
-    """
-    seconds: dict[tuple[int, int], list[float]] = {}
-    memory: dict[tuple[int, int], float] = {}
-    for size in batches:
-        groups = [requests[i : i + size] for i in range(0, len(requests), size)]
-        # A last batch that is not full would tell of another batch size.
-        groups = [group for group in groups if len(group) == size] or [list(requests)]
-        for turn, group in enumerate(groups):
-            names = sorted(schedules)
-            for count in names[turn % len(names) :] + names[: turn % len(names)]:
-                rule = _Never(GridTrigger(schedules[count])) if schedules[count] else None
-                with _peak_memory(engine) as peak:
-                    began = _now(engine)
-                    replies = dict(engine.serve(group, plan, rule, batch_size=size))
-                    spent = _now(engine) - began
-                seconds.setdefault((size, count), []).append(spent / len(group))
-                memory[size, count] = max(memory.get((size, count), 0.0), peak[0])
-                done(list(replies.values()))
-    return [
-        ProfileRow(
-            batch=size,
-            checkpoints=count,
-            seconds_per_question=statistics.fmean(values),
-            std=statistics.stdev(values) if len(values) > 1 else None,
-            peak_memory_gb=memory[size, count],
-        )
-        for (size, count), values in sorted(seconds.items())
-    ]
-
-
-# --- Per token ------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -222,37 +143,3 @@ def _now(engine: HfEngine) -> float:
 
 def _devices(engine: HfEngine) -> set[torch.device]:
     return {parameter.device for parameter in engine.model.parameters()}
-
-
-@contextmanager
-def _peak_memory(engine: HfEngine) -> Iterator[list[float]]:
-    """Fill in the most memory held meanwhile, weights included, in GB of 10^9 bytes."""
-    found = [0.0]
-    devices = [device for device in _devices(engine) if device.type == "cuda"]
-    for device in devices:
-        torch.cuda.reset_peak_memory_stats(device)
-    if not devices:
-        _reset_resident_peak()
-    yield found
-    if devices:
-        found[0] = sum(torch.cuda.max_memory_allocated(device) for device in devices) / _GB
-    else:
-        found[0] = _resident_peak() / _GB
-
-
-def _reset_resident_peak() -> None:
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return  # then the peak is the process's since it began: too high, never too low
-
-
-def _resident_peak() -> int:
-    """Return the peak of the process's resident memory in bytes."""
-    with suppress(OSError):  # not Linux, which keeps its peak elsewhere
-        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

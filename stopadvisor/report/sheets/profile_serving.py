@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from stopadvisor.report.sheet import Section, Sheet
@@ -22,34 +21,16 @@ def profile_serving_sheet(profile: ServingProfile, file: Path) -> Sheet:
             ("prefilled", f"{1e6 * seconds.prefilled:.2f} µs per token"),
             ("cached", f"{1e6 * seconds.cached:.3f} µs per token that is read again"),
             ("decoded", f"{1e6 * seconds.decoded:.1f} µs per token, {profile.at_batch} at once"),
-            ("fit", f"misses {percent(100 * (profile.misfit or 0))} of the seconds measured"),
+            ("fit", f"misses {percent(100 * profile.misfit)} of the seconds measured"),
             ("profile", str(file)),
         ),
         command=f"stopadvisor assess RUN --serving-profile {shell_quote(file)}",
-        sections=tuple(_tables(profile)),
-    )
-
-
-def _tables(profile: ServingProfile) -> Iterator[Section]:
-    yield Section(
-        "Decoding, by requests in flight",
-        ("at once", "µs per token"),
-        tuple((str(row.batch), f"{1e6 * row.seconds:.1f}") for row in profile.decoded_by_batch),
-        left=0,
-    )
-    if profile.rows:
-        yield Section(
-            "Per question, probes included; nothing is stopped",
-            ("batch", "checkpoints", "seconds", "std", "peak memory"),
-            tuple(
-                (
-                    str(row.batch),
-                    str(row.checkpoints) if row.checkpoints else "none",
-                    f"{row.seconds_per_question:.3g}",
-                    "-" if row.std is None else f"{row.std:.2g}",
-                    f"{row.peak_memory_gb:.2f} GB",
-                )
-                for row in profile.rows
+        sections=(
+            Section(
+                "Decoding, by requests in flight",
+                ("at once", "µs per token"),
+                tuple((str(b.batch), f"{1e6 * b.seconds:.1f}") for b in profile.decoded_by_batch),
+                left=0,
             ),
-            left=0,
-        )
+        ),
+    )
