@@ -312,6 +312,27 @@ def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> No
     assert gateway.ask(path="/other", method="GET").status == 404
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_thinking_and_probes_stand_in_the_clients_trace(
+    server: OddServer, gateway: RunningGateway, stream: bool
+) -> None:
+    context = {
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "tracestate": "a=1",
+    }
+
+    def traced(headers: dict[str, Any]) -> list[dict[str, str]]:
+        server.headers.clear()
+        assert gateway.ask(chat_body(stream=stream), **headers).way.startswith("policy")
+        named = ({name.lower(): value for name, value in h.items()} for h in server.headers)
+        return [{name: h[name] for name in context if name in h} for h in named]
+
+    with_context = traced(context)
+    assert len(with_context) > 2  # thinking, probes
+    assert with_context == [context] * len(with_context)
+    assert not any(traced({}))
+
+
 # --- Keys and logs --------------------------------------------------------------------------------
 
 

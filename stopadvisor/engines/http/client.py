@@ -36,6 +36,7 @@ from stopadvisor.engines.http.retries import (
     Waiting,
 )
 from stopadvisor.engines.http.servers import Server, Servers
+from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.errors import EngineError
 from stopadvisor.json_text import parse_json
 
@@ -335,7 +336,9 @@ class Client:
         receive: _Receive[_Result],
     ) -> _Result:
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        headers = dict(TRACE_CONTEXT.get())
+        if content is not None:
+            headers["Content-Type"] = "application/json"
         request = self._http.build_request(method, url, content=content, headers=headers)
         server.in_flight += 1
         began = time.monotonic()

@@ -20,6 +20,7 @@ import aiohttp
 from stopadvisor.engines.http.client import Refused
 from stopadvisor.engines.http.key import FORWARDED, Key
 from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
@@ -201,6 +202,7 @@ class Gateway:
             async with self._admission.place(record):
                 record.own_seconds = time.perf_counter() - began - record.queue_seconds
                 FORWARDED.set(request.header(b"authorization"))
+                TRACE_CONTEXT.set(trace_context(request.headers))
                 if way.covered is None or not await self._under_policy(way, sender):
                     await self._forward(request, way, sender)
         except QueueFull as full:

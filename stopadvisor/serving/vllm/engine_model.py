@@ -19,6 +19,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.live import LiveRequest, Observer, StreamedThinking
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.engines.trace import RequestUsage, Trace, TraceEnd, mean_statistics
+from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.plan import ProbePlan, Prompt, is_open
@@ -39,7 +40,13 @@ class EngineClient(Protocol):
     """The part of vLLM's ``EngineClient`` that we call."""
 
     def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+        self,
+        prompt: Any,
+        sampling_params: Any,
+        request_id: str,
+        *,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[Any, None]:
         """Yield outputs as they come; closing or cancelling it aborts the request."""
         ...
@@ -316,5 +323,6 @@ class EngineModel:
             self.make_prompt(list(ids)),
             self.make_parameters(stop_token_ids=stop_ids, **parameters),
             f"{self.name}-{kind}",
+            trace_headers=TRACE_CONTEXT.get() or None,
             priority=priority if self.by_priority else 0,
         )

@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.trace import Trace
+from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.errors import ModelError
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
@@ -61,6 +62,7 @@ class PolicyRoute:
         """Return the response to a request that vLLM has found to be in form."""
         record = RequestRecord(id="", digest=self.bound.policy.digest[:8])
         began = time.perf_counter()
+        TRACE_CONTEXT.set(trace_context(request.headers.raw))
         body = await request.json()
         found = self.bound.coverage.check(body, task=request.headers.get(TASK_HEADER))
         if isinstance(found, CoveredRequest):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -140,14 +140,23 @@ class FakeEngine:
     """Requests under way, with their parameters."""
     asked: list[tuple[str, list[int], Any, int]] = field(default_factory=list)
     """Kind, ids, parameters and priority of every request."""
+    traced: list[tuple[str, Mapping[str, str] | None]] = field(default_factory=list)
+    """Kind and trace headers of every request."""
     aborted: list[str] = field(default_factory=list)
     decoded: dict[str, int] = field(default_factory=dict)
     """Tokens by request."""
 
     def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+        self,
+        prompt: Any,
+        sampling_params: Any,
+        request_id: str,
+        *,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[Any, None]:
         kind = request_id.split("-")[2]
+        self.traced.append((kind, trace_headers))
         self.asked.append((kind, prompt["ids"], sampling_params, priority))
         return self._yield(kind, prompt["ids"], sampling_params, request_id)
 

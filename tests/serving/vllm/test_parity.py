@@ -48,7 +48,7 @@ class ModelClient:
         return int(logprobs.argmax()), logprobs.tolist(), out.past_key_values
 
     async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+        self, prompt: Any, sampling_params: Any, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
         assert sampling_params.temperature == 0.0
         k = getattr(sampling_params, "logprobs", None)

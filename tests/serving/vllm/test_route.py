@@ -167,6 +167,21 @@ def test_the_task_comes_in_a_header() -> None:
     assert body["choices"][0]["message"]["content"] == "Final answer: 5"
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_thinking_and_probes_stand_in_the_clients_trace(stream: bool) -> None:
+    engine = FakeEngine()
+    context = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+
+    async def ask_both() -> None:
+        await client_of(engine).ask(asked(stream=stream), {**context, "X-Other": "1"})
+        await client_of(engine).ask(asked(stream=stream))
+
+    asyncio.run(ask_both())
+    assert {kind for kind, _ in engine.traced} == {"think", "probe"}
+    half = len(engine.traced) // 2
+    assert [found for _, found in engine.traced] == [context] * half + [None] * half
+
+
 def test_a_shadow_answers_in_full_and_counts_its_stops() -> None:
     client = client_of(FakeEngine(), shadow=True)
     body = run(lambda: client.ask(asked()))

@@ -26,7 +26,7 @@ class Changed(ModelClient):
         self.change = change
 
     async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+        self, prompt: Any, sampling_params: Any, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
         kind = request_id.removeprefix("stopadvisor-self-test-")
         if self.change == "another prefix" and kind == "part":
@@ -34,7 +34,7 @@ class Changed(ModelClient):
         if self.change == "no probes" and kind.startswith("probe"):
             raise RuntimeError("the engine does not like it")
         number = 0
-        asked = super().generate(prompt, sampling_params, request_id, priority=priority)
+        asked = super().generate(prompt, sampling_params, request_id, **options)
         async for output in asked:
             number += 1
             new = output.outputs[0]
