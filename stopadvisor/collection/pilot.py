@@ -139,11 +139,12 @@ def draw_pilot(
     template: str | None = None,
     progress: Progress | None = None,
 ) -> list[RawTrace]:
-    """Draw a few traces, without probes.
+    """Draw a few traces; one forced answer each, at its end, where a schedule is to be chosen.
 
     `questions` are fit questions; the first 32 are asked.
     """
     progress = progress or NullProgress()
     asked = make_prompts(questions[:PILOT_QUESTIONS], template)
     progress.begin("pilot", len(asked))
-    return ask_all(engine, asked, plan.at_budgets(), batch_size=batch_size, progress=progress)
+    asking = plan.at_budgets(*([plan.max_think] if plan.schedule == "auto" else []))
+    return ask_all(engine, asked, asking, batch_size=batch_size, progress=progress)

@@ -196,7 +196,7 @@ def try_questions(
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
         size = settings.batch_size or _choose_batch_size(engine, plan)
         found = None
-        if settings.schedule == "marker":  # found as `probe` will find them
+        if settings.schedule in ("auto", "marker"):  # found as `probe` will find them
             settled = settle_plan(engine, fit, plan, settings, batch_size=size, progress=progress)
             plan, found = settled.plan, settled.markers
         how: dict[str, Any] = {
@@ -241,6 +241,7 @@ def _probe_with(
             auto_max_think=settings.max_think is None,
             auto_every=settings.auto_every,
             auto_markers=not settings.marker_ids,
+            auto_schedule=settings.schedule == "auto",
             cue_ids=cue_ids(engine, settings.cue),
             template=settings.prompt_template,
             grading=graders.right.identity,
@@ -379,7 +380,7 @@ class _Probing:
         check_markers(settled.plan)
         self._say_schedule(settled)
         frozen = parse_json(json.dumps(settled.plan.to_dict()))  # tuples become lists
-        noted = {"markers": self._noted(settled)} if plan.schedule == "marker" else {}
+        noted = {"markers": self._noted(settled)} if settled.plan.schedule == "marker" else {}
         return RunDirectory.create(path, {**manifest, "plan": frozen, **noted})
 
     def _noted(self, settled: SettledSchedule) -> list[dict[str, Any]]:
@@ -397,7 +398,7 @@ class _Probing:
         plan = settled.plan
         if plan.every is not None:
             if self.settings.auto_every:
-                self.progress.remark(f"budgets: every {plan.every} thinking tokens")
+                self.progress.remark(f"budgets: every {plan.every} thinking tokens{settled.remark}")
         elif self.settings.budgets is None:
             self.progress.remark(f"budgets: {', '.join(map(str, plan.budgets))}")
         if settled.markers is not None:

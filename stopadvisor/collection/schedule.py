@@ -22,6 +22,7 @@ from stopadvisor.progress import Progress
 from stopadvisor.workload.questions import Question
 
 __all__ = [
+    "MOST_SHARE",
     "NO_MARKERS",
     "ProbeCost",
     "SettledSchedule",
@@ -29,6 +30,11 @@ __all__ = [
     "expected_cost",
     "settle_plan",
 ]
+
+MOST_SHARE = 0.10
+"""Of its thinking a question's forced answers decode at most this much under schedule ``auto``."""
+FEWEST_STRIDES = 4
+"""Places of a stride in the longest trace that stay as long as there are markers to leave out."""
 
 NO_MARKERS = (
     f"none of {len(CANDIDATES)} usual markers begins {LEAST_RATE:g} or more sentences per 1,000 "
@@ -44,6 +50,8 @@ class SettledSchedule:
     plan: ProbePlan
     markers: MarkerFindings | None = None
     """What the pilot found; None where nobody had to look."""
+    remark: str = ""
+    """Why fewer places are probed than a pilot would have chosen, as the end of a clause."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,8 @@ def settle_plan(
     plan
         With its cap on thinking.
     """
-    search = plan.schedule == "marker" and not plan.markers
+    is_auto = plan.schedule == "auto"
+    search = is_auto or (plan.schedule == "marker" and not plan.markers)
     open_grid = settings.budgets is None and plan.schedule == "grid"
     traces: list[RawTrace] = []
     if search or open_grid or settings.auto_every:
@@ -103,7 +112,37 @@ def settle_plan(
     elif settings.budgets is None:
         plan = plan.with_stride(auto_stride(lengths) if plan.every is None else plan.every)
     found = count_words(engine, traces) if search else None
-    return SettledSchedule(replace(plan, markers=found.ids) if found else plan, found)
+    if found is not None:
+        plan = replace(plan, markers=found.ids)
+    if is_auto:
+        plan = replace(plan, schedule="marker" if plan.markers else "stride")
+    if not (is_auto and settings.auto_every):
+        return SettledSchedule(plan, found)
+    thin = _thinned(plan, traces)
+    remark = f", fewer so that probing stays within {MOST_SHARE:.0%} of thinking"
+    return SettledSchedule(thin, found if found and found.ids else None, remark * (thin != plan))
+
+
+def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
+    """The plan with a wider stride and fewer markers, until probing is within `MOST_SHARE`.
+
+    Of the stride a few places stay as long as there are markers to leave out.
+    """
+    answers = [probe.probe_tokens for trace in traces for probe in trace.probes]
+    longest = max(trace.trace_tokens for trace in traces)
+    plan = replace(plan, max_markers=min(plan.max_markers, longest)) if plan.markers else plan
+    while (cost := expected_cost(plan, traces, float(np.mean(answers)))) is not None:
+        if (cost.share_of_thinking or 0.0) <= MOST_SHARE:
+            break
+        every = plan.every or longest
+        has_markers = bool(plan.markers) and plan.max_markers > 1
+        if has_markers and every * FEWEST_STRIDES >= longest:
+            plan = replace(plan, max_markers=plan.max_markers - 1)
+        elif every < longest:
+            plan = plan.with_stride(max(every + 1, round(every * 1.25)))
+        else:
+            break
+    return plan
 
 
 def check_markers(plan: ProbePlan) -> None:

@@ -32,8 +32,9 @@ __all__ = [
 
 OnStop = Literal["probe", "answer"]
 """What a stopped request gets: the forced answer, or a visible one after the closed thinking."""
-Schedule = Literal["grid", "stride", "marker"]
-"""Where traces are probed: at the same budgets, at a fixed stride, or also before markers."""
+Schedule = Literal["auto", "grid", "stride", "marker"]
+"""Where traces are probed: at the same budgets, at a fixed stride, or also before markers.  A pilot
+settles ``auto`` before anything is probed: markers where there are some, else a stride."""
 Status = Literal["pass", "warn", "fail"]
 """How a check of preflight came out."""
 OPEN = "open:"

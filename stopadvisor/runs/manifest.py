@@ -46,6 +46,7 @@ _IDENTITY = ("engine", "plan", "prompt_templates", "split")
 _VERSIONS = ("engine_version", "torch")
 """Of an engine's identity: another version may go on with a run, and is recorded there."""
 _FURTHER = "further_versions"
+_OF_MARKERS = ("markers", "min_gap", "max_markers")
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
 
 
@@ -59,6 +60,7 @@ def build_manifest(
     auto_max_think: bool = False,
     auto_every: bool = False,
     auto_markers: bool = False,
+    auto_schedule: bool = False,
     cue_ids: Sequence[int] | None = None,
     template: str | None = None,
     grading: Mapping[str, str] | None = None,
@@ -82,6 +84,8 @@ def build_manifest(
         The cap on thinking is what the model's context leaves; again the id holds ``"auto"``.
     auto_every, auto_markers
         A pilot chooses the stride's distance, or the markers; noted unless the schedule is a grid.
+    auto_schedule
+        A pilot chooses between markers and a stride.
     cue_ids
         Tokens of the cue behind the closer, where the engine says them; noted for the policy.
     template
@@ -115,6 +119,8 @@ def build_manifest(
         manifest["requested_every"] = "auto" if auto_every else plan.every
     if plan.schedule == "marker":
         manifest["requested_markers"] = "auto" if auto_markers else plan.markers
+    if auto_schedule:
+        manifest["requested_schedule"] = "auto"
     if traces is not None:
         manifest["traces"] = dict(traces)
     manifest["id"] = run_id(manifest)
@@ -182,10 +188,13 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     identity = {name: manifest[name] for name in _IDENTITY}
     engine = {key: value for key, value in manifest["engine"].items() if key not in _VERSIONS}
     identity["engine"] = engine
-    requested = ("budgets", "max_think", "every", "markers")
+    requested = ("budgets", "max_think", "every", "markers", "schedule")
     named = {name: f"requested_{name}" for name in requested}
     asked = {name: manifest[field] for name, field in named.items() if field in manifest}
-    return {**identity, "plan": {**identity["plan"], **asked}, **recorded_sampling(manifest)}
+    plan = {**identity["plan"], **asked}
+    if "schedule" in asked:  # what it was settled to follows from model and workload
+        plan = {name: value for name, value in plan.items() if name not in _OF_MARKERS}
+    return {**identity, "plan": plan, **recorded_sampling(manifest)}
 
 
 def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -95,7 +95,7 @@ def test_a_probe_that_fails_at_once_leaves_no_folder(
     def fail(*_: object, **__: object) -> None:
         raise EngineError("the model is gone")
 
-    monkeypatch.setattr("stopadvisor.collection.probing.settle", fail)
+    monkeypatch.setattr("stopadvisor.collection.probing.settle_plan", fail)
     code, _, err = call("probe", FRESH, "--like", POLICY, "--out", "runs/new")
     assert code == 1
     assert "the model is gone" in err

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.collection.probe_settings import ProbeSettings
+from stopadvisor.collection.schedule import MOST_SHARE
 from stopadvisor.errors import ProbeError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import run_id
@@ -92,6 +93,51 @@ def test_markers_are_found_by_a_pilot_and_probed(bench: Bench) -> None:
         assert {at for at in record.marker_positions[:32] if at} <= probed
         at_markers += len(record.marker_positions)
     assert at_markers > 100
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_auto_probes_markers_where_there_are_some_else_a_stride(bench: Bench, waits: bool) -> None:
+    if not waits:
+        bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
+    found = bench.probe("--schedule", "auto")
+    assert found["schedule"] == ("marker" if waits else "stride")
+    assert found["markers"] == (["Wait"] if waits else [])
+    assert found["budgets"] == list(range(found["every"], 257, found["every"]))
+    manifest = bench.run.manifest
+    assert ("markers" in manifest) == waits
+    records = bench.run.records()
+    probes = sum(c.probe_tokens for record in records for c in record.checkpoints)
+    thinking = sum(record.trace_tokens for record in records)
+    # The pilot looked at 32 other traces.
+    assert 0 < probes / thinking < 1.3 * MOST_SHARE
+    other = {**manifest, "plan": {**manifest["plan"], "schedule": "stride", "every": 99}}
+    assert run_id(other) == manifest["id"]
+    assert run_id({**manifest, "requested_schedule": "grid"}) != manifest["id"]
+
+
+def test_an_auto_run_says_that_it_probes_less_and_goes_on(bench: Bench) -> None:
+    _, _, err = bench.call("--schedule", "auto", "--limit", "40")
+    assert "thinking tokens, fewer so that probing stays within 10% of thinking" in err
+    bench.engine = ScriptedEngine()
+    found = bench.probe("--schedule", "auto")
+    assert (found["questions"], found["new"]) == (100, 60)
+    assert all(plan.markers for _, plan in bench.engine.calls)  # no second pilot
+    code, _, err = bench.call("--schedule", "marker")
+    assert (code, "holds another run: plan." in err) == (2, True)
+
+
+def test_auto_keeps_a_stride_that_is_named(bench: Bench) -> None:
+    _, _, err = bench.call("--schedule", "auto", "--every", "3")
+    assert "fewer" not in err
+    assert (bench.run.plan.schedule, bench.run.plan.every) == ("marker", 3)
+
+
+def test_auto_is_no_grid(bench: Bench) -> None:
+    code, _, err = bench.call("--schedule", "auto", "--budgets", "0,8")
+    assert (code, "--schedule auto chooses the places itself" in err) == (2, True)
+    code, out, _ = bench.call("--schedule", "auto", command="preflight")
+    assert code == 0
+    assert "Words with which the model turns back, in 32 traces" in out
 
 
 def test_a_marker_run_resumes_without_a_second_pilot(bench: Bench) -> None:
@@ -232,7 +278,7 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
             "--budgets and --every exclude each other",
         ),
         (["--schedule", "marker", "--markers", "Wait,,"], "expected `auto` or words such as"),
-        (["--schedule", "often"], "'often' is not one of 'grid', 'stride', 'marker'"),
+        (["--schedule", "often"], "'often' is not one of 'auto', 'grid', 'stride', 'marker'"),
     ],
 )
 def test_options_that_contradict_each_other(bench: Bench, words: list[str], message: str) -> None:

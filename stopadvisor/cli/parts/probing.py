@@ -92,6 +92,8 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
             "--budgets and --every exclude each other: besides its markers a run probes the one or "
             "the other"
         )
+    if schedule == "auto" and budgets:
+        raise click.UsageError("--schedule auto chooses the places itself: leave --budgets out")
     strange: dict[str, int | None] = {"every": None} if schedule == "grid" else {}
     if schedule != "marker":
         strange |= {"markers": None, "min_gap": ProbeSettings.min_gap}
@@ -182,7 +184,8 @@ _PROBE = (
         default=ProbeSettings.schedule,
         help="Where to probe: at --budgets (grid); every --every tokens (stride); or before each "
         "sentence with which the model turns back, such as Wait, and at named --budgets, else "
-        "every --every tokens, too (marker).",
+        "every --every tokens, too (marker). auto: marker where a pilot finds such words, else "
+        "stride, with so few places that probing decodes at most 10 % of thinking.",
     ),
     _probing(
         "--every",
