@@ -11,6 +11,8 @@ import argparse
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -27,6 +29,9 @@ STEPS = 3800
 BATCH = 16
 GROUP = 8
 """Batches drawn at once, so that rows of like length can share a batch."""
+
+CHECKPOINT_EVERY = 100
+"""Steps after which all is written to OUT.checkpoint; the same command goes on from there."""
 
 LEARNING_RATE = 4e-3
 DECAY_FROM = 0.6
@@ -135,7 +140,40 @@ def save(model: Qwen3ForCausalLM, folder: Path) -> None:
     save_tokenizer(folder)
 
 
-def train(n_steps: int, seed: int, out: Path, save_every: int = 0) -> None:
+@dataclass
+class Training:
+    """What an interruption must not lose."""
+
+    model: Qwen3ForCausalLM
+    optims: list[torch.optim.Optimizer]
+    step: int = 0
+    """Steps taken."""
+    n_tokens: int = 0
+    """Tokens seen, padding included."""
+    seconds: float = 0.0
+    """Time spent on the steps taken."""
+
+    def keep(self, path: Path) -> None:
+        """Write a checkpoint, whole or not at all."""
+        state = {
+            "model": self.model.state_dict(),
+            "optims": [optim.state_dict() for optim in self.optims],
+            "counts": (self.step, self.n_tokens, self.seconds),
+        }
+        partial = path.with_name(f"{path.name}.partial")
+        torch.save(state, partial)
+        partial.replace(path)
+
+    def go_on_from(self, path: Path) -> None:
+        """Take over a checkpoint."""
+        state = torch.load(path, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        for optim, kept in zip(self.optims, state["optims"], strict=True):
+            optim.load_state_dict(kept)
+        self.step, self.n_tokens, self.seconds = state["counts"]
+
+
+def train(n_steps: int, seed: int, out: Path) -> None:
     """Train and save; progress goes to the terminal."""
     torch.manual_seed(seed)
     tokenizer = build_tokenizer()
@@ -143,29 +181,38 @@ def train(n_steps: int, seed: int, out: Path, save_every: int = 0) -> None:
     model = build_model(len(tokenizer), pad, end)
     model.train()
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-    optims = optimizers(model)
-    began = time.perf_counter()
-    n_tokens, recent = 0, 0.0
-    for step, batch in enumerate(batches(Packer(tokenizer), Random(seed), n_steps, pad)):
-        for optim in optims:
+    training = Training(model, optimizers(model))
+    checkpoint = out.with_name(f"{out.name}.checkpoint")
+    if checkpoint.exists():
+        training.go_on_from(checkpoint)
+        print(f"going on after step {training.step} of {checkpoint}", flush=True)
+    began = time.perf_counter() - training.seconds
+    recent = None
+    drawn = batches(Packer(tokenizer), Random(seed), n_steps, pad)
+    # What was trained on before an interruption is drawn again, so that the rest is what it was.
+    for step, batch in islice(enumerate(drawn), training.step, None):
+        for optim in training.optims:
             for group in optim.param_groups:
                 group["lr"] = LEARNING_RATE * schedule(step, n_steps)
         loss = loss_of(model, batch)
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optim in optims:
+        for optim in training.optims:
             optim.step()
             optim.zero_grad(set_to_none=True)
-        n_tokens += batch.ids.numel()
-        recent = loss.item() if step == 0 else 0.98 * recent + 0.02 * loss.item()
-        if step % 50 == 0 or step == n_steps - 1:
-            minutes = (time.perf_counter() - began) / 60
+        training.step, training.seconds = step + 1, time.perf_counter() - began
+        training.n_tokens += batch.ids.numel()
+        recent = loss.item() if recent is None else 0.98 * recent + 0.02 * loss.item()
+        if step % 50 == 0 or training.step == n_steps:
             print(
-                f"step {step} loss {recent:.4f} tokens {n_tokens:,} {minutes:.1f} min", flush=True
+                f"step {step} loss {recent:.4f} tokens {training.n_tokens:,} "
+                f"{training.seconds / 60:.1f} min",
+                flush=True,
             )
-        if save_every and (step + 1) % save_every == 0:
-            save(model, out.with_name(f"{out.name}-{step + 1}"))
+        if training.step % CHECKPOINT_EVERY == 0:
+            training.keep(checkpoint)
     save(model, out)
+    checkpoint.unlink(missing_ok=True)
     print(f"saved {out}", flush=True)
 
 
@@ -177,11 +224,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
     parser.add_argument("--seed", type=int, default=0, help="fixes weights and data")
     parser.add_argument("--out", type=Path, default=Path("my-reasoner"), help="folder to make")
-    parser.add_argument("--save-every", type=int, default=0, help="snapshots; 0 for none")
     options = parser.parse_args()
     if options.out.exists():
         parser.error(f"--out {options.out} is there already: name another folder, or remove it")
-    train(options.steps, options.seed, options.out, options.save_every)
+    train(options.steps, options.seed, options.out)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def test_training_writes_over_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(train, "train", lambda steps, seed, out, save_every: asked.append(out))
+    monkeypatch.setattr(train, "train", lambda steps, seed, out: asked.append(out))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["train.py"])
     train.main()
@@ -189,6 +189,38 @@ def test_training_writes_over_no_model(
         train.main()
     assert f"--out {MODEL} is there already" in capsys.readouterr().err
     assert len(asked) == 1
+
+
+@pytest.mark.integration
+def test_interrupted_training_ends_where_it_would_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(train, "GROUP", 1)
+    monkeypatch.setattr(train, "BATCH", 2)
+    train.train(5, 0, tmp_path / "whole")
+    taken = train.loss_of
+    losses = iter(range(3))
+
+    def fails_at_the_fourth(model: Any, batch: packing.Batch) -> Any:
+        if next(losses, None) is None:
+            raise KeyboardInterrupt
+        return taken(model, batch)
+
+    monkeypatch.setattr(train, "loss_of", fails_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        train.train(5, 0, tmp_path / "broken")
+    assert not (tmp_path / "broken").exists()
+    losses = iter(range(3))  # the checkpoint is of the second step of five
+    train.train(5, 0, tmp_path / "broken")
+    assert next(losses, None) is None
+    assert not (tmp_path / "broken.checkpoint").exists()
+    whole, broken = (
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict()
+        for name in ("whole", "broken")
+    )
+    for name, weights in whole.items():
+        torch.testing.assert_close(broken[name], weights, atol=1e-3, rtol=0.02)
 
 
 def test_training_begins_with_the_same_batches_and_weights(tokenizer: Any) -> None:
