@@ -50,7 +50,7 @@ class ServeOptions:
 @click.command(
     "serve",
     cls=Command,
-    reads="POLICY, or a folder with a policy for each model.",
+    reads="POLICY, or a folder with a policy for each model and task.",
     writes="What vLLM prints; metrics stand beside its own.  The gateway's log, JSON lines on "
     "stderr.",
     examples=[

@@ -103,12 +103,12 @@ class AuditLog:
                 f"an audit log's replica is named by letters, digits, '.' and '_', got {replica!r}"
             )
         make_folder(folder)
-        before = [s for s in find_series([folder], settings.digest) if s.replica == replica]
+        before = sorted(filter(self._is_mine, folder.iterdir()), key=_number)
         self.course = Course(settings, reference)
         self._number, self._looked = 0, 0.0
         self._close: Callable[[], object] = lambda: None
         if before:
-            last = before[0].files[-1]
+            last = before[-1]
             self._number = _number(last)
             self.course, given_up = _reopened(last, settings, reference)
             self._open(last)
@@ -127,6 +127,14 @@ class AuditLog:
             self._number += 1
             self._begin()
             self._forget_old()
+
+    def _is_mine(self, path: Path) -> bool:
+        """Whether a file is of this policy and replica; others write into the same folder."""
+        found = _NAME.fullmatch(path.name)
+        return found is not None and found.groups()[:2] == (
+            self._settings.digest[:8],
+            self._replica,
+        )
 
     def _name(self, number: int) -> str:
         return f"audit-{self._settings.digest[:8]}-{self._replica}-{number:06d}.jsonl"
@@ -202,9 +210,7 @@ class AuditLog:
     def _forget_old(self) -> None:
         oldest = self._clock() - self._keep_days * _DAY
         for path in self._folder.iterdir():
-            found = _NAME.fullmatch(path.name)
-            mine = found and found[1] == self._settings.digest[:8] and found[2] == self._replica
-            if mine and path != self._path and path.stat().st_mtime < oldest:
+            if self._is_mine(path) and path != self._path and path.stat().st_mtime < oldest:
                 path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""The policies to serve under: one file, or a folder with one for each model.
+"""The policies to serve under: one file, or a folder with one for each model and task.
 
 Knows files; no server.
 """
@@ -6,14 +6,24 @@ Knows files; no server.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 
-__all__ = ["load_policies"]
+__all__ = ["check_tasks", "for_task", "load_policies"]
 
 _ENDINGS = (".joblib", ".json")
+
+
+class _Served(Protocol):
+    @property
+    def policy(self) -> Policy: ...
+
+
+ServedT = TypeVar("ServedT", bound=_Served)
 
 
 def load_policies(named: Path, keys: Sequence[Path]) -> list[tuple[Path, Policy]]:
@@ -24,3 +34,21 @@ def load_policies(named: Path, keys: Sequence[Path]) -> list[tuple[Path, Policy]
         if not files:
             raise PolicyError(f"{named}: expected a policy (.joblib or .json) in it, got none")
     return [(file, load_policy(file, require_signature=keys or None)) for file in files]
+
+
+def check_tasks(policies: Sequence[tuple[Path, Policy]], model: str) -> None:
+    """Refuse two policies for one model that would answer the same requests."""
+    for (first, one), (second, other) in combinations(policies, 2):
+        tasks = {one.terms.task, other.terms.task}
+        if len(tasks) == 1 or MIXED_TASKS in tasks:
+            raise PolicyError(
+                f"{second}: expected one policy for each model and task, got a second one for "
+                f"{model!r} beside {first.name}"
+            )
+
+
+def for_task(policies: Sequence[ServedT], task: str | None) -> ServedT | None:
+    """Return the policy of one model for a request's task; a single one judges for itself."""
+    if len(policies) == 1:
+        return policies[0]
+    return next((served for served in policies if served.policy.terms.task == task), None)

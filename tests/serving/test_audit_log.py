@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
     course, remarks = replay([series])
     assert figures(course) == figures(log.course)
     assert remarks == ("1 of 1 logs begin later than their replica did",)
+
+
+def test_policies_and_replicas_share_a_folder(tmp_path: Path) -> None:
+    other = replace(SETTINGS, digest="cd" * 32)
+    for settings, replica in ((SETTINGS, "a"), (other, "a"), (SETTINGS, "b"), (SETTINGS, "a")):
+        log = AuditLog(tmp_path, replica, settings)
+        log.write("request", id="1", stop=None)
+    assert log.course.counts["requests"] == 2  # its own, before and after the restart
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_restart_goes_on_and_gives_up_what_was_on_its_way(tmp_path: Path) -> None:

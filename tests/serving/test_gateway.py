@@ -333,6 +333,21 @@ def test_thinking_and_probes_stand_in_the_clients_trace(
     assert not any(traced({}))
 
 
+def test_the_header_chooses_among_policies_of_one_model(server: OddServer, tmp_path: Path) -> None:
+    save_policy_of(server, tmp_path / "numeric.json", task="numeric")
+    save_policy_of(server, tmp_path / "choice.json", task="choice", **NEVER)
+    with running(tmp_path, server) as gateway:
+        budgets = {}
+        for task in ("numeric", "choice"):
+            answer = gateway.ask(chat_body(), X_StopAdvisor_Task=task)
+            assert answer.way == "policy; reason=covered"
+            budgets[task] = answer.json["usage"]["stopadvisor"]["budget"]
+        ways = [gateway.ask(chat_body()).way, gateway.ask(chat_body(), X_StopAdvisor_Task="x").way]
+        assert gateway.ask(chat_body(model="third")).way == "passthrough; reason=model"
+    assert budgets == {"numeric": 4, "choice": None}
+    assert ways == ["passthrough; reason=task"] * 2
+
+
 # --- Keys and logs --------------------------------------------------------------------------------
 
 
@@ -417,7 +432,7 @@ def test_what_cannot_work_does_not_start(server: OddServer, folder: Path, tmp_pa
 
     refused(PolicyError, "expected a policy .* in it, got none", tmp_path)
     refused(PolicyError, "--model is for one policy", folder, model="tiny-reasoner")
-    refused(PolicyError, "expected one policy for each model, got a second", folder)
+    refused(PolicyError, "expected one policy for each model and task, got a second", folder)
     refused(ModelError, "does not serve the model 'other'", folder / "stops.json", model="other")
     with fake_server(context=700) as small:
         refused(ModelError, "beyond the server's context", folder / "stops.json", url=small)

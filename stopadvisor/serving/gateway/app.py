@@ -34,6 +34,7 @@ from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
 from stopadvisor.serving.metrics import Metrics, RequestRecord
+from stopadvisor.serving.policy_files import for_task
 from stopadvisor.serving.responder import Gone, Responder, Sender, SlowReader, unless_gone
 
 __all__ = ["Gateway"]
@@ -225,15 +226,16 @@ class Gateway:
         request = replace(request, streams=body.get("stream") is True)
         if not is_chat:
             return request, way
-        way.served = served = self.policies.of(body.get("model"))
+        named = self.policies.of(body.get("model"))
+        task = request.header(TASK_HEADER.lower().encode()) or None
+        way.served = served = for_task(named, task)
         if served is None or served.coverage is None:
-            record.reason = "model"
+            record.reason = "task" if named else "model"
             return request, way
         record.digest = served.policy.digest[:8]
         if served.policy.kind == "full-budget":
             record.route, record.reason = "policy", "full-budget"
             return request, way
-        task = request.header(TASK_HEADER.lower().encode()) or None
         found = served.coverage.check(body, task=task)
         if isinstance(found, CoveredRequest):
             way.covered, record.reason = found, "covered"

@@ -32,7 +32,7 @@ class GatewaySettings:
     """Which policies, before which servers, and how much at once."""
 
     policies: Path
-    """A policy's file, or a folder of them, one for each served model."""
+    """A policy's file, or a folder of them, one for each served model and task."""
     upstreams: tuple[str, ...]
     """Base URLs of equal servers, such as ``http://host:8000/v1``."""
     host: str = "127.0.0.1"

@@ -24,7 +24,7 @@ from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.pool import Upstream
-from stopadvisor.serving.policy_files import load_policies
+from stopadvisor.serving.policy_files import check_tasks, load_policies
 
 __all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]
 
@@ -77,7 +77,7 @@ class ServedPolicy:
 
 
 class PolicySet:
-    """The policies of one load, one for each served model."""
+    """The policies of one load, one for each served model and task."""
 
     def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
         self.all = policies
@@ -92,27 +92,26 @@ class PolicySet:
         Raises
         ------
         PolicyError
-            A policy is refused, or two are for the same model.
+            A policy is refused, or two are for the same model and task.
         """
         found = load_policies(settings.policies, settings.require_signature)
         if settings.model is not None and len(found) > 1:
             raise PolicyError(f"--model is for one policy, got {len(found)}")
-        policies: dict[str, tuple[Path, ServedPolicy]] = {}
+        policies: list[ServedPolicy] = []
+        by_model: dict[str, list[tuple[Path, Policy]]] = {}
         for file, policy in found:
             plan = policy_plan(policy, at_server=True)
             assert policy.terms.model is not None  # or there is no plan
             name = settings.model or policy.terms.model.name
-            if name in policies:
-                raise PolicyError(
-                    f"{file}: expected one policy for each model, got a second one for {name!r} "
-                    f"beside {policies[name][0].name}"
-                )
-            policies[name] = file, ServedPolicy(policy, plan, name)
-        return cls(tuple(served for _, served in policies.values()), settings)
+            by_model.setdefault(name, []).append((file, policy))
+            policies.append(ServedPolicy(policy, plan, name))
+        for name, named in by_model.items():
+            check_tasks(named, name)
+        return cls(tuple(policies), settings)
 
-    def of(self, model: Any) -> ServedPolicy | None:
-        """Return the policy for a model, by its name at the upstreams."""
-        return next((p for p in self.all if p.name == model and isinstance(model, str)), None)
+    def of(self, model: Any) -> list[ServedPolicy]:
+        """Return the policies for a model, by its name at the upstreams."""
+        return [p for p in self.all if p.name == model and isinstance(model, str)]
 
     async def open_at(self, upstream: Upstream, *, retry_timeout: float) -> None:
         """Open all models at an upstream and hold the policies against them.

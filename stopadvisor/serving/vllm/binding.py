@@ -23,6 +23,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.eligibility import Coverage
+from stopadvisor.serving.policy_files import check_tasks
 from stopadvisor.serving.vllm.engine_model import EngineModel
 from stopadvisor.serving.vllm.probed import Likeliest
 
@@ -105,13 +106,13 @@ def bind(
     *,
     any_text: bool = False,
     audits: bool = False,
-) -> BoundPolicy:
-    """Return the policy that is for this engine.
+) -> tuple[BoundPolicy, ...]:
+    """Return the policies that are for this engine, one or one for each of several tasks.
 
     Parameters
     ----------
     policies : sequence of (path, Policy)
-        Of which one must be for the engine's model.
+        Of which at least one must be for the engine's model.
     loaded : LoadedTokenizer
         The model's own tokenizer and generation settings.
     audits : bool
@@ -120,7 +121,7 @@ def bind(
     Raises
     ------
     PolicyError, ModelError
-        None is for it, with the reason where there is but one; or several are.
+        None is for it, with the reason where there is but one; or two are for the same task.
     """
     _check_engine(facts, audits=audits)
     fitting: list[tuple[Path, BoundPolicy]] = []
@@ -131,12 +132,10 @@ def bind(
             fitting.append((path, found))
         except (PolicyError, ModelError) as error:
             refused.append(f"{path}: {error}")
-    if len(fitting) > 1:
-        names = ", ".join(path.name for path, _ in fitting)
-        raise PolicyError(f"expected one policy for model {facts.model!r}, got {names}")
     if not fitting:
         raise PolicyError("; ".join(refused))
-    return fitting[0][1]
+    check_tasks([(path, bound.policy) for path, bound in fitting], facts.model)
+    return tuple(bound for _, bound in fitting)
 
 
 def _check_engine(facts: EngineFacts, *, audits: bool) -> None:

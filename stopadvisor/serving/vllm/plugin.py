@@ -7,8 +7,10 @@ module imports next to nothing, and whatever is wrong later ends the process in 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -54,49 +56,36 @@ class StopAdvisorPlugin:
             )
             from stopadvisor.serving.metrics import Metrics
             from stopadvisor.serving.vllm.adapter import access_to, facts_of
-            from stopadvisor.serving.vllm.binding import bind
+            from stopadvisor.serving.vllm.loading import PolicyLoader
             from stopadvisor.serving.vllm.plugin_settings import is_tried
             from stopadvisor.serving.vllm.route import PolicyRoute
-            from stopadvisor.serving.vllm.self_test import try_engine
 
             facts = facts_of(engine_client, args, self._version)
-            loaded = load_tokenizer(facts.tokenizer)
+            tokenizer = load_tokenizer(facts.tokenizer)
             if facts.tokenizer != facts.model:
                 with quiet():
                     generation = generation_settings(facts.model)
-                loaded = LoadedTokenizer(loaded.tokenizer, generation)
-            bound = bind(
-                self._policies,
-                facts,
-                loaded,
-                access_to(engine_client),
-                any_text=self._settings.any_text,
-                audits=self._settings.audit is not None,
-            )
-            if bound.policy.kind == "stop":
-                await try_engine(bound.model, facts.context, facts.max_logprobs)
+                tokenizer = LoadedTokenizer(tokenizer.tokenizer, generation)
+            metrics, settings = Metrics(), self._settings
+            access = access_to(engine_client)
+            loader = PolicyLoader(settings, facts, tokenizer, access, metrics, _leave)
+            policies = await loader.load(self._policies)
         if not is_tried(self._version):
             _log.warning("vLLM %s is newer than was tried; it passed the self-test", self._version)
-        for remark in bound.remarks:
-            _log.warning("%s", printable(remark))
-        how = "in its shadow" if self._settings.shadow else "under it"
-        _log.info("policy %s: requests that it covers are answered %s", bound.policy.digest, how)
-        metrics = Metrics()
-        metrics.policy.labels(facts.names[0], bound.policy.digest[:8]).set(1)
-        state.stopadvisor = PolicyRoute(
-            bound,
+        state.stopadvisor = route = PolicyRoute(
+            policies,
             metrics,
-            shadow=self._settings.shadow,
+            shadow=settings.shadow,
             shows_cached=bool(args.enable_prompt_tokens_details),
         )
-        if self._settings.audit is not None and bound.policy.kind == "stop":
-            with _one_line():
-                from stopadvisor.serving.audits import Auditor
-                from stopadvisor.serving.vllm.engine_audits import EngineAudits
+        reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
 
-                auditor = Auditor(bound.policy, self._settings.audit, metrics, _leave)
-            state.stopadvisor.after_reply = EngineAudits(auditor)
-            state.stopadvisor.is_shadowed = auditor.is_shadowed
+        def reload() -> None:
+            again = asyncio.get_running_loop().create_task(loader.reload(route))
+            reloads.add(again)
+            again.add_done_callback(reloads.discard)
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 def _leave(code: int) -> None:

@@ -34,7 +34,7 @@ class PluginSettings:
     """Which policies, and how they are followed."""
 
     policy: Path
-    """A policy's file, or a folder with one for each model."""
+    """A policy's file, or a folder with one for each model and task."""
     shadow: bool = False
     """Judge, never stop, and count what would have been stopped."""
     require_signature: tuple[Path, ...] = ()

@@ -22,15 +22,17 @@ from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.trace import Trace
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.errors import ModelError
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
 from stopadvisor.serving.metrics import Metrics, RequestRecord
+from stopadvisor.serving.policy_files import for_task
 from stopadvisor.serving.responder import Gone, Responder, Sender, unless_gone
 from stopadvisor.serving.vllm.adapter import PATH, unforeseen
 from stopadvisor.serving.vllm.binding import BoundPolicy
 from stopadvisor.serving.vllm.engine_model import EngineModel
 
-__all__ = ["AfterReply", "MarkedReplies", "PolicyRoute"]
+__all__ = ["AfterReply", "MarkedReplies", "PolicyInUse", "PolicyRoute"]
 
 _ROUTE = "stopadvisor.route"
 """Key of a request's scope: who answers it, for the header of an error."""
@@ -44,54 +46,63 @@ must return at once, and may begin work of its own."""
 _log = logging.getLogger("vllm.stopadvisor")
 
 
-@dataclass
-class PolicyRoute:
-    """What answers ``POST /v1/chat/completions``."""
+@dataclass(frozen=True)
+class PolicyInUse:
+    """A policy that answers requests, and its audits."""
 
     bound: BoundPolicy
-    metrics: Metrics
-    shadow: bool = False
-    shows_cached: bool = False
-    """Usage names the prompt tokens that were cached, as vLLM was told to."""
     after_reply: AfterReply | None = None
     """Where an audit thinks on after a stop."""
     is_shadowed: Callable[[], bool] = lambda: False
     """Whether an alarm has put the policy into its shadow."""
 
+    @property
+    def policy(self) -> Policy:
+        """The policy itself."""
+        return self.bound.policy
+
+
+@dataclass
+class PolicyRoute:
+    """What answers ``POST /v1/chat/completions``."""
+
+    policies: tuple[PolicyInUse, ...]
+    """One, or one for each of several tasks; may be replaced at any time."""
+    metrics: Metrics
+    shadow: bool = False
+    shows_cached: bool = False
+    """Usage names the prompt tokens that were cached, as vLLM was told to."""
+
+    @property
+    def digest(self) -> str | None:
+        """Of the policy; None where there are several."""
+        return self.policies[0].policy.digest if len(self.policies) == 1 else None
+
     async def answer(self, request: Request, pass_on: Callable[[], Awaitable[Any]]) -> Any:
         """Return the response to a request that vLLM has found to be in form."""
-        record = RequestRecord(id="", digest=self.bound.policy.digest[:8])
-        began = time.perf_counter()
+        record, began = RequestRecord(id=""), time.perf_counter()
         TRACE_CONTEXT.set(trace_context(request.headers.raw))
         body = await request.json()
-        found = self.bound.coverage.check(body, task=request.headers.get(TASK_HEADER))
+        task = request.headers.get(TASK_HEADER)
+        used = for_task(self.policies, task)
+        if used is None:
+            record.reason = "task"
+            return await self._pass_on(pass_on, record, began)
+        record.digest = used.policy.digest[:8]
+        found = used.bound.coverage.check(body, task=task)
         if isinstance(found, CoveredRequest):
             reply = ChatReply(body["model"])
-            model = self.bound.model.for_request(reply.id, found.seed)
-            shadow = self.shadow or self.is_shadowed()
-            trace = self._begin(model, found, shadow)
+            model = used.bound.model.for_request(reply.id, found.seed)
+            shadow = self.shadow or used.is_shadowed()
+            trace = _begin(used.bound, model, found, shadow)
             if isinstance(trace, Trace):
                 record.id = reply.id
                 record.route = "shadow" if shadow else "policy"
                 record.reason = "covered"
-                return _PolicyResponse(self, found, model, trace, reply, record, began)
+                return _PolicyResponse(self, used, found, model, trace, reply, record, began)
             found = trace
         record.reason = found.reason
         return await self._pass_on(pass_on, record, began)
-
-    def _begin(self, model: EngineModel, found: CoveredRequest, shadow: bool) -> Trace | NotCovered:
-        """Render the prompt; one that leaves less than the policy's caps is not covered.
-
-        In the shadow vLLM's limits hold and not the policy's caps: nothing changes for the client.
-        """
-        try:
-            prompt_ids = model.chat.prompt_ids(found.request.prompt.messages)
-        except ModelError:
-            return NotCovered("template")
-        if len(prompt_ids) > self.bound.longest_prompt:
-            return NotCovered("room")
-        limit = self.bound.limit(len(prompt_ids), found.max_tokens) if shadow else None
-        return model.begin(prompt_ids, found.request.prompt, limit)
 
     async def _pass_on(
         self, pass_on: Callable[[], Awaitable[Any]], record: RequestRecord, began: float
@@ -108,7 +119,7 @@ class PolicyRoute:
         if not isinstance(response, Response):  # the client has gone
             self.count(record, began)
             return response
-        response.headers[HEADER] = header_value("passthrough", record.reason, record.digest)
+        response.headers[HEADER] = header_value("passthrough", record.reason, record.digest or None)
         record.status = response.status_code
         after = BackgroundTasks()
         if response.background is not None:
@@ -123,12 +134,30 @@ class PolicyRoute:
         self.metrics.count(record)
 
 
+def _begin(
+    bound: BoundPolicy, model: EngineModel, found: CoveredRequest, shadow: bool
+) -> Trace | NotCovered:
+    """Render the prompt; one that leaves less than the policy's caps is not covered.
+
+    In the shadow vLLM's limits hold and not the policy's caps: nothing changes for the client.
+    """
+    try:
+        prompt_ids = model.chat.prompt_ids(found.request.prompt.messages)
+    except ModelError:
+        return NotCovered("template")
+    if len(prompt_ids) > bound.longest_prompt:
+        return NotCovered("room")
+    limit = bound.limit(len(prompt_ids), found.max_tokens) if shadow else None
+    return model.begin(prompt_ids, found.request.prompt, limit)
+
+
 class _PolicyResponse(Response):
     """Thinks, probes and answers once it is called; its client may go at any time."""
 
     def __init__(
         self,
         route: PolicyRoute,
+        used: PolicyInUse,
         covered: CoveredRequest,
         model: EngineModel,
         trace: Trace,
@@ -136,7 +165,8 @@ class _PolicyResponse(Response):
         record: RequestRecord,
         began: float,
     ) -> None:
-        self.route, self.covered, self.model, self.trace = route, covered, model, trace
+        self.route, self.used, self.covered = route, used, covered
+        self.model, self.trace = model, trace
         self.reply, self.record, self.began = reply, record, began
         self.status_code, self.background, self.body = 200, None, b""
 
@@ -167,7 +197,7 @@ class _PolicyResponse(Response):
         )
         task, shadow = self.covered.request.task, record.route == "shadow"
         live = self.model.live(
-            self.trace, route.bound.policy, task=task, shadow=shadow, observer=responder
+            self.trace, self.used.policy, task=task, shadow=shadow, observer=responder
         )
         try:
             answered = await responder.run(live)
@@ -178,8 +208,8 @@ class _PolicyResponse(Response):
             return
         if answered.failed_probes:
             _log.warning("request %s: a probe failed, thinking went on", self.reply.id)
-        if route.after_reply is not None and record.route == "policy":
-            route.after_reply(self.covered, answered, self.model, self.reply.id)
+        if self.used.after_reply is not None and record.route == "policy":
+            self.used.after_reply(self.covered, answered, self.model, self.reply.id)
 
 
 class MarkedReplies:
@@ -202,7 +232,7 @@ class MarkedReplies:
             nonlocal began
             if message["type"] == "http.response.start":
                 began = True
-                digest = self.state.stopadvisor.bound.policy.digest
+                digest = self.state.stopadvisor.digest
                 value = header_value(scope.get(_ROUTE, "passthrough"), "error", digest)
                 MutableHeaders(scope=message).setdefault(HEADER, value)
             await send(message)

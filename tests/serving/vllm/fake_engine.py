@@ -247,4 +247,5 @@ def bound_at(
         getattr(engine, "wait", None),
     )
     found = [(Path("policy.joblib"), policy or policy_of())]
-    return bind(found, replace(FACTS, **changes), loaded(), access, any_text=any_text)
+    (bound,) = bind(found, replace(FACTS, **changes), loaded(), access, any_text=any_text)
+    return bound

@@ -21,7 +21,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.route import PolicyRoute
+from stopadvisor.serving.vllm.route import PolicyInUse, PolicyRoute
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY
 from tests.serving.vllm.fake_engine import FACTS, FlatLogprobs, bound_at
@@ -95,7 +95,7 @@ def test_replies_are_those_of_the_local_engine(stream: bool) -> None:
     client: Any = ModelClient()
     bound = bound_at(client, policy, max_logprobs=-1)
     bound = replace(bound, model=replace(bound.model, make_prompt=lambda ids: {"ids": ids}))
-    route = PolicyRoute(bound, Metrics(CollectorRegistry()))
+    route = PolicyRoute((PolicyInUse(bound),), Metrics(CollectorRegistry()))
     options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
 
     async def ask(number: int) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving import chat_reply, responder
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.route import PolicyRoute
+from stopadvisor.serving.vllm.route import AfterReply, PolicyInUse, PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_live import LENGTH, NEVER
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
@@ -86,11 +86,12 @@ def client_of(
     leaves: Callable[[], bool] | None = None,
     shadow: bool = False,
     context: int = 1024,
+    after_reply: AfterReply | None = None,
     **options: Any,
 ) -> Client:
-    bound = bound_at(engine, policy, context=context)
+    used = PolicyInUse(bound_at(engine, policy, context=context), after_reply)
     metrics = Metrics(CollectorRegistry())
-    return Client(PolicyRoute(bound, metrics, shadow=shadow, **options), leaves)
+    return Client(PolicyRoute((used,), metrics, shadow=shadow, **options), leaves)
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def run(action: Callable[[], Awaitable[Any]]) -> Any:
 def test_a_whole_reply() -> None:
     client = client_of(FakeEngine())
     body = run(lambda: client.ask(asked()))
-    digest = client.route.bound.policy.digest[:8]
+    digest = (client.route.digest or "")[:8]
     assert client.header == f"policy; reason=covered; digest={digest}"
     (choice,) = body["choices"]
     assert choice["message"]["content"] == "Final answer: 5"
@@ -146,7 +147,7 @@ def test_a_streamed_reply_holds_the_same() -> None:
 def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
     client = client_of(FakeEngine())
     assert run(lambda: client.ask(asked(n=2))) == PASSED
-    digest = client.route.bound.policy.digest[:8]
+    digest = (client.route.digest or "")[:8]
     assert client.header == f"passthrough; reason=n; digest={digest}"
     assert client.passed_on == 1
     assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
