@@ -6,9 +6,9 @@ only where the protocols differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from stopadvisor.assessment.assess import LabelRow, Repeats
 from stopadvisor.assessment.label_need import LabelNeed
@@ -24,7 +24,7 @@ __all__ = [
     "Assessed", "AssessedByPaper", "AssessedRun", "AssessedSettings", "AssessedWorkload",
     "FitComparison", "FitRule", "Limit", "MeasuredServer", "PaperComparison", "PaperRule",
     "PaperSaving", "PaperStacks", "PredictedRegime", "RequestMoney", "RequestTokens",
-    "SavingDifference", "StackCost", "StackCosts", "matched_points",
+    "SavingDifference", "StackCost", "StackCosts",
 ]  # fmt: skip
 
 
@@ -378,29 +378,3 @@ class AssessedByPaper(_Common):
 
 
 Assessed = AssessedRun | AssessedByPaper
-
-
-# --- For those who show it ------------------------------------------------------------------------
-
-
-def matched_points(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each side of an assessment's matched-risk rows, its figures under one set of names.
-
-    The document names them for the questions they are of: fit questions, or under the paper's
-    protocol test questions.
-    """
-    of, prefix = ("test", "") if document["protocol"] == "paper" else ("fit", "fit_")
-    for row in document["matched_risk"]:
-        for side in ("learned", "scalar", "agreement", "fixed_budget"):
-            point = row.get(side)
-            if point is not None:
-                yield {
-                    "alpha": row["alpha"],
-                    "side": side.replace("_", " "),
-                    **{name: point[name] for name in ("family", "feasible", "threshold")},
-                    "risk": point[f"{of}_risk"],
-                    "accuracy": point[f"{of}_accuracy"],
-                    "think_saving_pct": point[f"{prefix}think_saving_pct"],
-                    "total_saving_pct": point[f"{prefix}total_saving_pct"],
-                    "expected_saving_pct": point.get("expected_saving_pct"),
-                }

@@ -7,10 +7,9 @@ of `calibrate` for each policy, named for its digest.  Reading computes nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.certification.calibrated import CalibratedRun
@@ -18,7 +17,7 @@ from stopadvisor.certification.issue import Issued
 from stopadvisor.errors import ProbeError
 from stopadvisor.json_text import parse_json
 from stopadvisor.paper.assess import PaperAssessment
-from stopadvisor.report.assessed import Assessed
+from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun
 from stopadvisor.report.figures.data import CalibratedFigures, Figures
 from stopadvisor.report.figures.deploy import calibrated_figures, deploy_figures
 from stopadvisor.report.figures.examples import Texts
@@ -42,8 +41,8 @@ Saved = TypeVar("Saved")
 class ReportData:
     """All that goes onto a page."""
 
-    document: Mapping[str, Any]
-    """An ``assessment.json``."""
+    result: Assessed
+    """What `assess` found."""
     calibration: CalibratedRun | None
     figures: Figures
     remarks: tuple[str, ...]
@@ -96,20 +95,22 @@ def read_report(folder: Path) -> ReportData:
     ProbeError
         The run was not assessed, or before figures were saved; or a file is damaged.
     """
-    document, again = read_assessment(folder), f"`stopadvisor assess {shell_quote(folder)}`"
+    document, file = read_assessment(folder), folder / ASSESSMENT
+    again = f"`stopadvisor assess {shell_quote(folder)}`"
     if document is None:
         raise ProbeError(f"{folder}: not assessed yet: run {again} first")
     figures = _read(Figures, folder / FIGURES, "assess")
     if figures is None or figures.assessment != _digest(folder):
         raise ProbeError(f"{folder / FIGURES}: not of this assessment.json; run {again} again")
+    result: Assessed
+    if document.get("protocol") == "paper":
+        result = _parsed(AssessedByPaper, document, file, "assess")
+    else:
+        result = _parsed(AssessedRun, document, file, "assess")
     written, remarks = read_calibration(folder), list(figures.remarks)
     if written is None:
-        return ReportData(document, None, figures, tuple(remarks))
-    file = folder / CALIBRATION
-    try:
-        calibration = from_document(CalibratedRun, written, file)
-    except ProbeError as error:
-        raise ProbeError(f"{error}; calibrate again") from error
+        return ReportData(result, None, figures, tuple(remarks))
+    calibration = _parsed(CalibratedRun, written, folder / CALIBRATION, "calibrate")
     changed = _read(CalibratedFigures, _calibrated_file(folder, calibration.digest), "calibrate")
     if changed is None:
         remarks.append(
@@ -123,12 +124,12 @@ def read_report(folder: Path) -> ReportData:
             risk=changed.risk or figures.risk,
             examples=changed.examples or figures.examples,
         )
-    if calibration.alpha != document["alpha"]:
+    if calibration.alpha != result.alpha:
         remarks.append(
-            f"Assessed at alpha = {document['alpha']:g}, calibrated at {calibration.alpha:g}: "
+            f"Assessed at alpha = {result.alpha:g}, calibrated at {calibration.alpha:g}: "
             "first screen and risk picture follow the calibration."
         )
-    return ReportData(document, calibration, figures, tuple(remarks))
+    return ReportData(result, calibration, figures, tuple(remarks))
 
 
 def _digest(folder: Path) -> str:
@@ -142,8 +143,16 @@ def _calibrated_file(folder: Path, digest: str) -> Path:
 
 def _read(kind: type[Saved], file: Path, command: str) -> Saved | None:
     try:
-        return from_document(kind, parse_json(file.read_bytes()), file)
+        content = parse_json(file.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, ProbeError) as error:
+    except (OSError, ValueError) as error:
         raise ProbeError(f"{file}: cannot be read: {error}; {command} again") from error
+    return _parsed(kind, content, file, command)
+
+
+def _parsed(kind: type[Saved], content: object, file: Path, command: str) -> Saved:
+    try:
+        return from_document(kind, content, file)
+    except ProbeError as error:
+        raise ProbeError(f"{error}; {command} again") from error

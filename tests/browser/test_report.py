@@ -149,23 +149,23 @@ def test_a_script_in_a_question_stays_text(
 def test_tables_are_copied_and_downloaded_as_csv(
     browser: Browser, reports: dict[str, Path]
 ) -> None:
-    document = json.loads((reports["after"].parent / "assessment.json").read_bytes())
+    figures = json.loads((reports["after"].parent / "figures.json").read_bytes())
     with opened(browser, reports["after"]) as (page, noise):
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
-        part = page.locator("#part-profile")
+        part = page.locator("#part-checkpoints")
         part.get_by_role("button", name="Copy CSV").click()
         # A locator waits without `eval`, which the page's own policy forbids.
         page.locator("#said", has_text=re.compile(r"\S")).wait_for(state="attached")
-        assert page.locator("#said").text_content() == "profile.csv copied"
+        assert page.locator("#said").text_content() == "checkpoints.csv copied"
         copied = page.evaluate("navigator.clipboard.readText()")
         with page.expect_download() as waiting:
             part.get_by_role("link", name="Download").click()
         downloaded = Path(waiting.value.path()).read_text(encoding="utf-8")
         assert copied == downloaded
         rows = list(csv.DictReader(io.StringIO(copied)))
-        counts = {row["kind"].replace(" ", "_"): int(row["count"]) for row in rows}
-        assert counts == {name: row["count"] for name, row in document["profile"].items()}
+        accuracy = [float(row["accuracy"]) for row in rows]
+        assert accuracy == figures["checkpoints"]["data"]["accuracy"]
         assert page.locator("button.copy:visible").count() == page.locator("table").count()
         assert all(entry.startswith("request: data:") for entry in noise)
 

@@ -14,18 +14,18 @@ import pytest
 
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.certification.calibrated import CalibratedRun, Transfer
 from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
+from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.figures.data import RiskFigure
 from stopadvisor.report.html import page
-from stopadvisor.report.html.captions import matched_risk_table, risk_caption
-from stopadvisor.report.html.first_screen import summarise
+from stopadvisor.report.html.captions import risk_caption
 from stopadvisor.report.html.page import render
 from stopadvisor.report.saved import ReportData, read_report
-from stopadvisor.report.words import percent, share, why
-from stopadvisor.results import from_document, to_json
+from stopadvisor.report.sheets.assess import assess_sheet
+from stopadvisor.report.words import percent, risk_difference, share
+from stopadvisor.results import to_document, to_json
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
@@ -96,55 +96,21 @@ def lost_at_mark(risk: RiskFigure) -> int:
 # --- Numbers --------------------------------------------------------------------------------------
 
 
-def test_first_screen_repeats_the_assessment(before: ReportData, html: str) -> None:
-    document = before.document
-    (row,) = document["matched_risk"]
-    point = row["learned"] if document["recommendation"]["policy"] == "learned" else row["scalar"]
-    text = Page(html).text
-    for words in (
-        document["headline"],
-        f"Saves {percent(point['fit_total_saving_pct'])} of the tokens",
-        f"Loses {share(point['fit_risk'])} of questions lost, promise 15%",
-        f"at least {percent(document['fit_saving_lower_pct'])} (one-sided 95%)",
-        f"Accuracy {share(point['fit_accuracy'])} ",
-        f"against {share(document['fit_full_accuracy'])} of full thinking",
-        f"Stack {document['recommendation']['serving']} a decoding loop of your own",
-        "Not yet certified",
-        f"{document['split']['calibration']} calibration questions, which nobody has seen",
-    ):
-        assert words in text
-
-
-def test_a_measured_server_s_card_comes_first(before: ReportData) -> None:
-    own = before.document["serving"]["prefix-cache"]["saving_pct"]
-    document = {**before.document, "server": {"regime": "prefix-cache"}}
-    found = summarise(document, None)
-    assert "on this server (prefix-cache, as measured)" in found.headline
-    assert found.cards[0].label.endswith(" on this server")
-    assert found.cards[0].value == percent(abs(own))
-    assert [card.label for card in found.cards[1:]] == ["Saves", "Loses", "Accuracy", "Stack"]
+def test_first_screen_is_the_sheet(before: ReportData, html: str) -> None:
+    shown, sheet = Page(html), assess_sheet(before.result, verbose=True)
+    for words in (sheet.headline, str(sheet.command), "Not yet certified"):
+        assert words in shown.text
+    text = "".join(shown.text.split())
+    for name, value in sheet.facts:
+        assert "".join(f"{name.capitalize()}{value}".replace("`", "").split()) in text
 
 
 def test_what_comes_next_asks_for_the_loss_that_was_assessed(before: ReportData) -> None:
-    settings = {**before.document["settings"], "loss": "drop"}
-    document = {**before.document, "settings": settings, "run": "my runs/sums"}
-    command = summarise(document, None).command
-    assert command == "stopadvisor calibrate 'my runs/sums' --alpha drop=0.15"
-
-
-def test_a_promise_about_accuracy_stands_with_the_accuracy(certified: ReportData) -> None:
-    calibration = certified.calibration
-    assert calibration is not None
-    assert calibration.expected is not None
-    for loss, labels in (
-        ("lost", ["Saves", "Loses", "Accuracy", "Stack"]),
-        ("differs", ["Saves", "Differs", "Accuracy", "Stack"]),
-        ("drop", ["Saves", "Accuracy", "Stack"]),
-    ):
-        changed = replace(calibration, expected=replace(calibration.expected, loss=loss))
-        cards = summarise(certified.document, changed).cards
-        assert [card.label for card in cards] == labels
-    assert "promise at most -15.0 points" in cards[1].note
+    assert isinstance(before.result, AssessedRun)
+    settings = replace(before.result.settings, loss="drop")
+    result = replace(before.result, settings=settings, run="my runs/sums")
+    command = "stopadvisor calibrate 'my runs/sums' --alpha drop=0.15"
+    assert assess_sheet(result).command == command
 
 
 def test_other_figures_of_the_rule_are_folded_away_and_named(
@@ -157,36 +123,11 @@ def test_other_figures_of_the_rule_are_folded_away_and_named(
     assert "They differ somewhat from the headline" in folded
     assert 'id="part-risk"' in opened
     assert all(f'id="part-{name}"' in folded for name in ("kinds", "frontier", "serving"))
-    assert 'id="comparison"' in folded
-
-
-def test_tables_repeat_the_assessment(before: ReportData, html: str) -> None:
-    document, shown = before.document, Page(html)
-    for row in shown.table("profile"):
-        found = document["profile"][row["kind"].replace(" ", "_")]
-        assert (int(row["count"]), float(row["share"])) == (found["count"], found["share"])
-        assert [float(row["ci95_low"]), float(row["ci95_high"])] == found["ci95"]
-    for row in shown.table("serving"):
-        assert float(row["saving_pct"]) == document["serving"][row["serving"]]["saving_pct"]
-    sides = {row["side"]: row for row in shown.table("matched-risk")}
-    assert list(sides) == ["learned", "scalar", "agreement", "fixed budget"]
-    for side, row in sides.items():
-        found = document["matched_risk"][0][side.replace(" ", "_")]
-        assert float(row["total_saving_pct"]) == found["fit_total_saving_pct"]
-        assert float(row["expected_saving_pct"]) == found["expected_saving_pct"]
-        assert float(row["risk"]) == found["fit_risk"]
-    for row, found in zip(shown.table("labels"), document["label_savings"], strict=True):
-        assert float(row["saving_pct"]) == found["saving_pct"]
-        assert (int(row["labels"]), int(row["calibration"])) == (
-            found["labels"],
-            found["calibration"],
-        )
-    savings = [float(row["expected_saving_pct"]) for row in shown.table("kinds")]
-    assert savings == sorted(savings, reverse=True)
+    assert "The best rules at the same risk" in folded
 
 
 def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
-    document, figures = before.document, before.figures
+    document, figures = to_document(before.result), before.figures
     (row,) = document["matched_risk"]
     advised = document["recommendation"]["family"]
     point = next(p for p in (row["learned"], row["scalar"]) if p["family"] == advised)
@@ -203,7 +144,9 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     assert risk.marked is not None
     assert risk.thresholds[risk.marked] == pytest.approx(point["threshold"])
     assert risk.expected[risk.marked] == pytest.approx(point["fit_risk"])
-    first, *others = risk_caption(risk).table.rows
+    table = risk_caption(risk).table
+    assert table is not None
+    first, *others = table.rows
     assert first[:2] == ("none stops by it", 0.0)
     assert len(others) == len(risk.thresholds) - 1
     assert all(at is not None and at <= 1 for at in risk.thresholds), (
@@ -242,11 +185,11 @@ def test_the_certificate_is_the_calibration_s(
     certificate, expected = calibration["certificate"], calibration["expected"]
     for words in (
         certificate["claim"].replace(" %", "%"),
-        f"{certificate['losses']} of {certificate['n']} calibration questions were lost",
+        f"{certificate['losses']} of {certificate['n']} calibration questions lost",
         f"Saves {percent(expected['test_total_saving_pct'])}",
-        f"Loses {share(expected['test_risk'])}",
+        f"{share(expected['test_risk'])} [",
         calibration["headline"],
-        f"against {share(expected['test_full_accuracy'])} of full thinking",
+        f"Accuracy {share(expected['test_full_accuracy'])} -> ",
     ):
         assert words in text
     risk, frontier = data.figures.risk, data.figures.frontier
@@ -262,37 +205,8 @@ def test_the_certificate_is_the_calibration_s(
     assert frontier.chosen[1] == pytest.approx(100 - expected["fit_total_saving_pct"])
 
 
-def test_the_reason_of_a_certified_page_is_that_of_its_rule(calibrated_run: Path) -> None:
-    document = json.loads((calibrated_run / "assessment.json").read_bytes())
-    file = calibrated_run / "calibration.json"
-    calibration = from_document(CalibratedRun, json.loads(file.read_bytes()), file)
-    evidence = summarise(document, None).why
-    same = replace(
-        calibration, advised_family=calibration.family, advised_schedule=calibration.schedule,
-        advised_where=calibration.where,
-    )  # fmt: skip
-    assert summarise(document, same).why.endswith(why(document))
-    assert evidence.endswith(why(document))
-    where = "at 0, 64 thinking tokens"
-    other = replace(same, advised_family="entropy", advised_where=where)
-    assert summarise(document, other).why.endswith(
-        "assess had advised entropy alone, at 0, 64 thinking tokens."
-    )
-    none = replace(same, advised_family=None, advised_schedule=None)
-    assert summarise(document, none).why.endswith("assess had advised the full budget.")
-    # One name of the policy in use, the one that the command line says too.
-    promoted = summarise(
-        document, replace(same, policy="policy-a15.joblib", promoted="policy.joblib")
-    )
-    assert promoted.command == "stopadvisor inspect policy.joblib"
-    apart = summarise(document, replace(same, policy="policy-a15.joblib", promoted=None))
-    assert apart.command == "stopadvisor inspect policy-a15.joblib"
-    moved = replace(same, transfer=Transfer("target-calibrated", "old.joblib", "1a2b", None))
-    assert "The rule is that of old.joblib;" in summarise(document, moved).why
-
-
 def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportData) -> None:
-    (row,) = before.document["matched_risk"]
+    (row,) = to_document(before.result)["matched_risk"]
     learned, scalar = row["learned"], row["scalar"]
     for sides, words in (
         ((True, True), "Combining the signals saves "),
@@ -304,7 +218,7 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
             "learned": learned | {"feasible": sides[0]},
             "scalar": scalar | {"feasible": sides[1]},
         }
-        note = matched_risk_table({**before.document, "matched_risk": [found]}).note
+        note = risk_difference(found)
         assert words in note
         assert ("points" in note) == all(sides)
 
@@ -331,8 +245,7 @@ def test_a_refusal_is_said_with_its_reason(
     assert data.calibration.refusal is not None
     text = Page(render(data)).text
     assert "Not certified. Keep full thinking." in text
-    assert f"full thinking, {data.document['split']['fit']} fit questions" in text
-    assert "Asked for: at most 3% of the questions lost. Not certified: " in text
+    assert "Asked to promise that at most 3% are lost" in text
     assert data.calibration.refusal.reason in text
     assert "Assessed at alpha = 0.15, calibrated at 0.03" in text
     # The rule that was tested.
@@ -402,7 +315,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReportData, Page]:
 
 def test_the_paper_s_figures_are_the_document_s(paper: tuple[ReportData, Page]) -> None:
     data, shown = paper
-    rows = data.document["matched_risk"]
+    rows = to_document(data.result)["matched_risk"]
     for row in shown.table("alpha"):
         (found,) = (r for r in rows if r["alpha"] == float(row["alpha"]))
         for side, column in (("learned", "learned"), ("scalar", "best_scalar")):
@@ -410,9 +323,6 @@ def test_the_paper_s_figures_are_the_document_s(paper: tuple[ReportData, Page]) 
             assert (row[f"{column}_saving_pct"] or None) == (
                 None if saving is None else str(saving)
             )
-    for row in shown.table("serving"):
-        saving = data.document["serving"][row["serving"]]["saving_pct"]
-        assert float(row["saving_pct"]) == saving
     risk = data.figures.risk
     assert risk is not None
     assert risk.upper is not None
@@ -422,7 +332,7 @@ def test_the_paper_s_figures_are_the_document_s(paper: tuple[ReportData, Page]) 
         assert upper[risk.marked] <= 0.2
     slack = upper - np.array(risk.observed, float)
     np.testing.assert_allclose(slack[upper < 1], slack[0])
-    assert "certifies nothing that is exported" in shown.text
+    assert "No certificate" in shown.text
 
 
 def test_an_archive_has_no_texts(tmp_path: Path, paper: tuple[ReportData, Page]) -> None:
@@ -458,12 +368,10 @@ def test_every_kind_of_assessment_has_its_page(small_run: Path, settings: Settin
     shown = Page(render(data))
     pictures = {a["id"] for t, a in shown.tags if t == "article" and "id" in a}
     expected = {f"part-{name}" for name in PICTURES}
-    if data.document["serving"]["operating_point"] is None:
+    if data.result.serving.operating_point is None:
         expected -= {"part-serving", "part-labels"}
     assert pictures == expected
-    assert data.document["recommendation"]["serving"] in shown.text
-    if data.document["recommendation"]["policy"] == "full-budget":
-        assert data.document["headline"] in shown.text
+    assert data.result.headline in shown.text
 
 
 @pytest.mark.parametrize("name", ["run", "raw.npz"])
@@ -579,7 +487,7 @@ def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
 
 def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
     data = report_data(hostile_run(tmp_path / "run"), Settings(families=QUICK))
-    text = render(replace(data, remarks=(HOSTILE,), document={**data.document, "run": HOSTILE}))
+    text = render(replace(data, remarks=(HOSTILE,), result=replace(data.result, run=HOSTILE)))
     assert "alert(1)</script>" not in text
     assert "<img" not in text
     shown = Page(text)

@@ -6,14 +6,13 @@ page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import Signal, Spread
 from stopadvisor.policy.promises import MEANINGS, promised
-from stopadvisor.report.assessed import matched_points
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
@@ -21,7 +20,7 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.words import by_stack, kind_points, listed, percent, risk_difference, share
+from stopadvisor.report.words import by_stack, kind_points, listed, percent, share
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 
@@ -32,7 +31,6 @@ __all__ = [
     "frontier_caption",
     "kinds_caption",
     "labels_caption",
-    "matched_risk_table",
     "profile_caption",
     "reliability_caption",
     "risk_caption",
@@ -48,25 +46,15 @@ Document = Mapping[str, Any]
 class Caption:
     """The words of one picture."""
 
+    name: str
+    """Its id in the page."""
     title: str
     sentence: str
     """What one sees, with its numbers: also the text alternative of the picture."""
     basis: str
     """Whose questions these are."""
-    table: Table
-
-    @property
-    def name(self) -> str:
-        """Its id in the page, and the name of its CSV file."""
-        return self.table.name
-
-
-def _table(
-    name: str, title: str, columns: Mapping[str, Column], rows: Iterable[Document], note: str = ""
-) -> Table:
-    """A table of those fields of some rows that columns are named for."""
-    cells = tuple(tuple(row[key] for key in columns) for row in rows)
-    return Table(name, title, tuple(columns.values()), cells, note)
+    table: Table | None = None
+    """Its numbers, where no table of the sheet holds them."""
 
 
 # --- From documents -------------------------------------------------------------------------------
@@ -79,32 +67,13 @@ def profile_caption(document: Document) -> Caption:
     whose = "all" if regime["basis"] == "all" else "fit"
     shares = {name: share(row["share"]) for name, row in profile.items()}
     return Caption(
+        "profile",
         "How questions behave along their thinking",
         f"{shares['early_solved']} are right at the first checkpoint and at the end, "
         f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
         f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
         f"{shares['unsolved']} are never right.",
         f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
-        _table(
-            "profile",
-            "Trajectory profile",
-            {
-                "kind": Column("kind", "kind"),
-                "count": Column("count", "count"),
-                "share": Column("share", "share", "share"),
-                "low": Column("ci95_low", "95% from", "share"),
-                "high": Column("ci95_high", "to", "share"),
-            },
-            (
-                {
-                    **row,
-                    "kind": name.replace("_", " "),
-                    "low": row["ci95"][0],
-                    "high": row["ci95"][1],
-                }
-                for name, row in profile.items()
-            ),
-        ),
     )
 
 
@@ -119,26 +88,12 @@ def kinds_caption(document: Document) -> Caption | None:
         if p["feasible"]
     ]
     return Caption(
+        "kinds",
         "What each kind of rule saves at the same risk",
         f"Where at most {promised(document['alpha'])} may be lost, the best rules save "
         f"{listed(said) if said else 'nothing'}. Lighter bars leave out the traces that were cut "
         "off: such a trace cannot be lost, and much of what a fixed budget saves comes from there.",
         f"{document['split']['fit']} fit questions, out of fold",
-        _table(
-            "kinds",
-            "Saving by kind of rule, at the same risk",
-            {
-                "kind": Column("kind", "kind"),
-                "family": Column("rule", "rule"),
-                "where": Column("where", "asks"),
-                "expected_saving_pct": Column(
-                    "expected_saving_pct", "forecast of calibration", "%"
-                ),
-                "fit_total_saving_pct": Column("fit_saving_pct", "saving", "%"),
-                "fit_uncut_saving_pct": Column("uncut_saving_pct", "on traces not cut off", "%"),
-            },
-            points,
-        ),
     )
 
 
@@ -150,22 +105,13 @@ def labels_caption(document: Document) -> Caption | None:
     here = next(r for r in rows if r["is_here"])
     most = rows[-1]
     return Caption(
+        "labels",
         "What more labels would buy",
         f"With {here['calibration']} calibration questions (of {here['labels']} labelled ones) "
         f"calibration is expected to certify a saving of {percent(here['saving_pct'])} with the "
         f"advised rule; with {most['calibration']} of {most['labels']}, "
         f"{percent(most['saving_pct'])}. This is a mean over imitated calibrations.",
         f"{document['split']['fit']} fit questions, calibrations imitated on them",
-        _table(
-            "labels",
-            "Expected saving by the number of labels",
-            {
-                "labels": Column("labels", "labels"),
-                "calibration": Column("calibration", "of them for calibration"),
-                "saving_pct": Column("saving_pct", "expected saving", "%"),
-            },
-            rows,
-        ),
     )
 
 
@@ -177,36 +123,21 @@ def saving_by_stack(document: Document) -> dict[str, Any]:
 def serving_caption(document: Document) -> Caption | None:
     """Net saving by serving regime; None where no rule is priced."""
     serving, asked = document["serving"], document["recommendation"]["serving"]
-    rows = {name: serving[name] for name in saving_by_stack(document)}
     if serving["operating_point"] is None:
         return None
-    savings = [_by_stack(name, row["saving_pct"]) for name, row in rows.items()]
-    columns = [Column("serving", "stack"), Column("saving_pct", "saving", "%")]
+    savings = [_by_stack(name, saving) for name, saving in saving_by_stack(document).items()]
     whose, chosen = "At its peak-gain threshold, which is not the advised one, the learned rule", ""
     if document["protocol"] == "deploy":
-        columns += [
-            Column("decoded", "decoded", "tokens"),
-            Column("cached", "cached", "tokens"),
-            Column("prefilled", "prefilled", "tokens"),
-            Column("probes", "probes"),
-            Column("break_even_probes", "break-even probes"),
-            Column("break_even_cached_price", "break-even cached price"),
-        ]
         whose = "The rule that assess advised"
         chosen = (
             f" It was chosen for {asked}; for another stack another rule may save more (assess "
             "with `--serving`)."
         )
     return Caption(
+        "serving",
         "What the same rule saves on other serving stacks",
         f"{whose} {listed(savings)}: what a probe costs decides.{chosen}",
         str(serving["operating_point"]),
-        _table(
-            "serving",
-            "Saving by serving stack",
-            {column.name: column for column in columns},
-            ({**row, **row.get("tokens", {}), "serving": name} for name, row in rows.items()),
-        ),
     )
 
 
@@ -214,36 +145,6 @@ def _by_stack(name: str, saving: float) -> str:
     if saving < 0:
         return f"costs {percent(-saving)} more under {name}"
     return f"saves {percent(saving)} under {name}"
-
-
-def matched_risk_table(document: Document) -> Table:
-    """Learned against scalar at equal risk, as the document has it."""
-    basis = "test" if document["protocol"] == "paper" else "fit"
-    columns = [
-        Column("alpha", "alpha"),
-        Column("side", "kind of rule"),
-        Column("family", "rule"),
-        Column("feasible", "may stop"),
-        Column("threshold", "threshold"),
-        Column("risk", "lost", "share"),
-        Column("accuracy", "accuracy", "share"),
-        Column("think_saving_pct", "thinking saved", "%"),
-        Column("total_saving_pct", "saving", "%"),
-    ]
-    if basis == "fit":
-        columns.append(Column("expected_saving_pct", "forecast of calibration", "%"))
-    verdicts = [
-        f"Where {promised(row['alpha'])} may be lost: {risk_difference(row)}"
-        for row in document["matched_risk"]
-        if row["delta_saving_pp"] is not None
-    ]
-    return _table(
-        "matched-risk",
-        f"The best rules at the same risk ({basis} questions)",
-        {column.name: column for column in columns},
-        matched_points(document),
-        ". ".join(verdicts) + "." if verdicts else "",
-    )
 
 
 # --- From figures --------------------------------------------------------------------------------
@@ -265,6 +166,7 @@ def frontier_caption(data: FrontierFigure) -> Caption:
         sentence += "."
     curves = (*data.rules, data.fixed)
     return Caption(
+        "frontier",
         "Accuracy against cost",
         sentence + " Higher and further left is better.",
         data.basis,
@@ -315,6 +217,7 @@ def risk_caption(data: RiskFigure) -> Caption:
         at_thresholds[0] = "none stops by it"
     columns = (at_thresholds, *(v or empty for v in (data.expected, data.observed, data.upper)))
     return Caption(
+        "risk",
         "What a lower threshold loses",
         f"{'; '.join(parts)}. {meaning}",
         data.basis,
@@ -356,6 +259,7 @@ def alpha_caption(data: AlphaFigure) -> Caption:
             "questions could still certify."
         )
     return Caption(
+        "alpha",
         "What a stricter promise costs",
         sentence,
         data.basis,
@@ -376,6 +280,7 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
         columns = (r.low, r.high, r.count, r.predicted, r.observed)
         rows += [(name, *row) for row in zip(*columns, strict=True)]
     return Caption(
+        "reliability",
         "Can the score be read as a probability?",
         f"ECE and Brier score, 0 being best: {'; '.join(found)}. On the diagonal a score says how "
         "often it is right; the certificate holds whether it does or not.",
@@ -401,6 +306,7 @@ def checkpoint_caption(figure: CheckpointFigure) -> Caption:
     data = figure.data
     middle = len(data.budgets) // 2
     return Caption(
+        "checkpoints",
         "Accuracy at each checkpoint",
         f"Stopping everything at {data.budgets[0]} thinking tokens is right on "
         f"{share(data.accuracy[0])}, at {data.budgets[middle]} on "
@@ -437,6 +343,7 @@ def signal_caption(figures: Sequence[Signal], basis: str) -> Caption:
         for budget, *deciles in zip(*columns, strict=True):
             rows.append((data.name, budget, *deciles))
     return Caption(
+        "signals",
         "What a right answer looks like before the end",
         sentence + "Lines are medians, bands reach from the first to the last decile.",
         f"{basis}; forced answers while the trace goes on",

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
+from stopadvisor.assessment.recommendation import PROVISIONAL
 from stopadvisor.errors import OutputError, StopAdvisorError
 from stopadvisor.printable import printable
+from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun
 from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
-from stopadvisor.report.html.first_screen import reasons, summarise
 from stopadvisor.report.saved import ReportData, WrittenPage, read_report
-from stopadvisor.report.words import by_load, cell, kind_points, share, shell_quote
+from stopadvisor.report.sheet import Sheet
+from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
+from stopadvisor.report.sheets.calibrate import calibrate_sheet
+from stopadvisor.report.words import cell, kind_points, share, shell_quote
+from stopadvisor.results import to_document
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
@@ -51,6 +57,8 @@ _KINDS = {
     "loss": "A loss: stopped early, and wrong",
     "oscillation": "An oscillation: the answer changes sides",
 }
+_NUMBER = re.compile(r"[-+]?\d[\d.]*\s?%?")
+"""A cell of a sheet that stands to the right."""
 _FORECASTS = {"alpha", "labels", "reliability", "signals"}
 """Pictures that are folded away: other promises and numbers of labels than these, and signals."""
 _OF_FIT = {"kinds", "frontier", "serving", "checkpoints"}
@@ -108,7 +116,7 @@ def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
         run=folder,
         report=path,
         bytes=len(page),
-        protocol=data.document["protocol"],
+        protocol=data.result.protocol,
         certified=None if calibration is None else calibration.certified,
         remarks=tuple(data.remarks),
     )
@@ -139,21 +147,28 @@ def render(data: ReportData) -> str:
     """Write the page."""
     from markupsafe import Markup
 
-    document = data.document
+    result, calibration = data.result, data.calibration
     environment = page_environment()
     environment.filters |= {"sheet": _sheet, "words": _words}
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     pictures = _pictures(data)
-    folded = _FORECASTS if data.calibration is None else _FORECASTS | _OF_FIT
+    folded = _FORECASTS if calibration is None else _FORECASTS | _OF_FIT
+    if calibration is not None:
+        advice = result.recommendation
+        kept = tuple(text for text in advice.reasons if not text.startswith(PROVISIONAL))
+        result = replace(result, recommendation=replace(advice, reasons=kept))
+    chosen = assess_sheet(result, verbose=True)
+    sheet = chosen if calibration is None else calibrate_sheet(calibration, verbose=True)
     return environment.get_template("page.html").render(
-        summary=summarise(document, data.calibration),
-        reasons=reasons(document, data.calibration),
-        document=document,
-        origin=_origin(document),
-        provenance=_provenance(document),
-        matched=captions.matched_risk_table(document),
+        sheet=sheet,
+        state=_state(data),
+        sections=() if sheet is chosen else _sections(sheet, "calibrated"),
+        chosen=_sections(chosen, "assessed"),
+        origin=_origin(result),
+        result=result,
+        provenance=_provenance(result),
         pictures=[p for p in pictures if p.caption.name not in folded],
         folded=[p for p in pictures if p.caption.name in folded],
         fold=_fold(data),
@@ -162,11 +177,46 @@ def render(data: ReportData) -> str:
             for e, svg, table in _examples(data.figures.examples.questions)
         ],
         examples_basis=data.figures.examples.basis,
-        remarks=[*document["remarks"], *data.remarks],
+        remarks=[*result.remarks, *data.remarks],
         style=Markup(style),
         script=Markup(script),
         script_digest=digest,
     )  # fmt: skip
+
+
+def _state(data: ReportData) -> tuple[str, str]:
+    """How certain the first line is: a class of the style, and in words."""
+    if data.calibration is not None:
+        return ("good", "Certified") if data.calibration.certified else ("bad", "Not certified")
+    if isinstance(data.result, AssessedByPaper):
+        return "bad", "No certificate"
+    if data.result.recommendation.policy == "full-budget":
+        return "bad", "Nothing to certify"
+    return "open", "Not yet certified"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A section of a sheet; its table as the page and a CSV file hold it."""
+
+    title: str
+    texts: tuple[str, ...]
+    table: Table | None
+
+
+def _sections(sheet: Sheet, name: str) -> list[_Part]:
+    """The sections of a sheet; what is to be read first stands among the remarks."""
+    parts = []
+    for k, section in enumerate(sheet.sections):
+        if section.texts == (PAPER_FLAW,):
+            continue
+        table = None
+        if section.rows:
+            header = section.header or ("", "")
+            columns = tuple(Column(f"column-{n}", title) for n, title in enumerate(header))
+            table = Table(f"{name}-{k}", section.title, columns, section.rows)
+        parts.append(_Part(section.title, section.texts, table))
+    return parts
 
 
 def _fold(data: ReportData) -> tuple[str, str]:
@@ -190,7 +240,7 @@ def _fold(data: ReportData) -> tuple[str, str]:
 def _pictures(data: ReportData) -> list[_Picture]:
     from stopadvisor.report.html import charts
 
-    document, figures = data.document, data.figures
+    document, figures = to_document(data.result), data.figures
     return [
         *_drawn(
             document,
@@ -320,6 +370,8 @@ def _sheet(table: Table) -> _Sheet:
 
 
 def _is_number(value: Cell) -> bool:
+    if isinstance(value, str):
+        return _NUMBER.fullmatch(value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -338,40 +390,34 @@ def _cell(value: Cell, column: Column) -> str:
     return text.replace(" %", "%") if column.unit == "chance" else text
 
 
-def _origin(document: Mapping[str, Any]) -> str:
+def _origin(result: Assessed) -> str:
     """Whose probes these are, in words."""
-    workload = document["workload"]
-    if workload["engine"] == SIMULATED:
+    if result.workload.engine == SIMULATED:
         return "simulated probes"
-    return str(workload["model"] or "published archive")
+    return result.workload.model or "published archive"
 
 
-def _provenance(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    workload, split = document["workload"], document["split"]
+def _provenance(result: Assessed) -> list[tuple[str, str]]:
+    workload, split = result.workload, result.split
     rows = [
-        ("Run", document["run"]),
-        ("Model", workload["model"] or f"none: {_origin(document)}"),
-        ("Engine", workload["engine"] or "none"),
-        ("Workload", f"{workload['n_questions']} questions, SHA-256 {workload['sha256'][:16]}…"),
-        ("Split", ", ".join(f"{count} {part}" for part, count in split.items())),
-        ("Checkpoints", ", ".join(map(str, workload["budgets"])) + " thinking tokens"),
-        ("Full thinking", f"{workload['full_reference']} reference"),
-        ("Cut off", f"{share(workload['truncated_share'])} of the traces"),
-        ("Protocol", document["protocol"]),
-        ("Promise", f"alpha {document['alpha']:g}, delta {document['delta']:g}"),
+        ("Run", result.run),
+        ("Model", workload.model or f"none: {_origin(result)}"),
+        ("Engine", workload.engine or "none"),
+        ("Workload", f"{workload.n_questions} questions, SHA-256 {workload.sha256[:16]}…"),
+        ("Split", f"{split.fit} fit, {split.calibration} calibration, {split.test} test"),
+        ("Checkpoints", ", ".join(map(str, workload.budgets)) + " thinking tokens"),
+        ("Full thinking", f"{workload.full_reference} reference"),
+        ("Cut off", f"{share(workload.truncated_share)} of the traces"),
+        ("Protocol", result.protocol),
+        ("Promise", f"alpha {result.alpha:g}, delta {result.delta:g}"),
     ]
-    if "server" in document:
-        rows.append(("Server", document["server"]["reason"]))
-    if "settings" in document:
-        settings = document["settings"]
-        weights = settings["weights"]
-        rows += [
+    if isinstance(result, AssessedRun):
+        weights = result.settings.weights
+        rows.append(
             (
                 "Cost of a token",
-                f"prefilled {weights['prefilled']:g}, cached {weights['cached']:g}, decoded "
-                f"{weights['decoded']:g} ({weights['unit']})",
+                f"prefilled {weights.prefilled:g}, cached {weights.cached:g}, decoded "
+                f"{weights.decoded:g} ({weights.unit})",
             )
-        ]
-    if loads := by_load(document):
-        rows.append(("Saving by requests in flight", loads))
-    return [(name, str(value)) for name, value in rows]
+        )
+    return rows
