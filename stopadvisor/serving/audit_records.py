@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from json.encoder import encode_basestring_ascii
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +33,6 @@ def _refuse(name: str) -> None:
     raise ValueError(f"expected a finite number, got {name}")
 
 
-# One for all lines: making them takes as long as using them.
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
-_decode = json.JSONDecoder(parse_constant=_refuse).decode
-
-
 class _Twice(ValueError):
     """A field stands twice in a record, and readers differ in which of them they take."""
 
@@ -54,50 +46,22 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_decode_with_care = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once).decode
-
-
-def _finite(value: float) -> str:
-    if not math.isfinite(value):
-        raise ValueError(f"expected a finite number, got {value}")
-    return repr(value)
-
-
-_TEXT: dict[type, Callable[[Any], str]] = {
-    str: encode_basestring_ascii,
-    int: repr,
-    float: _finite,
-    bool: {False: "false", True: "true"}.__getitem__,
-    type(None): {None: "null"}.__getitem__,
-}
-
-
-@lru_cache(maxsize=64)
-def _template(*names: str) -> str:
-    fields = (f"{encode_basestring_ascii(name)}:" for name in names)
-    return "{" + ",".join(field.replace("%", "%%") + "%s" for field in fields) + "}\n"
+# One for all lines: making them takes as long as using them.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_decode = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once).decode
 
 
 def record_line(record: Mapping[str, Any]) -> bytes:
-    """What is written for a record: as `json` would write it, and in half the time where flat."""
-    try:
-        values = [_TEXT[type(value)](value) for value in record.values()]
-    except KeyError:
-        return _encode(record).encode() + b"\n"
-    return (_template(*record) % tuple(values)).encode()
+    """Return what is written for a record."""
+    return _encode(record).encode() + b"\n"
 
 
 def parse_record(line: bytes) -> Any:
     """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
     try:
-        text = line.decode()
-        record = _decode(text)
-        # A name that stands twice leaves a colon over; few other lines have one more than fields.
-        if type(record) is dict and text.count(":") != len(record):
-            record = _decode_with_care(text)
+        return _decode(line.decode())
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    return record
 
 
 def read_header(path: Path) -> dict[str, Any]:

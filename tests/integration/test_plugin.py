@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -61,7 +62,8 @@ def requests(policy: Policy) -> list[Request]:
 def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """vLLM with the bundled policy in it, which reads the entropy over the whole vocabulary."""
     folder = tmp_path_factory.mktemp("plugin")
-    settings = PluginSettings(POLICY).environment()
+    shutil.copy(POLICY, folder / "policy.joblib")
+    settings = PluginSettings(folder / "policy.joblib").environment()
     server = VllmServer(
         vllm_home,
         folder,
@@ -226,6 +228,14 @@ ENTROPY = {
 """Beside the rule: answers of several tokens, so that vLLM merges positions that count."""
 
 
+def entropy_policy() -> Policy:
+    bundled = load_policy(POLICY).content
+    names = ("prompt_template", "sampling", "max_think", "model", "engine")
+    bound = {name: bundled[name] for name in names} | ENTROPY
+    bound["probe"] = bundled["probe"] | bound["probe"]
+    return Policy(build_policy(family_content("entropy", -0.3) | bound))
+
+
 @pytest.fixture(scope="module", params=["bundled", "entropy"])
 def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
     if request.param == "bundled":
@@ -234,11 +244,7 @@ def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
         return
     home = request.getfixturevalue("vllm_home")
     folder = request.getfixturevalue("tmp_path_factory").mktemp("entropy")
-    bundled = load_policy(POLICY).content
-    names = ("prompt_template", "sampling", "max_think", "model", "engine")
-    bound = {name: bundled[name] for name in names} | ENTROPY
-    bound["probe"] = bundled["probe"] | bound["probe"]
-    policy = Policy(build_policy(family_content("entropy", -0.3) | bound))
+    policy = entropy_policy()
     save_policy(policy.content, folder / "policy.joblib")
     server = VllmServer(
         home,
@@ -488,6 +494,40 @@ def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[
     assert new["stopadvisor_probe_seconds_count"] >= 20
     assert new["stopadvisor_stops_total"] >= 1
     assert new["vllm:request_success_total"] >= 20
+
+
+def test_policies_are_replaced_under_load_and_taken_back(
+    plugin: VllmServer, policy: Policy, requests: list[Request]
+) -> None:
+    path, other = plugin.folder / "policy.joblib", entropy_policy()
+    deadline = time.monotonic() + 480  # ends a hang; a starved engine takes minutes
+
+    def reload(content: bytes) -> None:
+        path.write_bytes(content)
+        os.kill(plugin.pid, signal.SIGHUP)
+
+    def headers(count: int) -> list[str]:
+        return [seen.header for seen in ask_all(plugin, requests[:count], stream=False)]
+
+    def until_answered_by(used: Policy) -> None:
+        expected = f"policy; reason=covered; digest={used.digest[:8]}"
+        both = {f"policy; reason=covered; digest={one.digest[:8]}" for one in (policy, other)}
+        while (found := set(headers(24))) != {expected}:
+            assert found <= both
+            assert time.monotonic() < deadline
+
+    until_answered_by(policy)
+    before = path.read_bytes()
+    save_policy(other.content, path)
+    reload(path.read_bytes())
+    until_answered_by(other)
+    reload(b"no policy")
+    refused = "reload refused, the policies in use stay"
+    while refused not in plugin.log.read_text(errors="replace"):
+        assert time.monotonic() < deadline
+        until_answered_by(other)
+    reload(before)
+    until_answered_by(policy)
 
 
 @pytest.mark.long  # a start of vLLM; tests/serving/vllm has each refusal, and how a process ends

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -187,20 +186,11 @@ def test_kill_9_loses_no_line(tmp_path: Path) -> None:
     assert AuditLog(tmp_path, "a", SETTINGS).course.counts["requests"] == 50
 
 
-def test_lines_are_those_of_json() -> None:
-    records: list[dict[str, Any]] = [
-        {"kind": "request", "t": 1.5, "id": 'é"\\\n\ud800', "stop": None, "share": 1e-7},
-        {"kind": "result", "t": 1e16, "id": "%s", "differs": True, "tokens": -3},
-        {"%d": False, "state": {"logs": [0.1], "alarm": None}},
-        {"%d": False},
-        {},
-    ]
-    for record in records:
-        assert record_line(record) == json.dumps(record, separators=(",", ":")).encode() + b"\n"
-    for bad in (math.nan, math.inf, -math.inf):
-        for value in (bad, [bad]):
-            with pytest.raises(ValueError, match=r"finite|compliant"):
-                record_line({"t": value})
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_not_written(bad: float) -> None:
+    for value in (bad, [bad]):
+        with pytest.raises(ValueError, match="compliant"):
+            record_line({"t": value})
 
 
 def test_a_torn_line_is_said_and_ended(tmp_path: Path) -> None:
