@@ -86,11 +86,12 @@ class Choice:
     counted: tuple[int, ...] = ()
     """Calibration questions that each guarantee is of, where there is more than one plain loss."""
 
-    def deltas(self, n_counted: int) -> tuple[float, ...]:
+    def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
-        settings = self.settings
-        # What several tests at once leave of it is not known exactly.
-        rest = unspent(n_counted, settings.alpha, settings.delta) if settings.is_plain else 0.0
+        settings, rest = self.settings, 0.0
+        # What several tests at once leave of it is not known exactly, nor that of two traces.
+        if settings.is_plain and traces == 1:
+            rest = unspent(n_counted, settings.alpha, settings.delta)
         return (settings.delta, rest)[: len(self.sequences)]
 
 

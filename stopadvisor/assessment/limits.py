@@ -16,7 +16,7 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import StopCurve, labels_needed, max_losses, power
-from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_power, most_lost
+from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_power, limit_of_pairs, most_lost
 
 __all__ = [
     "BlockCounts",
@@ -51,7 +51,7 @@ class BlockCounts:
 
 @dataclass(frozen=True)
 class Shares:
-    """Of the questions that a loss is of."""
+    """Of the questions that a loss is of; of two traces each: both lost, and none."""
 
     lost: float = 0.0
     gained: float = 0.0
@@ -128,20 +128,31 @@ def block_counts(
 # --- What the exact test of one loss allows -------------------------------------------------------
 
 
-def most_of(guarantee: Guarantee, n: int, delta: float) -> IntArray:
-    """Most lost of `n` questions, by how many are gained; one entry where nothing is."""
-    if guarantee.counted.is_binary or n < 1:
+def most_of(guarantee: Guarantee, n: int, delta: float, traces: int = 1) -> IntArray:
+    """Most lost of `n` questions, by how many are gained; one entry where nothing is.
+
+    With two traces a question: most of which both are lost, by how many of which none is.
+    """
+    if n < 1 or (guarantee.counted.is_binary and traces == 1):
         return np.array([max_losses(n, guarantee.alpha, delta)])
-    return most_lost(n, guarantee.alpha, delta)
+    return most_lost(n, _limit(guarantee), delta)
 
 
-def pass_probability(guarantee: Guarantee, n: int, delta: float, shares: Shares) -> float:
+def _limit(guarantee: Guarantee) -> float:
+    """Of the mean that the trinomial test is about: a drop, or both lost minus none lost."""
+    is_binary = guarantee.counted.is_binary
+    return limit_of_pairs(guarantee.alpha) if is_binary else guarantee.alpha
+
+
+def pass_probability(
+    guarantee: Guarantee, n: int, delta: float, shares: Shares, traces: int = 1
+) -> float:
     """Probability that `n` questions with such shares pass."""
     if n < 1:
         return 0.0
-    if guarantee.counted.is_binary:
+    if guarantee.counted.is_binary and traces == 1:
         return power(n, guarantee.alpha, delta, min(shares.lost, 1.0))
-    return drop_power(n, guarantee.alpha, delta, shares.lost, shares.gained)
+    return drop_power(n, _limit(guarantee), delta, shares.lost, shares.gained)
 
 
 def fewest(guarantee: Guarantee, delta: float) -> int:
@@ -152,25 +163,30 @@ def fewest(guarantee: Guarantee, delta: float) -> int:
 
 
 def labels_for(
-    guarantee: Guarantee, delta: float, shares: Shares, *, power_wanted: float = 0.8
+    guarantee: Guarantee,
+    delta: float,
+    shares: Shares,
+    *,
+    power_wanted: float = 0.8,
+    traces: int = 1,
 ) -> int | None:
     """Questions of its own that a guarantee takes to pass four times in five.
 
     Returns
     -------
     int or None
-        None where no number suffices.  Of a drop it is within 2 %, because its power is no smooth
-        function of their number.
+        None where no number suffices.  Of a drop, and of two traces, it is within 2 %, because the
+        power is no smooth function of their number.
     """
-    if guarantee.counted.is_binary:
+    if guarantee.counted.is_binary and traces == 1:
         return labels_needed(
             guarantee.alpha, delta, expected_risk=min(shares.lost, 0.999), power_wanted=power_wanted
         )
-    if shares.lost - shares.gained >= guarantee.alpha:
+    if shares.lost - shares.gained >= _limit(guarantee):
         return None
 
     def enough(n: int) -> bool:
-        return pass_probability(guarantee, n, delta, shares) >= power_wanted
+        return pass_probability(guarantee, n, delta, shares, traces) >= power_wanted
 
     low, high = 0, 16
     while not enough(high):

@@ -81,7 +81,7 @@ class RuleTest:
     n: int
     """Calibration questions that were counted; where a look showed no figure, all of them."""
     losses: int | None
-    """Lost questions at that threshold."""
+    """Lost questions at that threshold; where two traces count, lost replies."""
     upper: float | None
     """Exact upper limit there."""
     reason: str | None
@@ -90,6 +90,10 @@ class RuleTest:
     """Labels that would do."""
     gained: int | None = None
     """Only of a drop: questions that stopping made right."""
+    both: int | None = None
+    """Only where two traces count: questions of which both replies are lost."""
+    one: int | None = None
+    """Of which one is."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,8 @@ class CalibratedRun:
     """Only with `--from`."""
     labels: LabelCounts | None = None
     """Only where few calibration questions have gold: what labels there are."""
+    traces: int | None = None
+    """Only where two traces of each calibration question were counted."""
 
 
 Headline = Callable[[Expected | None, str, str | None], str]
@@ -269,6 +275,7 @@ def calibrated(
         profile=_profile(content["profile"]),
         remarks=(*found.remarks, *remarks),
         headline=headline(expected, content["serving"], measured),
+        traces=None if calibration.traces == 1 else calibration.traces,
         transfer=None if isinstance(found, Certification) else _transfer(found, str(source_policy)),
         **advised,
     )
@@ -298,9 +305,8 @@ def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
     if isinstance(result, NotCertified):
         needed = result.labels_needed
         return RuleTest(family, False, None, n, None, None, result.reason, needed)
-    return RuleTest(
-        family, True, result.index, result.n, result.losses, result.upper, None, None, result.gained
-    )
+    found = (result.index, result.n, result.losses, result.upper, None, None)
+    return RuleTest(family, True, *found, result.gained, result.both, result.one)
 
 
 def _transfer(found: TransferCertification, file: str) -> Transfer:

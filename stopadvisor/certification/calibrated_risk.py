@@ -35,19 +35,21 @@ class CalibratedRisk:
     exported: int | None
     """Index of the exported threshold; None where nothing was certified."""
     loss: Loss = LOST
+    traces: int = 1
+    """Of each question that `losses` counts."""
 
     @property
     def risk(self) -> FloatArray:
-        """What a question counts on average, shape (n_thresholds,)."""
-        return self.losses / self.n
+        """What a reply counts on average, shape (n_thresholds,)."""
+        return self.losses / (self.n * self.traces)
 
     @property
     def limit(self) -> float:
         """Share lost up to which the test passes; negative where none does.
 
-        A drop has none, because what passes depends on how many are gained.
+        A drop has none, because what passes depends on how many are gained, nor have two traces.
         """
-        if not self.loss.is_binary:
+        if not self.loss.is_binary or self.traces > 1:
             return -1.0
         return max_losses(self.n, self.alpha, self.delta) / self.n
 
@@ -60,8 +62,8 @@ class CalibratedRisk:
         return None
 
     def upper_limits(self) -> FloatArray | None:
-        """Upper limit of each risk by itself, shape (n_thresholds,); None for a drop."""
-        if not self.loss.is_binary:
+        """Upper limit of each risk by itself, shape (n_thresholds,); None where `limit` is none."""
+        if not self.loss.is_binary or self.traces > 1:
             return None
         return np.array([upper_limit(int(k), self.n, self.delta) for k in self.losses])
 
@@ -84,8 +86,10 @@ def calibrated_risk(found: Certification | TransferCertification) -> CalibratedR
         scorer, order, exported, delta = first.scorer, first.thresholds, None, settings.delta
     else:
         return None
-    view = scorer.view(calibration.entered)
-    lost = scorer.losses(view, settings.counted)
-    losses = scorer.curve(view, order).totals(lost)[0].round()
-    n, alpha = calibration.entered.n_questions, settings.alpha
-    return CalibratedRisk(scorer, order, losses, n, alpha, delta, exported, settings.counted)
+    counted, alpha = settings.counted, settings.alpha
+    entered = calibration.entered if counted.is_binary else calibration.first
+    n = calibration.first.n_questions
+    view = scorer.view(entered)
+    losses = scorer.curve(view, order).totals(scorer.losses(view, counted))[0].round()
+    traces = entered.n_questions // n
+    return CalibratedRisk(scorer, order, losses, n, alpha, delta, exported, counted, traces)

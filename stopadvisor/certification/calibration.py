@@ -21,7 +21,7 @@ from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.errors import CalibrationError, ProbeError
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.scorer import Scorer
@@ -32,6 +32,7 @@ __all__ = [
     "ExportedRule",
     "calibrate",
     "check_questions",
+    "counted_traces",
     "entering_rows",
     "recalibrate",
     "require_gold",
@@ -76,6 +77,15 @@ class Calibration:
     """Questions that the bound counts."""
     labelled: int | None = None
     """Of those that entered, how many have gold; None where all have."""
+    traces: int = 1
+    """Of each question: with two, `entered` holds all first ones, then all second ones."""
+
+    @property
+    def first(self) -> CalibrationQuestions:
+        """The first trace of each question that entered."""
+        if self.traces == 1:
+            return self.entered
+        return self.entered.take(np.arange(self.entered.n_questions // self.traces))
 
     @property
     def truncated_share(self) -> float:
@@ -84,7 +94,7 @@ class Calibration:
 
 
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
-    """Say which questions enter the bound, or why none may; looks at no outcome.
+    """Say which traces enter the bound, or why none may; looks at no outcome.  As `entering_rows`.
 
     Callers that log looks ask this first, so that a refusal costs no look.
 
@@ -103,7 +113,7 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     rows = entering_rows(calibration_table, choice.settings)
     for sequence in choice.sequences:
         try:
-            view = sequence.scorer.view(calibration_table.take(rows))
+            view = sequence.scorer.view(calibration_table.take(rows.ravel()))
             sequence.scorer.curve(view, sequence.thresholds)
         except (ProbeError, CalibrationError) as error:
             raise CalibrationError(
@@ -125,8 +135,14 @@ def require_gold(settings: Settings, table: ProbeTable) -> None:
 
 
 def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that enter the bound, one of each group, if there are any and few are cut off."""
-    rows = calibration_rows(calibration_table)
+    """Rows that enter the bound, if there are any and few are cut off; as `counted_traces`.
+
+    Raises
+    ------
+    CalibrationError
+        There is none, too many were cut off, a category has too few, or as `second_traces`.
+    """
+    rows = counted_traces(calibration_table, settings)
     if not rows.size:
         raise CalibrationError("no calibration questions: nothing can be certified")
     truncated = float(calibration_table.truncated[rows].mean())
@@ -136,8 +152,31 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
             f"{_MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
             "say --allow-truncated"
         )
-    check_categories(calibration_table.take(rows), settings)
+    check_categories(calibration_table.take(rows[0]), settings)
     return rows
+
+
+def counted_traces(table: ProbeTable, settings: Settings) -> IntArray:
+    """Rows that a bound counts, one question of each group; looks at no outcome.
+
+    Returns
+    -------
+    ndarray of int, shape (n_traces, n_questions)
+        Two traces where each question has two and a loss of 0 or 1 is limited.  A drop, and few
+        labels, count the first alone.
+
+    Raises
+    ------
+    CalibrationError
+        As `second_traces`.
+    """
+    rows = calibration_rows(table)
+    counted = [each.counted for each in settings.guarantees]
+    labelled = table.graded_by == "gold" or not any(each.needs_gold for each in counted)
+    again = None
+    if labelled and any(each.is_binary for each in counted):
+        again = second_traces(table, rows)
+    return np.array([rows] if again is None else [rows, again])
 
 
 def calibrate(
@@ -155,17 +194,18 @@ def calibrate(
     the simpler where they lie within a point.
     """
     require_calibration(calibration_table)
-    table = _entering(calibration_table, check_questions(choice, calibration_table))
-    counted = table.n_questions
+    rows = check_questions(choice, calibration_table)
+    table = _entering(calibration_table, rows.ravel())
+    traces, counted = rows.shape
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
-    deltas = choice.deltas(counted) if plan is None else plan.deltas
+    deltas = choice.deltas(counted, traces) if plan is None else plan.deltas
     for k, (sequence, delta) in enumerate(zip(choice.sequences, deltas, strict=True)):
         if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
             continue  # too little is left for a second test
         counts = None if plan is None else plan.counts(k)
-        result, labels = _certify_sequence(choice, sequence, table, delta, counts)
+        result, labels = _certify_sequence(choice, sequence, table, traces, delta, counts)
         wanted.append(labels)
         tested.append((sequence.scorer.family, result))
         if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
@@ -173,7 +213,7 @@ def calibrate(
     advised = choice.advised.scorer.family if choice.advised else None
     if not certified:
         refusal = _refusal(choice, tested, wanted)
-        return Calibration(None, refusal, tuple(tested), table, advised, counted)
+        return Calibration(None, refusal, tuple(tested), table, advised, counted, traces=traces)
     sequence, certificate = _pick(choice, certified)
     rule = ExportedRule(
         sequence.scorer,
@@ -186,7 +226,7 @@ def calibrate(
     if plan is not None:
         counted = certificate.n
         table = _entering(table, plan.first(counted))
-    return Calibration(rule, None, tuple(tested), table, advised, counted)
+    return Calibration(rule, None, tuple(tested), table, advised, counted, traces=traces)
 
 
 def recalibrate(
@@ -217,15 +257,16 @@ def recalibrate(
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
     require_calibration(calibration_table)
-    table = _entering(calibration_table, entering_rows(calibration_table, settings))
+    rows = entering_rows(calibration_table, settings)
+    traces, counted = rows.shape
+    table = _entering(calibration_table, rows.ravel())
     view = scorer.view(table)
     curve = scorer.curve(view, order)
     costs = scorer.costs(view, settings.costing)
     saves = curve.totals(costs)[0] < settings.costing.full(table).sum()
     expected = _first_risk(curve, scorer, view, saves, settings)
-    result = _certify_losses(curve, scorer, view, settings, settings.delta, expected)
+    result = _certify_losses(curve, scorer, view, traces, settings, settings.delta, expected)
     tested = ((scorer.family, result),)
-    counted = table.n_questions
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
     if settings.limits_accuracy and settings.alpha >= accuracy:
@@ -237,15 +278,15 @@ def recalibrate(
     elif isinstance(result, Certified) and not saves[result.index]:
         refusal = NotCertified(_NO_SAVING, None)
     if refusal is not None:
-        return Calibration(None, refusal, tested, table, None, counted)
+        return Calibration(None, refusal, tested, table, None, counted, traces=traces)
     assert isinstance(result, Certified)  # anything else is a refusal
     rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
-    return Calibration(rule, None, tested, table, None, counted)
+    return Calibration(rule, None, tested, table, None, counted, traces=traces)
 
 
 def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:
-    """The questions at ascending rows; the table itself, not a copy, where they are all of it."""
-    return table if rows.size == table.n_questions else table.take(rows)
+    """The questions at these rows; the table itself, not a copy, where they are all of it."""
+    return table if np.array_equal(rows, np.arange(table.n_questions)) else table.take(rows)
 
 
 def _first_risk(
@@ -263,20 +304,21 @@ def _certify_losses(
     curve: StopCurve,
     scorer: Scorer,
     table: GradedTable,
+    traces: int,
     settings: Settings,
     delta: float,
     expected_risk: float | None,
     shares: Sequence[Shares] = (),
     counts: BoolArray | None = None,
 ) -> Certified | NotCertified:
-    if not settings.is_plain:
+    if not settings.is_plain or traces > 1:
         # Labels are counted for the share lost at the first useful threshold, or for what of each
         # loss fit questions show there.
         labels = None
         if expected_risk is not None:
             labels = counted_labels(settings, delta, expected_risk, shares)
         return certify_all(
-            counts_of(curve, scorer, table, settings),
+            counts_of(curve, scorer, table, settings, traces),
             delta=delta,
             labels=labels,
             assumed_risk=expected_risk,
@@ -307,6 +349,7 @@ def _certify_sequence(
     choice: Choice,
     sequence: ThresholdSequence,
     table: GradedTable,
+    traces: int,
     delta: float,
     counts: BoolArray | None,
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
@@ -322,7 +365,7 @@ def _certify_sequence(
         expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
     shares = () if settings.is_plain else useful_shares(choice.fit, sequence)
     result = _certify_losses(
-        curve, sequence.scorer, view, settings, delta, expected, shares, counts
+        curve, sequence.scorer, view, traces, settings, delta, expected, shares, counts
     )
     if isinstance(result, NotCertified) or expected is None:
         return result, None

@@ -20,6 +20,7 @@ from stopadvisor.certification.calibration import (
     Calibration,
     calibrate,
     check_questions,
+    counted_traces,
     require_gold,
 )
 from stopadvisor.certification.changed_advice import why_another_rule
@@ -190,7 +191,8 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
 
 def _labelling(source: Source, plan: Plan, questions: CalibrationQuestions) -> Labelling:
     choice = plan.assessment.choice
-    entering = questions.take(check_questions(choice, questions))
+    (rows,) = check_questions(choice, questions)
+    entering = questions.take(rows)
     return Labelling.of(source, choice, entering, plan.labels)
 
 
@@ -263,6 +265,8 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
         asked |= {} if labels is None else {"labels": labels}
     elif request.labels is not None:
         raise CalibrationError("--labels: every calibration question has gold")
+    if len(counted_traces(source.part("calibration"), settings)) > 1:
+        asked |= {"traces": 2}
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
     if not partial:

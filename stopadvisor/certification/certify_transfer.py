@@ -12,7 +12,12 @@ from typing import Any
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
-from stopadvisor.certification.calibration import Calibration, entering_rows, require_gold
+from stopadvisor.certification.calibration import (
+    Calibration,
+    counted_traces,
+    entering_rows,
+    require_gold,
+)
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.looks import (
     TakenLook,
@@ -73,6 +78,8 @@ def certify_transfer(
     if not request.allow_large_alpha:
         _check_alpha(policy, source, asked)
     requested = _request(policy, asked)
+    if len(counted_traces(target_view(source).part("calibration"), asked)) > 1:
+        requested |= {"traces": 2}
     if request.fresh:
         view = without_used(source, ("fit", "calibration"))
     else:

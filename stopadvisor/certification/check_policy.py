@@ -142,6 +142,8 @@ class CheckedPolicy:
     that differ stand for lost ones, and for a drop."""
     gained: int | None = None
     """Only of a drop: questions that stopping made right."""
+    traces: int | None = None
+    """Only where two traces of each question count; `losses` counts replies then."""
     limits: tuple[LimitVerdict, ...] | None = None
     """Only where the certificate limits several losses at once."""
     on_stop: Literal["answer"] | None = None
@@ -174,7 +176,9 @@ def check_policy(
     view = _test_part(source) if request.test_only else source
     sha = source.workload_sha256
     check_probed(policy, file, source)
-    fresh = fresh_questions(content, view.table, workload_sha256=sha)
+    # `--repeat` lets fit questions alone think twice.
+    repeats = view.without_repeats() is not view
+    fresh = fresh_questions(content, view.table, workload_sha256=sha, alone=repeats)
     scorer_of(content, view.table)
     with lock_directory(view.folder):
         check = record_check(
@@ -262,6 +266,7 @@ def check_policy(
         remarks=tuple(remarks),
         loss=None if result.counted == "lost" else result.counted,
         gained=result.gained,
+        traces=result.traces,
         limits=result.limits or None,
         on_stop=None if outcome.answer_saving_pct is None else "answer",
         answer_saving_pct=outcome.answer_saving_pct,

@@ -113,7 +113,7 @@ def _expected(
         "cache_block": settings.cache_block,
         "fit_total_saving_pct": rule.fit_saving_pct,
         "fit_risk": rule.fit_risk,
-        "calibration_n": found.outcome.n,
+        "calibration_n": found.outcome.n // rule.certificate.traces,
         "calibration_risk": found.outcome.risk,
         "calibration_total_saving_pct": found.outcome.total_saving_pct,
         "calibration_total_saving_band95": list(found.saving_band95),
@@ -251,13 +251,16 @@ def policy_content(
     }
     if look.earlier:
         fields["certificate"]["earlier_deltas"] = list(look.earlier)
-    limit = differs_limit(rule, calibration.entered, look.delta)
+    limit = differs_limit(rule, calibration.first, look.delta)
     if limit is not None:
         fields["certificate"]["differs_upper"] = limit
     if choice.settings.loss != LOST.name:  # files without the key mean lost
         fields["certificate"]["loss"] = choice.settings.loss
     if certificate.gained is not None:
         fields["certificate"]["gained"] = certificate.gained
+    if calibration.traces == 2:
+        pairs = {name: getattr(certificate, name) for name in ("both", "one", "none")}
+        fields["certificate"] |= {"traces": 2, **pairs}
     if certificate.guarantees:
         fields["certificate"]["guarantees"] = [asdict(each) for each in certificate.guarantees]
     if group_sizes(table).max() > 1:
@@ -271,11 +274,12 @@ def policy_content(
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]
         fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}
-    stored = question_features(rule.scorer.view(calibration.entered))
+    stored = question_features(rule.scorer.view(calibration.first))
     # Evenly spaced: the first ones of a sorted workload would look like drift.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
     fields["calibration_features"] = stored[spaced].tolist()
-    found = expectation(rule, calibration.entered, choice.settings, seed=source.seed)
+    entered = calibration.entered if certificate.traces == calibration.traces else calibration.first
+    found = expectation(rule, entered, choice.settings, seed=source.seed)
     fields["expected"] = {
         **_expected(
             rule,
@@ -287,7 +291,7 @@ def policy_content(
         ),
         "saving_by_serving": _by_serving(rule, choice, source, calibration),
     }
-    fields["served"] = served_features(rule, calibration.entered)
+    fields["served"] = served_features(rule, calibration.first)
     return fields
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.limits import Shares, counted_rows
-from stopadvisor.certification.verdicts import Evidence, Verdict, of_drop, of_questions
+from stopadvisor.certification.verdicts import Evidence, Verdict, of_drop, of_pairs, of_questions
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.losses import Guarantee, Loss, loss_of
@@ -33,7 +33,7 @@ class LimitVerdict:
     n: int
     """Fresh questions that were counted."""
     lost: int
-    """Of these, how many count 1."""
+    """Of these, how many count 1; with two traces a question, how many replies."""
     gained: int
     """Of these, how many count -1; only of a drop."""
     lower: float
@@ -52,8 +52,22 @@ def of_values(
     expected: float,
     counts: Mapping[str, Any],
 ) -> Evidence:
-    """Evidence of single questions about one limit; `counts` are calibration's."""
-    lost, gained, n = int((values > 0).sum()), int((values < 0).sum()), values.size
+    """Evidence of single questions about one limit; `counts` are calibration's.
+
+    Parameters
+    ----------
+    values : ndarray of int, shape (n_traces, n_questions)
+        What each counts.
+    """
+    n = values.shape[1]
+    if len(values) == 2:
+        # One trace does not say how often two are lost together: at worst always.
+        shares = Shares(expected, 1 - expected)
+        if counts.get("both") is not None:
+            shares = Shares(counts["both"] / counts["n"], counts["none"] / counts["n"])
+        both, none = (values > 0).all(axis=0), (values <= 0).all(axis=0)
+        return of_pairs(int(both.sum()), int(none.sum()), n, alpha, delta, shares)
+    lost, gained = int((values > 0).sum()), int((values < 0).sum())
     if loss.is_binary:
         return of_questions(lost, n, alpha, delta, expected)
     before = counts["n"]
@@ -62,15 +76,23 @@ def of_values(
 
 
 def limit_verdicts(
-    content: Mapping[str, Any], scorer: Scorer, probed: GradedTable, stops: IntArray, delta: float
+    content: Mapping[str, Any],
+    scorer: Scorer,
+    probed: GradedTable,
+    stops: IntArray,
+    delta: float,
+    traces: int = 1,
 ) -> tuple[LimitVerdict, ...]:
-    """Each of several limits by itself."""
+    """Each of several limits by itself; `probed` holds first traces, then second ones."""
     several = content["certificate"].get("guarantees", ())
     found = []
     for each in several:
         loss, alpha, category = loss_of(each), each["alpha"], each["category"]
         rows = counted_rows(probed, Guarantee(loss.name, alpha, category))
+        if traces == 2 and not loss.is_binary:
+            rows = rows[: rows.size // 2]
         values = scorer.losses(probed, loss)[rows, stops[rows]]
+        values = values.reshape(traces if loss.is_binary else 1, -1)
         if not rows.size:
             raise PolicyError(
                 f"the certificate limits category {category!r}, and no fresh question is of it"
@@ -82,7 +104,7 @@ def limit_verdicts(
             loss: Loss = loss,
             each: Mapping[str, Any] = each,
         ) -> Evidence:
-            expected = each["lost"] / each["n"]
+            expected = each["lost"] / each["n"] / (1 if each.get("both") is None else 2)
             counts = {**each, "losses": each["lost"]}
             return of_values(loss, values, each["alpha"], level, expected, counts)
 
@@ -93,7 +115,7 @@ def limit_verdicts(
                 loss.name,
                 alpha,
                 category,
-                values.size,
+                values.shape[1],
                 int((values > 0).sum()),
                 int((values < 0).sum()),
                 alone.lower,

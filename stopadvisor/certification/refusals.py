@@ -14,9 +14,8 @@ from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import counted_rows
 from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
-from stopadvisor.certification.calibration import Calibration
+from stopadvisor.certification.calibration import Calibration, counted_traces
 from stopadvisor.certification.several import Counts, certify_all
-from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.stats.bounds import Certified, NotCertified, certify
 
@@ -78,30 +77,19 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
 
 def _at_best(choice: Choice, questions: ProbeTable, n_thresholds: int) -> Certified | NotCertified:
     """Outcome of a calibration in which no question is lost."""
-    settings = choice.settings
-    if not settings.is_plain:
-        return _all_at_best(choice, questions, n_thresholds)
-    return certify(
-        np.zeros(n_thresholds, dtype=np.int64),
-        int(calibration_rows(questions).size),
-        alpha=settings.alpha,
-        delta=settings.delta,
-    )
-
-
-def _all_at_best(
-    choice: Choice, questions: ProbeTable, n_thresholds: int
-) -> Certified | NotCertified:
-    """The same of several losses at once, and of a drop where every question is gained."""
-    settings = choice.settings
-    table = questions.take(calibration_rows(questions))
-    sizes = [counted_rows(table, each).size for each in settings.guarantees]
-    none = np.zeros(n_thresholds, dtype=np.int64)
+    settings, none = choice.settings, np.zeros(n_thresholds, dtype=np.int64)
+    rows = counted_traces(questions, settings)
+    if settings.is_plain and len(rows) == 1:
+        return certify(none, rows.size, alpha=settings.alpha, delta=settings.delta)
+    table = questions.take(rows[0])
+    counts = []
+    for each in settings.guarantees:
+        n, traces = counted_rows(table, each).size, len(rows) if each.counted.is_binary else 1
+        # Of a drop every question is gained at best, and of two traces neither is lost.
+        best = none + n if traces == 2 or not each.counted.is_binary else none
+        counts.append(Counts(each, n, none, best, traces))
     found = certify_all(
-        [
-            Counts(each, n, none, none if each.counted.is_binary else none + n)
-            for each, n in zip(settings.guarantees, sizes, strict=True)
-        ],
+        counts,
         delta=settings.delta,
         labels=counted_labels(settings, settings.delta, 0.0),
         assumed_risk=0.0,
@@ -123,7 +111,7 @@ def without_figures(
     refusal = NotCertified(_FAILED, *_labels(settings, choice))
     tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
     return replace(
-        calibration, refusal=refusal, tested=tested, n_counted=calibration.entered.n_questions
+        calibration, refusal=refusal, tested=tested, n_counted=calibration.first.n_questions
     )
 
 

@@ -1,4 +1,4 @@
-"""Testing what is more than one loss of 0 or 1: a drop, several losses at once, categories.
+"""Testing what is more than one loss of 0 or 1: a drop, several losses, categories, two traces.
 
 A threshold passes only if every limit passes at all of delta (intersection–union): if any limit is
 broken at a threshold, its own test wrongly passes there with a probability of at most delta.
@@ -26,7 +26,7 @@ from stopadvisor.stats.bounds import (
     last_passed,
     upper_limit,
 )
-from stopadvisor.stats.trinomial import drop_limit
+from stopadvisor.stats.trinomial import drop_limit, risk_of_pairs
 
 __all__ = ["Counts", "certify_all", "check_categories", "counts_of"]
 
@@ -38,33 +38,54 @@ class Counts:
     guarantee: Guarantee
     n: int
     lost: IntArray  # (n_thresholds,)
+    """Questions that count 1; of two traces each, those of which both do."""
     gained: IntArray  # (n_thresholds,)
+    """Questions that count -1; of two traces each, those of which none counts 1."""
+    traces: int = 1
+    """Of each question, with losses of 0 and 1."""
 
     def passed(self, delta: float) -> BoolArray:
         """Where the limit passes by itself, (n_thresholds,)."""
-        return self.lost <= allowed(most_of(self.guarantee, self.n, delta), self.gained)
+        most = most_of(self.guarantee, self.n, delta, self.traces)
+        return self.lost <= allowed(most, self.gained)
 
     def at(self, index: int, delta: float) -> Guaranteed:
         """What was shown at one threshold."""
         lost, gained = int(self.lost[index]), int(self.gained[index])
+        alpha, category = self.guarantee.alpha, self.guarantee.category
+        if self.traces == 2:
+            upper = min(risk_of_pairs(lost, gained, self.n, delta), alpha)
+            one = self.n - lost - gained
+            counts = (2 * lost + one, 0, upper, category, lost, one, gained)
+            return Guaranteed(self.guarantee.loss, alpha, self.n, *counts)
         if self.guarantee.counted.is_binary:
             upper = upper_limit(lost, self.n, delta)
         else:
             # Found by halving: never above the limit that the test has excluded.
             upper = min(drop_limit(lost, gained, self.n, delta), self.guarantee.alpha)
             upper = max(upper, 0.0)
-        alpha, category = self.guarantee.alpha, self.guarantee.category
         return Guaranteed(self.guarantee.loss, alpha, self.n, lost, gained, upper, category)
 
 
 def counts_of(
-    curve: StopCurve, scorer: Scorer, view: GradedTable, settings: Settings
+    curve: StopCurve, scorer: Scorer, view: GradedTable, settings: Settings, traces: int = 1
 ) -> list[Counts]:
-    """Count every guarantee along the thresholds."""
-    counts = []
+    """Count every guarantee along the thresholds.
+
+    With two traces a question the view holds all first ones, then all second ones in the same
+    order; a drop counts the first alone.
+    """
+    counts, n = [], view.n_questions // traces
     for guarantee in settings.guarantees:
         among = np.zeros((view.n_questions, 1), dtype=bool)
         among[counted_rows(view, guarantee)] = True
+        if traces == 2 and guarantee.counted.is_binary:
+            is_lost = curve.each(scorer.losses(view, guarantee.counted) > 0).reshape(2, n, -1)
+            both, none = is_lost.all(axis=0), ~is_lost.any(axis=0)
+            both, none = ((found & among[:n]).sum(axis=0) for found in (both, none))
+            counts.append(Counts(guarantee, int(among[:n].sum()), both, none, traces))
+            continue
+        among[n:] = False
         values = scorer.losses(view, guarantee.counted) * among
         lost, gained = (
             curve.totals(np.maximum(sign * values, 0))[0].round().astype(np.int64)
@@ -100,6 +121,9 @@ def certify_all(
         first.upper,
         first.gained if not counts[0].guarantee.counted.is_binary else None,
         guaranteed if len(guaranteed) > 1 else (),
+        first.both,
+        first.one,
+        first.none,
     )
 
 
@@ -108,6 +132,8 @@ def _why(failed: Counts, delta: float) -> str:
     lost = f"{int(failed.lost[0])} of {n}"
     what = {"lost": "lost", "differs": "differ", "drop": "lost"}[guarantee.loss]
     gained = "" if guarantee.counted.is_binary else f" and {int(failed.gained[0])} gained"
+    if failed.traces == 2:
+        gained = f" with both replies and {n - int((failed.lost + failed.gained)[0])} with one"
     return (
         f"at the most careful threshold {lost} calibration questions {what}{gained}: that does not "
         f"exclude more than {guarantee} at confidence {1 - delta:g}"

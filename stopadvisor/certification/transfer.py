@@ -141,6 +141,7 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
 
 def target_view(target: Source) -> Source:
     """The target with everything outside the test part for calibration: nothing is fitted."""
+    target = target.without_repeats()
     parts = np.where(target.parts == _TEST, _TEST, _CALIBRATION).astype(np.int8)
     return replace(target, parts=parts)
 
@@ -171,7 +172,7 @@ def transferred_content(
     that was shown about it, is the target's.  As fit questions it names those of the source, so
     that they can never confirm it.
     """
-    entered = calibration.entered
+    entered = calibration.first
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
     basis = TransferBasis(settings, float(entered.full_correct.mean()))
     fields = policy_content(
@@ -251,12 +252,12 @@ def compare(
         judged=True,
         seed=seed,
     )
-    labels = transferred.entered.n_questions
+    labels = transferred.first.n_questions
     n_fit = calibration_rows(target.part("fit")).size
     rows = [zero_shot]
     found: tuple[tuple[Protocol, Calibration, int], ...] = (
         ("target-calibrated", transferred, labels),
-        ("target-trained", trained, n_fit + trained.entered.n_questions),
+        ("target-trained", trained, n_fit + trained.first.n_questions),
     )
     for name, calibration, used in found:
         rule = calibration.rule

@@ -5,16 +5,16 @@ Each limit is one-sided at delta, and exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import scipy
 
 from stopadvisor.assessment.limits import Shares
 from stopadvisor.stats.bounds import max_losses, power, upper_limit
-from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power
+from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, limit_of_pairs
 
-__all__ = ["Evidence", "Verdict", "of_drop", "of_questions", "verdict_on"]
+__all__ = ["Evidence", "Verdict", "of_drop", "of_pairs", "of_questions", "verdict_on"]
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
@@ -66,6 +66,14 @@ def of_drop(
         drop_power(n, alpha, delta, expected.lost, expected.gained),
         None,
     )
+
+
+def of_pairs(
+    both: int, none: int, n: int, alpha: float, delta: float, expected: Shares
+) -> Evidence:
+    """What `n` questions with two traces say, of which `both` replies count, and `none`."""
+    found = of_drop(both, none, n, limit_of_pairs(alpha), delta, expected)
+    return replace(found, lower=(found.lower + 1) / 2, upper=(found.upper + 1) / 2)
 
 
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:

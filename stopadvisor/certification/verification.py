@@ -19,7 +19,7 @@ from stopadvisor.certification.verdicts import Verdict
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.terms import reads_logprobs
 from stopadvisor.policy.triggers import trigger_of
-from stopadvisor.probes.grouping import calibration_rows, in_groups_of
+from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_traces
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
 from stopadvisor.rules.boosting import BoostedModel, Tree
@@ -68,11 +68,14 @@ class Fresh:
     """Which traces of a table may speak about a policy."""
 
     rows: IntArray
-    """One trace of a question, and one question of a group, that did not make the policy."""
+    """One question of a group that did not make the policy: its first trace, then all second ones
+    in the same order where two count."""
     n_seen: int
     """Traces of questions (or of their groups) that fitted or calibrated the policy."""
     n_repeated: int
     """Further traces of a question, or of a group of which one is counted already."""
+    traces: int = 1
+    """Of each question that count."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +115,13 @@ class Verification:
     counted: LossName = "lost"
     """The loss that was counted: the certificate's own, or without gold differing replies."""
     graded_by: GradedBy = "gold"
+    traces: int | None = None
+    """Of each question, where two count; `losses` counts replies then."""
 
     @property
     def risk(self) -> float:
         """What a question counts on average."""
-        return (self.losses - (self.gained or 0)) / self.n
+        return (self.losses - (self.gained or 0)) / (self.n * (self.traces or 1))
 
 
 def scorer_of(
@@ -189,12 +194,23 @@ def questions_seen(
 
 
 def fresh_questions(
-    content: Mapping[str, Any], table: ProbeTable, *, workload_sha256: str | None = None
+    content: Mapping[str, Any],
+    table: ProbeTable,
+    *,
+    workload_sha256: str | None = None,
+    alone: bool = False,
 ) -> Fresh:
     """Choose the traces that may confirm or contradict a policy; looks at no outcome.
 
+    Parameters
+    ----------
+    alone : bool
+        Count the first trace of each question alone, though some have two.
+
     Raises
     ------
+    CalibrationError
+        As `grouping.second_traces`.
     PolicyError
         The policy holds no certificate, no fresh question is left, the visible answers that the
         certificate is about were not collected, or gold is missing that nothing can stand for.
@@ -220,7 +236,13 @@ def fresh_questions(
             "the certificate counts questions by what is right, and not every fresh question has "
             "gold: add it to the workload, and probe again with --regrade"
         )
-    return Fresh(rows, table.n_questions - unseen.size, unseen.size - rows.size)
+    several = content["certificate"].get("guarantees", (content["certificate"],))
+    again = None
+    if not alone and any(loss_of(each).is_binary for each in several):
+        again = second_traces(table, rows)
+    both = rows if again is None else np.concatenate([rows, again])
+    traces = both.size // rows.size
+    return Fresh(both, table.n_questions - unseen.size, unseen.size - both.size, traces)
 
 
 def verify(
@@ -286,8 +308,10 @@ def verify(
     stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0]
     gains = int((stopped & ~probed.full_correct).sum())
     worse = int((probed.full_correct & ~stopped).sum())
-    evidence = of_values(loss, lost, alpha, delta, expected, certificate)
-    limits = limit_verdicts(content, scorer, probed, stops, delta)
+    traces = fresh.traces if loss.is_binary else 1
+    values = lost[: lost.size * traces // fresh.traces].reshape(traces, -1)
+    evidence = of_values(loss, values, alpha, delta, expected, certificate)
+    limits = limit_verdicts(content, scorer, probed, stops, delta, fresh.traces)
     verdict = evidence.verdict
     if limits:
         found = {limit.verdict for limit in limits}
@@ -300,8 +324,8 @@ def verify(
         alpha,
         delta,
         fresh,
-        probed.n_questions,
-        int((lost > 0).sum()),
+        values.shape[1],
+        int((values > 0).sum()),
         evidence.lower,
         evidence.upper,
         expected,
@@ -313,10 +337,11 @@ def verify(
         float(probed.truncated.mean()),
         _categories(probed, lost > 0),
         _drift(content, probed, rng),
-        None if loss.is_binary else int((lost < 0).sum()),
+        None if loss.is_binary else int((values < 0).sum()),
         limits,
         loss.name,
         probed.graded_by,
+        None if traces == 1 else traces,
     )
 
 
@@ -343,7 +368,8 @@ def costing(content: Mapping[str, Any]) -> Costing:
 def _expected_risk(content: Mapping[str, Any]) -> float:
     """What calibration measured of the exported rule, as the policy's own figures say it."""
     certificate = content["certificate"]
-    return float((certificate["losses"] - certificate.get("gained", 0)) / certificate["n"])
+    n = certificate["n"] * (1 if certificate.get("both") is None else 2)
+    return float((certificate["losses"] - certificate.get("gained", 0)) / n)
 
 
 def _categories(table: GradedTable, lost: BoolArray) -> tuple[CategoryRisk, ...]:

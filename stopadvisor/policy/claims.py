@@ -34,7 +34,7 @@ from stopadvisor.policy.fields import (
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
-from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes
+from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes, limit_of_pairs
 
 __all__ = [
     "CertificateTerms",
@@ -66,6 +66,8 @@ _FEW_LABELS = (
     "grade, and what differs without a label counts as lost."
 )
 """With `labelled`: how many calibration questions had gold."""
+_TWO_TRACES = " Each calibration question was answered twice, and both replies counted."
+"""With `traces`; of a drop, the first alone."""
 
 
 # --- What a file holds ----------------------------------------------------------------------------
@@ -89,6 +91,12 @@ class GuaranteeTerms:
     """Upper bound on the share."""
     category: Name | None
     """The questions that it is about; null for all."""
+    both: Count | None = None
+    """With two traces a question: questions of which both replies count; `lost` counts replies."""
+    one: Count | None = None
+    """Of which one does."""
+    none: Count | None = None
+    """Of which none does."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,14 @@ class CertificateTerms:
     """What is limited."""
     gained: Count | None = None
     """Questions that stopping made right; for `drop`."""
+    traces: Annotated[int, Condition("2", lambda value: value == 2)] | None = None
+    """Traces of each question that were counted, where they were two; `losses` counts replies."""
+    both: Count | None = None
+    """Of two traces: questions of which both replies count."""
+    one: Count | None = None
+    """Of which one does."""
+    none: Count | None = None
+    """Of which none does."""
     guarantees: Annotated[tuple[GuaranteeTerms, ...], Most(_MOST_LIMITS)] | None = None
     """All limits, the certificate's own first, where there are several."""
     group_claim: Literal["groups"] | None = None
@@ -197,6 +213,8 @@ def claim(certificate: CertificateTerms, *, simulated: bool = False) -> str:
         f"{'groups' if of_groups else 'questions'} from this traffic, under this decoding and this "
         "cap."
     )
+    if certificate.traces is not None:
+        text += _TWO_TRACES
     if certificate.labelled is not None:
         text += _FEW_LABELS
     function = certificate.grader
@@ -239,6 +257,9 @@ def _own(certificate: CertificateTerms) -> GuaranteeTerms:
         gained=certificate.gained or 0,
         upper=certificate.upper,
         category=None,
+        both=certificate.both,
+        one=certificate.one,
+        none=certificate.none,
     )
 
 
@@ -267,12 +288,35 @@ def check_certificate(certificate: CertificateTerms) -> None:
             )
     _check_looks(certificate)
     for limit in limits:
-        if limit.lost + limit.gained > limit.n:
+        _check_traces(limit, certificate)
+        most = limit.n if limit.both is None else 2 * limit.n
+        if limit.lost + limit.gained > most:
             raise PolicyError(
-                f"field 'certificate.losses': expected at most certificate.n ({limit.n}), got "
+                f"field 'certificate.losses': expected at most certificate.n ({most}), got "
                 f"{limit.lost + limit.gained}"
             )
         _check_limit(limit, certificate)
+
+
+def _check_traces(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
+    """With two traces every loss of 0 or 1 says what pairs of replies were, and nothing else does.
+
+    The three add up to the questions, and twice the first plus the second to the replies.
+    """
+    pairs = (limit.both, limit.one, limit.none)
+    has_two = certificate.traces is not None and LOSSES[limit.loss].is_binary
+    if certificate.traces is not None and certificate.labelled is not None:
+        raise PolicyError("field 'certificate.traces': expected null beside 'labelled', got 2")
+    fits = all((count is not None) == has_two for count in pairs)
+    what = "all three with two traces, else null"
+    expect(fits, "certificate.both, one, none", what, pairs)
+    if has_two:
+        both, one, none = (count or 0 for count in pairs)
+        what = f"certificate.n ({limit.n}) questions in all"
+        expect(both + one + none == limit.n, "certificate.both, one, none", what, pairs)
+        what = f"2 x {both} + {one}, gained 0"
+        same = (limit.lost, limit.gained) == (2 * both + one, 0)
+        expect(same, "certificate.losses", what, [limit.lost, limit.gained])
 
 
 def _check_looks(certificate: CertificateTerms) -> None:
@@ -306,8 +350,8 @@ def _check_limit(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
             f"field 'certificate.upper': expected at most alpha ({alpha!r}), got {upper!r}"
         )
     delta = certificate.chain_delta
-    if not LOSSES[limit.loss].is_binary:
-        _check_drop(limit, delta)
+    if limit.both is not None or not LOSSES[limit.loss].is_binary:
+        _check_trinomial(limit, delta)
         return
     tail = binomial_tail(losses, n, alpha * (1 + _SLACK))
     if tail > delta:
@@ -324,15 +368,23 @@ def _check_limit(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
         )
 
 
-def _check_drop(limit: GuaranteeTerms, delta: float) -> None:
-    """The exact test at a hundred shares of gained questions, never stricter than the whole one."""
-    n, lost, gained = limit.n, limit.lost, limit.gained
-    what = f"at most {MOST_QUESTIONS} beside a drop"
+def _check_trinomial(limit: GuaranteeTerms, delta: float) -> None:
+    """The exact test at a hundred shares of gained questions, never stricter than the whole one.
+
+    Of two traces: of questions of which both replies count, and none.
+    """
+    n, lost, gained, counts = limit.n, limit.lost, limit.gained, "lost and {} gained"
+    if limit.both is not None:
+        lost, gained = limit.both, limit.none or 0
+        counts = "with both replies lost and {} with none"
+    what = f"at most {MOST_QUESTIONS} beside a drop or two traces"
     expect(n <= MOST_QUESTIONS, "certificate.n", what, n)
     for name, share in (("alpha", limit.alpha), ("upper", limit.upper)):
         at = min(share * (1 + _SLACK) + _DROP_SLACK, 0.9999)
+        at = at if limit.both is None else limit_of_pairs(at)
         if not drop_passes(lost, gained, n, at, delta, quick=True):
             raise PolicyError(
-                f"field 'certificate.{name}': {lost} lost and {gained} gained of {n} do not show "
-                f"a drop of at most {share!r} at delta {delta!r} by the exact test"
+                f"field 'certificate.{name}': {lost} {counts.format(gained)} of {n} do not show "
+                f"{'a drop' if limit.both is None else 'a share'} of at most {share!r} at delta "
+                f"{delta!r} by the exact test"
             )

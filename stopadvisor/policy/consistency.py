@@ -95,7 +95,9 @@ def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
     expect(of_right >= alpha, "certificate.alpha_over_full_accuracy", what, of_right)
     differs = certificate.differs_upper
     if differs is not None and certificate.loss == LOST.name:
-        least = certificate.losses / certificate.n  # what is lost differs
+        # What is lost differs; of two traces the first alone was counted here.
+        lost = certificate.losses if certificate.both is None else certificate.both
+        least = lost / certificate.n
         expect(differs > least, "certificate.differs_upper", f"above {least:g}", differs)
     if certificate.labelled is not None and terms.split is not None:
         most = len(terms.split.calibration)

@@ -220,11 +220,12 @@ def check_expected(expected: ExpectedTerms, certificate: CertificateTerms) -> No
             expect(inside, f"expected.{name}", f"a value within expected.{limits} {ends}", value)
     if certificate.labelled is not None:  # grades are of a part of the questions
         return
-    for part in ("calibration", "test"):
-        _check_shares(expected, part, certificate.loss)
-    n, losses = certificate.n, certificate.losses - (certificate.gained or 0)
+    traces = 1 if certificate.both is None else 2
+    _check_shares(expected, "calibration", certificate.loss, traces)
+    _check_shares(expected, "test", certificate.loss)
+    n, losses = certificate.n * traces, certificate.losses - (certificate.gained or 0)
     risk = expected.calibration_risk
-    if expected.calibration_n == n:
+    if expected.calibration_n == certificate.n:
         same = math.isclose(risk, losses / n, rel_tol=_SLACK, abs_tol=_SLACK / n)
         expect(same, "expected.calibration_risk", f"certificate.losses / n ({losses} / {n})", risk)
     if expected.test_n is not None:
@@ -237,9 +238,10 @@ def check_expected(expected: ExpectedTerms, certificate: CertificateTerms) -> No
                 _check_interval(f"expected.{name}_ci95", count, expected.test_n, ends)
 
 
-def _check_shares(expected: ExpectedTerms, part: str, loss: str) -> None:
-    """Shares of n questions are counts of them, and together what one set of replies can give."""
+def _check_shares(expected: ExpectedTerms, part: str, loss: str, traces: int = 1) -> None:
+    """Shares of n replies are counts of them, and together what one set of replies can give."""
     n = getattr(expected, f"{part}_n")
+    n = None if n is None else n * traces
     names = [f"{part}_{name}" for name in ("risk", "accuracy", "full_accuracy")]
     risk, accuracy, full = shares = [getattr(expected, name) for name in names]
     for name, share in zip(names, shares, strict=True):

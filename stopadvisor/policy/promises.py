@@ -24,6 +24,10 @@ _COUNTED = {
     "differs": "{lost} of {n}{whom} differ from full thinking",
     "drop": "{lost} of {n}{whom} lost and {gained} gained",
 }
+_COUNTED_TWICE = {
+    "lost": "of {n}{whom} {both} lost with both replies and {one} with one",
+    "differs": "of {n}{whom} {both} differ from full thinking with both replies and {one} with one",
+}
 
 MEANINGS = {
     "lost": ("were lost", "Lost: full thinking is right, the early answer is wrong."),
@@ -73,13 +77,12 @@ def counted(certificate: Document, whom: str = "calibration questions") -> str:
     if "labelled" in certificate:
         lost, n = certificate["losses"], certificate["n"]
         return f"{lost} of {n} {whom} lost, or differ without a label"
-    return "; ".join(
-        _of(each)
-        + _COUNTED[loss_name(each)].format(
-            lost=each["lost"], gained=each.get("gained", 0), n=each["n"], whom=whom and f" {whom}"
-        )
-        for each in _limits(certificate)
-    )
+    words = []
+    for each in _limits(certificate):
+        kinds = _COUNTED if each.get("both") is None else _COUNTED_TWICE
+        counts = {"gained": 0, **each, "whom": whom and f" {whom}"}
+        words.append(_of(each) + kinds[loss_name(each)].format(**counts))
+    return "; ".join(words)
 
 
 def asked(guarantees: tuple[Guarantee, ...]) -> str:

@@ -165,6 +165,14 @@ class Certificate:
     """What alpha limits; without it lost answers."""
     gained: int | None = None
     """Only of a drop: questions that stopping made right; `losses` made wrong."""
+    traces: int | None = None
+    """Only where two traces of each question were counted; `losses` counts replies then."""
+    both: int | None = None
+    """Of two traces: questions of which both replies are lost."""
+    one: int | None = None
+    """Of which one is."""
+    none: int | None = None
+    """Of which none is."""
     guarantees: tuple[GuaranteeTerms, ...] | None = None
     """All limits, the first as above; only where more than one holds."""
     claim: str

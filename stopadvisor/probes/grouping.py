@@ -10,9 +10,17 @@ from collections.abc import Container
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, IntArray
+from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
 
-__all__ = ["calibration_rows", "group_numbers", "group_sizes", "in_groups_of", "question_rows"]
+__all__ = [
+    "calibration_rows",
+    "group_numbers",
+    "group_sizes",
+    "in_groups_of",
+    "question_rows",
+    "second_traces",
+]
 
 
 def group_numbers(table: ProbeTable) -> IntArray:
@@ -41,6 +49,35 @@ def calibration_rows(table: ProbeTable) -> IntArray:
         first = np.array(by_content, dtype=np.int64)
         first = first[np.unique(groups[first], return_index=True)[1]]
     return np.sort(first).astype(np.int64)
+
+
+def second_traces(table: ProbeTable, rows: IntArray) -> IntArray | None:
+    """Rows of the second trace of these questions, in their order; None where none has one.
+
+    Raises
+    ------
+    CalibrationError
+        Only some have one, and which do may depend on how they ended; or every second trace is the
+        first again, as greedy ones are.
+    """
+    second = {table.ids[row]: row for row in np.flatnonzero(table.samples == 1).tolist()}
+    found = [second[name] for row in rows.tolist() if (name := table.ids[row]) in second]
+    if not found:
+        return None
+    if len(found) < rows.size:
+        raise CalibrationError(
+            f"{len(found)} of {rows.size} questions have a second trace, and both count only where "
+            "all have two: finish `stopadvisor probe` with --samples 2"
+        )
+    again = np.array(found, dtype=np.int64)
+    same = (table.trace_tokens, table.answer_codes, table.markers, table.probe_tokens)
+    if all(np.array_equal(values[rows], values[again], equal_nan=True) for values in same):
+        raise CalibrationError(
+            "the second trace of every question is the first again, as a model that takes the "
+            "likeliest token makes it: probe with --temperature, or into another --out without "
+            "--samples"
+        )
+    return again
 
 
 def question_rows(table: ProbeTable) -> IntArray:

@@ -22,7 +22,8 @@ def write_junit(checked: CheckedPolicy, path: Path) -> None:
     which alone says nothing of the risk.
     """
     certificate = (
-        f"{checked.losses} of {checked.n} fresh questions count against the policy, "
+        f"{checked.losses} of {checked.n * (checked.traces or 1)} fresh "
+        f"{'questions' if checked.traces is None else 'replies'} count against the policy, "
         f"between {share(checked.lower)} and {share(checked.upper)}; it promises at most "
         f"{share(checked.alpha)}"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -87,7 +87,7 @@ class Source:
     torn: str | None = None
     """What to tell of a half-written last line of the probes; None where all lines are whole."""
     lines: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
-    """Digests of the lines of probes that hold a question's first trace, by its key."""
+    """Digests of the lines of probes that hold a question's first two traces, by its key."""
 
     @overload
     def part(self, name: Literal["fit"]) -> FitQuestions: ...
@@ -133,6 +133,13 @@ class Source:
         """Questions in each part; several traces of one question count once."""
         parts = self.parts[self.table.samples == 0]
         return {name: int((parts == k).sum()) for k, name in enumerate(PARTS)}
+
+    def without_repeats(self) -> Source:
+        """The source without second traces, where fit questions alone have them (`--repeat`)."""
+        again = self.table.samples > 0
+        if not again.any() or (self.parts[again] != PARTS.index("fit")).any():
+            return self
+        return replace(self, table=self.table.take(~again), parts=self.parts[~again])
 
     @property
     def graded_by(self) -> GradedBy:
@@ -310,7 +317,7 @@ def _lines_of(table: SealedQuestions, digests: Sequence[str]) -> dict[str, froze
     found: dict[str, set[str]] = {}
     # Whoever probes meanwhile has appended further lines.
     for key, sample, digest in zip(table.keys, table.samples.tolist(), digests, strict=False):
-        if sample == 0:
+        if sample < 2:
             found.setdefault(key, set()).add(digest)
     return {key: frozenset(lines) for key, lines in found.items()}
 

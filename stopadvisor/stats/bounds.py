@@ -209,6 +209,13 @@ class Guaranteed:
     """Upper limit of its mean at this threshold alone (pointwise): not the claim."""
     category: str | None
     """Of whose questions alone it speaks; None for all."""
+    both: int | None = None
+    """With two traces a question: questions of which both replies are lost; `lost` counts
+    replies."""
+    one: int | None = None
+    """Of which one is."""
+    none: int | None = None
+    """Of which none is."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +235,18 @@ class Certified:
     """Of a drop: questions that stopping made right; `losses` are those that it made wrong."""
     guarantees: tuple[Guaranteed, ...] = ()
     """All that holds at once, the first as above; empty where it is alone."""
+    both: int | None = None
+    """With two traces a question: questions of which both replies are lost; `losses` counts
+    replies."""
+    one: int | None = None
+    """Of which one is."""
+    none: int | None = None
+    """Of which none is."""
+
+    @property
+    def traces(self) -> int:
+        """Traces of each question that `losses` counts."""
+        return 1 if self.both is None else 2
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,14 @@
-"""The exact test that a mean of -1, 0 and 1 lies below a limit: of a drop in accuracy.
+"""The exact test that a mean of -1, 0 and 1 lies below a limit: of a drop, or of two traces.
 
 Of n independent questions some are lost (+1), some gained (-1), and the others unchanged.  "The
 mean is at least alpha" is rejected where the score statistic is small.  Its null hypothesis leaves
 the share gained open, so the size is the largest over all such shares, bounded between grid points
-as well as at them.  numpy alone: a policy's certificate is recomputed by it where it is loaded.
+as well as at them.
+
+Where each question has two traces, "both lost minus none lost" has twice the risk minus 1 for its
+mean, however the two depend on each other: the same test at that limit decides.
+
+numpy alone: a policy's certificate is recomputed by it where it is loaded.
 
 References
 ----------
@@ -22,7 +27,16 @@ import numpy as np
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.errors import CalibrationError
 
-__all__ = ["MOST_QUESTIONS", "drop_limit", "drop_passes", "drop_power", "drop_size", "most_lost"]
+__all__ = [
+    "MOST_QUESTIONS",
+    "drop_limit",
+    "drop_passes",
+    "drop_power",
+    "drop_size",
+    "limit_of_pairs",
+    "most_lost",
+    "risk_of_pairs",
+]
 
 MOST_QUESTIONS = 20_000
 """Of one test; its cost grows with the power 3/2."""
@@ -245,6 +259,16 @@ def drop_limit(lost: int, gained: int, n: int, delta: float) -> float:
     while not drop_passes(lost, gained, n, high, delta):
         high += 1e-4
     return min(high, 1.0)
+
+
+def limit_of_pairs(alpha: float) -> float:
+    """Limit of "both lost minus none lost" at which a risk of alpha or more is excluded."""
+    return 2 * alpha - 1 or -1e-12  # the test takes no limit of 0; a smaller one is stricter
+
+
+def risk_of_pairs(both: int, none: int, n: int, delta: float) -> float:
+    """Upper limit of the risk at level 1 - delta, of `n` questions with two traces each."""
+    return (drop_limit(both, none, n, delta) + 1) / 2
 
 
 def drop_power(n: int, alpha: float, delta: float, lost: float, gained: float) -> float:

@@ -21,6 +21,7 @@ SHORT = {
     "real": "--splits 1 --fits 0",
     "real_picture": "FOLDER/rivals.svg --splits 1",
     "real_runs": "FOLDER/runs",
+    "real_two_traces": "--draws 2 --fits 1",
     "request_overhead": "--rounds 1",
     "roofline": "",
     "scale": "200",
@@ -31,6 +32,7 @@ SHORT = {
 
 NARROWER: dict[str, dict[str, Any]] = {
     "real": {"MODELS": MODELS[:1], "ALPHAS": (0.1,), "PREFILLS": (1.0, None)},
+    "real_two_traces": {"MODELS": MODELS[:1], "ALPHAS": (0.1,), "SIZES": (200,)},
     "real_picture": {"RUNS": {"one": (MODELS[0], False)}, "ALPHAS": (0.1,)},
 }
 """Cells of tables that have many, by constant of the module."""

@@ -108,7 +108,7 @@ def test_labels_of_questions_left_out_change_nothing(
 def test_one_trace_per_question_and_group_enters(policy: dict[str, Any]) -> None:
     table = fresh_table(60, 1)
     rows = np.repeat(np.arange(60), 3)
-    thrice = replace(table.take(rows), samples=np.tile([0, 1, 2], 60))
+    thrice = replace(table.take(rows), samples=np.tile([0, 2, 3], 60))
     found = check(policy, thrice)
     assert (found.n, found.fresh.n_repeated) == (60, 120)
     assert found.losses == check(policy, table).losses

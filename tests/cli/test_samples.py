@@ -1,4 +1,4 @@
-"""Several traces per question: one part, one unit everywhere, one of them in the certificate."""
+"""Several traces per question: one part, one unit everywhere, two of them in the certificate."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.grouping import calibration_rows, group_numbers
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.rules.costs import Costing
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.look_log import read_log
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import CERTIFY
 from tests.scripted import ScriptedEngine, write_sums
@@ -81,7 +83,7 @@ def test_the_samples_share_fold_and_unit_of_resampling(three: Source) -> None:
     np.testing.assert_array_equal(np.bincount(data.blocks), 3)
 
 
-def test_the_first_sample_alone_may_enter_the_bound(one: Source, three: Source) -> None:
+def test_one_trace_of_a_question_is_independent_of_the_others(one: Source, three: Source) -> None:
     alone, drawn = (s.part("calibration").unseal() for s in (one, three))
     entered = drawn.take(calibration_rows(drawn))
     assert entered.ids == alone.ids
@@ -118,7 +120,19 @@ def test_certificate_and_expectation_count_questions(
     counts = three.counts()
     assert found["certified"]
     content = load_policy(folder / "three" / "policy.joblib").content
-    assert content["certificate"]["n"] == counts["calibration"]
+    certificate = content["certificate"]
+    assert certificate["n"] == counts["calibration"]
+    pairs = [certificate[name] for name in ("both", "one", "none")]
+    assert (certificate["traces"], found["traces"], sum(pairs)) == (2, 2, certificate["n"])
+    assert certificate["losses"] == 2 * pairs[0] + pairs[1]
+    (look,) = read_log(folder / "three").looks
+    assert look.asked["traces"] == 2
+    lines = RunDirectory.load(folder / "three").line_digests()
+    assert {*look.lines} == {
+        line
+        for line, key, sample in zip(lines, three.table.keys, three.table.samples, strict=True)
+        if sample < 2 and key in three.part("calibration").keys
+    }
     assert content["expected"]["calibration_n"] == counts["calibration"]
     assert content["expected"].get("test_n", 0) == counts["test"]
     for i, part in enumerate(("fit", "calibration", "test")):

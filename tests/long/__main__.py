@@ -28,6 +28,7 @@ TITLES = {
     "loader": "Damaged policy files, each refused in one line or loaded as what it was",
     "monitor": "Audited streams: false alarms (at most 0.05, ever), and requests until an alarm",
     "losses": "Certificates of every loss: promises broken, among all calibrations (delta 0.05)",
+    "two traces": "Certificates of two traces a question: promises broken (delta 0.05)",
     "labels": "Lost answers certified with few labels: net saving (percent) and labels asked for",
     "gateway": "Requests through one gateway without growth",
     "comparison": "Two equal families told apart (at most 0.05)",
@@ -60,6 +61,8 @@ def main() -> int:
         if part == "losses":
             names = f"{'population':16} {'kind':9}"
             print(f"     {names} alpha n_cal   runs certified    broken     limit")
+        if part == "two traces":
+            print(f"     {'population':16} same alpha   runs certified    broken     limit")
         if part == "labels":
             print(
                 f"     {'questions':22} alpha n_cal    none      60     150    full   labels"

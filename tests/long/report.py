@@ -43,6 +43,7 @@ from tests.long.strength import (
     few_labels,
     lower_limit,
 )
+from tests.long.two_traces import SAME, WAYS, TwoTraces, two_traces, two_traces_cases
 from tests.policy.mutants import Fuzzed, fuzz
 from tests.populations import FREE_FORM, POPULATIONS, KnownPopulation
 
@@ -172,6 +173,7 @@ def tasks(*, short: bool) -> list[Task]:
     sizes = (1, 60, 5_000) if short else (4, 250, 50_000)
     out += [Task("losses", broken_losses, (name, *sizes)) for name in BROKEN_LOSSES]
     out.append(Task("losses", exact_beside, (2_000 if short else 20_000,)))
+    out += [Task("two traces", two_traces, case) for case in two_traces_cases(short=short)]
     sizes_of_broken = (1, 40, 5_000) if short else (5, 100, 50_000)
     out += [Task("labels", broken_labels, (name, *sizes_of_broken)) for name in BROKEN]
     for case in cases():
@@ -233,6 +235,9 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_few_labels(value))
         elif result.task.work is kept:
             checks += [_kept(one, sum(r.task.work is kept for r in results)) for one in value]
+        elif result.task.part == "two traces":
+            n_cells = sum(r.task.part == "two traces" for r in results)
+            checks += [check for one in value for check in _two_traces(one, len(SAME) * n_cells)]
         elif result.task.work is broken_losses:
             checks.append(_losses_caught(result.task.arguments[0], value))
         elif result.task.work is exact_beside:
@@ -364,6 +369,20 @@ def _kept(found: Kept, n_cases: int) -> Check:
         f"{most / found.n:9.4f}"
     )
     return Check("losses", found.violations <= most, line)
+
+
+def _two_traces(found: TwoTraces, n_cases: int) -> Iterator[Check]:
+    """The exact test keeps its promise; the others are caught where traces are the same."""
+    exact, average, better = WAYS
+    caught = {SAME[0]: (better,), SAME[-1]: (average,)}
+    for way in (exact, *caught.get(found.same, ())):
+        of_way, is_exact = found.found[way], way == exact
+        most = ceiling(of_way.n, n_cases if is_exact else 1)
+        line = (
+            f"{found.population:16} {found.same:4.1f} {found.alpha:.2f} {of_way.n:6d} "
+            f"{found.certified / of_way.n:9.3f} {of_way.share:9.4f} {most / of_way.n:9.4f}  {way}"
+        )
+        yield Check("two traces", (of_way.violations <= most) == is_exact, line)
 
 
 def _losses_caught(name: str, found: Found) -> Check:

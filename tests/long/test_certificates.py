@@ -25,6 +25,7 @@ PARTS = (
     "loader",
     "labels",
     "losses",
+    "two traces",
     "comparison",
 )
 

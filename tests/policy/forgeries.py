@@ -20,7 +20,7 @@ from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.intervals import exact_interval
-from stopadvisor.stats.trinomial import drop_limit, drop_passes
+from stopadvisor.stats.trinomial import drop_limit, drop_passes, risk_of_pairs
 from tests.policy.mutants import shipped
 from tests.policy_content import anywhere_content, example_content, family_content, file_bytes
 
@@ -62,8 +62,11 @@ def originals() -> tuple[dict[str, Any], ...]:
     thirds = _certified(3, 80, chain_delta=0.05 / 3, **planned)
     both = _certified(5, 80, guarantees=several)
     third = _certified(5, 80, looks=3, confidence=0.88, earlier_deltas=[0.05, 0.02])
+    pairs = {"both": 2, "one": 3, "none": 75}
+    twice = _certified(7, 80, upper=risk_of_pairs(2, 75, 80, 0.05), traces=2, **pairs)
     made = [
         EXAMPLE,
+        example_content(certificate=twice, expected=None),
         anywhere_content("marker-stop", certificate=thirds, expected=None),
         anywhere_content("stride-stop", "agreement", certificate=both),
         family_content("fixed-budget") | {"certificate": drop},
@@ -121,14 +124,21 @@ def _forged(content: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
 
 def _impossible_limit(c: Mapping[str, Any], chain: float) -> Iterator[str]:
     n, losses, gained = c["n"], c["losses"], c.get("gained", 0)
-    if not 0 <= losses + gained <= n:
+    pairs = [c[name] for name in ("both", "one", "none") if c.get(name) is not None]
+    if pairs:
+        both, one, none = (*pairs, 0, 0, 0)[:3]
+        if min(pairs) < 0 or [both + one + none, 2 * both + one, len(pairs)] != [n, losses, 3]:
+            yield f"{pairs} of {n} with {losses} lost replies"
+        elif not drop_passes(both, none, n, min(2 * c["upper"] * 1.002 - 0.998, 0.9999), chain):
+            yield "two traces that do not show it"
+    if not 0 <= losses + gained <= n * (2 if pairs else 1):
         yield f"{losses} + {gained} of {n}"
     if c["upper"] > c["alpha"] * 1.0011:
         yield "a limit above alpha"
     if c.get("loss") == "drop":
         if not drop_passes(losses, gained, n, min(c["upper"] * 1.002 + 1e-3, 0.9999), chain):
             yield "a drop that is not shown"
-    elif (
+    elif not pairs and (
         losses >= n
         or abs(stats.beta.ppf(1 - chain, losses + 1, n - losses) / c["upper"] - 1) > 2e-3
     ):
@@ -149,13 +159,16 @@ def _impossible_promise(content: Mapping[str, Any]) -> Iterator[str]:
     chain = c.get("chain_delta", delta)
     if not 0 < chain <= delta / (planned or 1) * 1.0000001:
         yield "tests at more than delta"
+    if (c.get("traces") or 1) != (1 if c.get("both") is None else 2):
+        yield "pairs without two traces"
     if c["bound"] == "exact":
         yield from _impossible_limit(c, chain)
         for each in c.get("guarantees", ()):
             yield from _impossible_limit({**c, **each, "losses": each["lost"]}, chain)
     if c.get("alpha_over_full_accuracy", 1) < c["alpha"]:
         yield "more right answers than questions"
-    if c.get("loss", "lost") == "lost" and (c.get("differs_upper") or 1) < c["losses"] / c["n"]:
+    lost = c["losses"] if c.get("both") is None else c["both"]
+    if c.get("loss", "lost") == "lost" and (c.get("differs_upper") or 1) < lost / c["n"]:
         yield "more lost than differing"
     for name in ("max_think", "on_stop"):
         if c.get(name) not in (None, content[name]) and content[name] is not None:
@@ -180,7 +193,8 @@ def _impossible_figures(content: Mapping[str, Any]) -> Iterator[str]:
     c, e = content["certificate"], content["expected"] or {}
     if e.get("calibration_n") == c["n"] and "calibration_risk" in e:
         lost = c["losses"] - c.get("gained", 0)
-        if abs(e["calibration_risk"] * c["n"] - lost) > 1e-3 and "labelled" not in c:
+        n = c["n"] if c.get("both") is None else 2 * c["n"]
+        if abs(e["calibration_risk"] * n - lost) > 1e-3 and "labelled" not in c:
             yield "another risk than that of the counts"
     for part in ("calibration", "test"):
         n = e.get(f"{part}_n")

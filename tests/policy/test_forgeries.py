@@ -66,6 +66,28 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> Non
         Policy(decode(file_bytes(content)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"both": 1}, r"both, one, none': expected certificate.n \(80\) questions in all"),
+        ({"one": 2, "none": 76}, "losses': expected 2 x 2 [+] 2"),
+        ({"both": 3, "one": 1, "none": 76}, "do not show a share of at most .* by the exact test"),
+        ({"losses": 5}, "losses': expected 2 x 2 [+] 3"),
+        ({"traces": None}, "all three with two traces, else null"),
+        ({"traces": 3}, "traces': expected"),
+        ({"none": None}, "all three with two traces, else null"),
+        ({"alpha": 0.05, "upper": 0.05}, "alpha': 2 with both replies lost and 75 with none of 80"),
+        ({"upper": 0.04}, "upper': 2 with both replies lost and 75 with none of 80"),
+        ({"labelled": 20}, "traces': expected null beside 'labelled'"),
+    ],
+)
+def test_pairs_of_replies_are_counted_again(changes: dict[str, Any], message: str) -> None:
+    (twice,) = (c for c in originals() if (c["certificate"] or {}).get("traces"))
+    content = twice | {"certificate": twice["certificate"] | changes}
+    with pytest.raises(PolicyError, match=message):
+        Policy(decode(file_bytes(content)))
+
+
 @pytest.mark.parametrize("name", ["certificate", "expected"])
 def test_full_thinking_promises_nothing(name: str) -> None:
     (full,) = (content for content in originals() if content["kind"] == "full-budget")

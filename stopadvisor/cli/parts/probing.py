@@ -251,7 +251,7 @@ _PROBE = (
         "--samples",
         type=COUNT,
         default=ProbeSettings.samples,
-        help="Traces per question; only the first counts in the certificate.",
+        help="Traces per question; two count in a certificate of lost or differing replies.",
     ),
     _probing(
         "--repeat",

@@ -54,6 +54,14 @@ def plan_sheet(plan: LabelPlan) -> Sheet:
             f"with more labels never below {share(plan.power)}",
         ),
     ]
+    if (twice := plan.two_traces_calibration_labels) is not None:
+        facts.append(
+            (
+                "two traces",
+                f"{plural(twice, 'calibration label')} would do with two traces of each question "
+                "(probe --samples 2), if half of the replies that are lost are lost again",
+            )
+        )
     if plan.chains > 1:
         facts.append(
             (

@@ -15,6 +15,7 @@ from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
 from stopadvisor.report.words import BRACKETS, explained, interval, plural, share, shell_quote
 from stopadvisor.results import to_document
 from stopadvisor.rules.drift import Drift
+from stopadvisor.rules.losses import LOSSES
 
 __all__ = ["verify_sheet"]
 
@@ -65,7 +66,7 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
         ("means", means),
         (
             _COUNTED[checked.loss or "lost"],
-            f"{checked.losses} of {checked.n} questions{gained}, {share(checked.risk)}; the "
+            f"{checked.losses} of {_replies(checked)}{gained}, {share(checked.risk)}; the "
             f"promise allows {promised(checked.alpha)}",
         ),
         *_limits(checked),
@@ -92,11 +93,20 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
     return (*facts, BRACKETS)
 
 
+def _replies(checked: CheckedPolicy) -> str:
+    """Of what losses are a part: questions, or the replies of two traces each."""
+    if checked.traces is None:
+        return f"{checked.n} questions"
+    return f"{checked.traces * checked.n} replies to {checked.n} questions"
+
+
 def _limits(checked: CheckedPolicy) -> list[Fact]:
     """Each of several limits by itself."""
     facts = []
     for limit in checked.limits or ():
         row = {**to_document(limit), "losses": limit.lost}
+        if checked.traces is not None and LOSSES[limit.loss].is_binary:
+            row["n"] = checked.traces * limit.n
         facts.append(("limit", f"{promise_of(row)}: {limit.verdict} ({counted(row, '')})"))
     return facts
 

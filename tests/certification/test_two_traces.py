@@ -1,0 +1,186 @@
+"""Two traces a question under one exact test: counts, certificate, verification, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_probability
+from stopadvisor.certification.calibration import calibrate, counted_traces
+from stopadvisor.certification.several import counts_of
+from stopadvisor.certification.verification import fresh_questions, verify
+from stopadvisor.errors import CalibrationError
+from stopadvisor.policy.claims import shown_certificate
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.losses import Guarantee
+from stopadvisor.stats.bounds import Certified
+from stopadvisor.stats.trinomial import limit_of_pairs, most_lost, risk_of_pairs
+from tests.frozen import frozen, source_of
+from tests.populations import POPULATIONS, renamed
+
+MIXED = POPULATIONS[0]
+SETTINGS = Settings(alpha=0.15, families=("confidence",))
+
+
+def twice(n: int, seed: int, prefix: str = "c", *, same: float = 0.3) -> OpenQuestions:
+    """Questions with two traces each; of a share the second is the first again."""
+    rng = np.random.default_rng(seed)
+    table = renamed(MIXED.draw(2 * n, rng), prefix)
+    again = np.where(rng.random(n) < same, np.arange(n), np.arange(n, 2 * n))
+    names = table.ids[:n] * 2
+    both = table.take(np.concatenate([np.arange(n), again]))
+    samples = np.repeat([0, 1], n)
+    return replace(both, ids=names, keys=names, groups=names, samples=samples)
+
+
+@pytest.fixture(scope="module")
+def choice() -> Choice:
+    return choose(renamed(MIXED.draw(200, np.random.default_rng(0)), "f").as_fit(), 300, SETTINGS)
+
+
+def certified(choice: Choice, table: OpenQuestions) -> Certified:
+    result = calibrate(choice, table.as_calibration()).tested[0][1]
+    assert isinstance(result, Certified)
+    return result
+
+
+def test_the_certificate_counts_pairs_of_replies(choice: Choice) -> None:
+    n, table = 300, twice(300, 1)
+    found = calibrate(choice, table.as_calibration())
+    result, sequence = certified(choice, table), choice.sequences[0]
+    view = sequence.scorer.view(table)
+    stops = sequence.scorer.curve(view, sequence.thresholds).stops(result.index)
+    lost = (
+        view.full_correct
+        & ~np.column_stack([view.correct_online, view.full_correct])[np.arange(2 * n), stops]
+    )
+    lost = lost.reshape(2, n)
+    counts = [int((lost.sum(axis=0) == k).sum()) for k in (2, 1, 0)]
+    assert [result.both, result.one, result.none] == counts
+    assert (result.n, result.losses, found.n_counted, found.traces) == (n, lost.sum(), n, 2)
+    assert result.upper == risk_of_pairs(counts[0], counts[2], n, 0.05) <= SETTINGS.alpha
+    assert len(found.tested) == 1  # what the test leaves of delta is not known
+    assert found.first.n_questions == n
+    assert not found.first.samples.any()
+
+
+def test_the_order_of_rows_counts_nothing(choice: Choice) -> None:
+    table = twice(300, 1)
+    mixed = table.take(np.random.default_rng(2).permutation(table.n_questions))
+    assert certified(choice, mixed) == certified(choice, table)
+
+
+def test_two_traces_certify_a_bolder_threshold_than_one(choice: Choice) -> None:
+    """On average; independent traces hold as much as twice the questions would."""
+    two, one = [], []
+    for seed in range(20):
+        table = twice(300, 100 + seed, same=0.0)
+        two.append(certified(choice, table).index)
+        one.append(certified(choice, table.take(table.samples == 0)).index)
+    assert np.mean(two) > np.mean(one)
+
+
+def test_a_drop_counts_the_first_trace_alone(choice: Choice) -> None:
+    table, sequence = twice(100, 3), choice.sequences[0]
+    drop = replace(SETTINGS, loss="drop")
+    assert counted_traces(table, drop).shape == (1, 100)
+    both = replace(drop, also=(Guarantee("lost", 0.1),))
+    assert counted_traces(table, both).shape == (2, 100)
+    view = sequence.scorer.view(table)
+    curve = sequence.scorer.curve(view, sequence.thresholds)
+    found = counts_of(curve, sequence.scorer, view, both, 2)
+    assert [each.traces for each in found] == [1, 2]
+    first = sequence.scorer.view(table.take(table.samples == 0))
+    alone = counts_of(
+        sequence.scorer.curve(first, sequence.thresholds), sequence.scorer, first, drop
+    )
+    np.testing.assert_array_equal(found[0].lost, alone[0].lost)
+    np.testing.assert_array_equal(found[0].gained, alone[0].gained)
+
+
+def test_mixtures_and_equal_traces_are_refused_in_one_line(choice: Choice) -> None:
+    table = twice(100, 4)
+    one_left_out = table.take(np.arange(199))
+    with pytest.raises(CalibrationError, match=r"^99 of 100 questions have a second trace.*$"):
+        calibrate(choice, one_left_out.as_calibration())
+    with pytest.raises(CalibrationError, match=r"^the second trace of every question is the first"):
+        calibrate(choice, twice(100, 4, same=1.0).as_calibration())
+    alone = replace(SETTINGS, loss="drop")
+    assert counted_traces(one_left_out, alone).shape == (1, 100)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.5, 0.7])
+@pytest.mark.parametrize("share_both", [0.0, 0.5, 1.0])
+def test_a_risk_of_alpha_is_excluded_no_more_often_than_delta(
+    alpha: float, share_both: float
+) -> None:
+    """By the distribution itself, whatever part of the lost replies comes in pairs."""
+    n, delta = 80, 0.05
+    both = alpha * share_both + max(0.0, 2 * alpha - 1) * (1 - share_both)
+    one = 2 * (alpha - both)
+    most = most_of(Guarantee("lost", alpha), n, delta, 2)
+    lost, none = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
+    inside = (lost + none <= n) & (lost <= most[none])
+    counts = np.column_stack([lost[inside], n - lost[inside] - none[inside], none[inside]])
+    chance = stats.multinomial.pmf(counts, n, [both, one, 1 - both - one]).sum()
+    assert chance <= delta + 1e-9
+    if share_both == 0.5:
+        assert chance > delta / 10  # and the test is not empty
+
+
+def test_labels_for_two_traces_lie_between_one_trace_and_half() -> None:
+    guarantee, delta = Guarantee("lost", 0.05), 0.05
+    one = labels_for(guarantee, delta, Shares(0.02))
+    same, apart = (
+        labels_for(guarantee, delta, Shares(both, 1 - 0.04 + both), traces=2)
+        for both in (0.02, 0.0004)
+    )
+    assert one is not None
+    assert same is not None
+    assert apart is not None
+    assert 0.4 * one < apart < 0.75 * one
+    assert 0.85 * one < same < 1.25 * one
+    assert pass_probability(guarantee, apart, delta, Shares(0.0004, 0.9604), 2) >= 0.8
+    assert limit_of_pairs(0.5) < 0
+    assert most_lost(60, limit_of_pairs(0.05), 0.05)[60] == 0
+
+
+@pytest.fixture(scope="module")
+def policy() -> dict[str, Any]:
+    return frozen(source_of(twice(900, 5, "s"), "twice"), SETTINGS)
+
+
+def test_the_policy_names_the_pairs(policy: dict[str, Any]) -> None:
+    certificate = policy["certificate"]
+    both, one, none = (certificate[name] for name in ("both", "one", "none"))
+    assert certificate["traces"] == 2
+    assert both + one + none == certificate["n"] == policy["expected"]["calibration_n"]
+    assert certificate["losses"] == 2 * both + one
+    assert policy["expected"]["calibration_risk"] == certificate["losses"] / (2 * certificate["n"])
+    shown = shown_certificate(policy)
+    assert shown is not None
+    assert (
+        "Each calibration question was answered twice, and both replies counted." in shown["claim"]
+    )
+
+
+def test_verify_counts_two_traces_of_fresh_questions(policy: dict[str, Any]) -> None:
+    n, table = 700, twice(700, 6, "v", same=0.0)
+    fresh = fresh_questions(policy, table)
+    assert (fresh.traces, fresh.rows.size, fresh.n_repeated) == (2, 2 * n, 0)
+    found = verify(policy, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+    alone = fresh_questions(policy, table, alone=True)
+    single = verify(policy, alone, table.take(alone.rows), rng=np.random.default_rng(0))
+    assert (found.n, found.traces, single.n, single.traces) == (n, 2, n, None)
+    assert (alone.traces, alone.n_repeated) == (1, n)
+    assert found.lower < found.risk == found.losses / (2 * n) < found.upper
+    assert found.upper - found.lower < single.upper - single.lower
+    for alpha, verdict in ((0.25, "confirmed"), (0.01, "contradicted")):
+        promise = policy | {"certificate": policy["certificate"] | {"alpha": alpha}}
+        held = verify(promise, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+        assert held.verdict == verdict

@@ -1,0 +1,91 @@
+"""Two traces a question: certificates that break their promise, and broken ways that break more.
+
+The second trace of a question is the first again with a chance that goes from none to all, and
+otherwise an independent one.  Fit questions choose one sequence, which all ways are tested along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.certification.several import counts_of
+from stopadvisor.stats.bounds import last_passed, max_losses
+from tests.long.broken import Found
+from tests.long.coverage import DELTA, Truth, seeded
+from tests.populations import POPULATIONS, KnownPopulation, renamed
+
+__all__ = ["SAME", "WAYS", "TwoTraces", "two_traces", "two_traces_cases"]
+
+SAME = (0.0, 0.5, 1.0)
+"""Chance that the second trace is the first again."""
+WAYS = ("two traces", "the average of two as if exact", "the better of two")
+"""The first is to keep its promise; the others are caught, the second where traces are the same."""
+FAMILIES = ("confidence", "fixed-budget")
+
+
+@dataclass(frozen=True)
+class TwoTraces:
+    """Calibrations of one population, broken certificates by way."""
+
+    population: str
+    alpha: float
+    same: float
+    certified: int
+    found: dict[str, Found]
+
+
+def two_traces(
+    population: KnownPopulation, alpha: float, fit_sets: int, calibrations: int, truth: int
+) -> list[TwoTraces]:
+    """Count broken certificates of each way, at each likeness of the traces."""
+    known = population.draw(truth, seeded(population, alpha, 91), alpha=alpha)
+    n, runs = population.n_calibration, fit_sets * calibrations
+    settings = Settings(alpha=alpha, families=FAMILIES)
+    broken = {(same, way): 0 for same in SAME for way in WAYS}
+    certified = dict.fromkeys(SAME, 0)
+    for fit_set in range(fit_sets):
+        rng = seeded(population, alpha, 92, fit_set)
+        fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "f")
+        sequence = choose(fit.as_fit(), n, settings).sequences[0]
+        risk = Truth.of(sequence.scorer, sequence.thresholds, known).risk
+        for _ in range(calibrations):
+            drawn = population.draw(2 * n, rng, alpha=alpha)
+            copied = rng.random(n)
+            for same in SAME:
+                again = np.where(copied < same, np.arange(n), np.arange(n, 2 * n))
+                table = drawn.take(np.concatenate([np.arange(n), again]))
+                view = sequence.scorer.view(table)
+                curve = sequence.scorer.curve(view, sequence.thresholds)
+                (counts,) = counts_of(curve, sequence.scorer, view, settings, 2)
+                lost = n + counts.lost - counts.gained  # replies: 2 both + one
+                passed: tuple[BoolArray, ...] = (
+                    counts.passed(DELTA),
+                    lost <= max_losses(2 * n, alpha, DELTA),
+                    counts.lost <= max_losses(n, alpha, DELTA),
+                )
+                for way, passes in zip(WAYS, passed, strict=True):
+                    index = last_passed(passes)
+                    broken[same, way] += index >= 0 and bool(risk[index] > alpha)
+                certified[same] += last_passed(passed[0]) >= 0
+    return [
+        TwoTraces(
+            population.name,
+            alpha,
+            same,
+            certified[same],
+            {way: Found(runs, broken[same, way]) for way in WAYS},
+        )
+        for same in SAME
+    ]
+
+
+def two_traces_cases(*, short: bool) -> Iterator[tuple[KnownPopulation, float, int, int, int]]:
+    """Arguments of `two_traces`."""
+    for place in (0,) if short else (0, 1, 3, 6):
+        sizes = (1, 400, 20_000) if short else (8, 250, 100_000)
+        yield replace(POPULATIONS[place], n_fit=160, n_calibration=200), 0.10, *sizes
