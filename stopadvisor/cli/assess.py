@@ -9,32 +9,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import click
 
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.measured import measured_settings, remark_on_serving, savings_by_load
+from stopadvisor.assessment.measured import (
+    LoadSaving,
+    measured_settings,
+    remark_on_serving,
+    savings_by_load,
+)
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.parts.config import CONFIG, effective_config
-from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, show
+from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, show, take
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.model import ModelOptions, open_engine
+from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.cli.parts.pricing import (
     PRICING,
-    PricingOptions,
     computed_weights,
     keep_profile,
     measured_weights,
     pricing_options,
 )
-from stopadvisor.cli.parts.probing import ProbeOptions, probe_options
+from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import GUARANTEES, overrides, setting_options
 from stopadvisor.collection.grader_check import remarks_on_grader
@@ -53,38 +57,9 @@ from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, replace_file
 
-__all__ = ["AssessOptions", "command", "run"]
+__all__ = ["command"]
 
 _ANALYSIS = option("Analysis")
-
-
-@dataclass(frozen=True)
-class AssessOptions:
-    """What to assess, and for which promise."""
-
-    probing: ProbeOptions
-    """What is assessed (its `workload`), and how to probe it if it is a workload."""
-    wanted: SettingsOverrides = field(default_factory=SettingsOverrides)
-    protocol: Literal["deploy", "paper"] = "deploy"
-    open_calibration: bool = False
-    given: frozenset[str] = frozenset()
-    """Options of probing that were named; an archive keeps its split and seed otherwise."""
-    serving_is_open: bool = False
-    """Cost as the server was measured, where it was; else as the settings say."""
-    pricing: PricingOptions | None = None
-    """For which machine to compute prices; None: they are given, measured, or the paper's."""
-    report: bool = True
-    """Write ``report.html`` too, where its extra is installed."""
-
-    @property
-    def target(self) -> Path:
-        """A workload, a run directory or an archive."""
-        return self.probing.settings.workload
-
-    @property
-    def is_workload(self) -> bool:
-        """Whether the target has to be probed."""
-        return not self.target.is_dir() and self.target.suffix != ".npz"
 
 
 @click.command(
@@ -126,98 +101,102 @@ class AssessOptions:
 )
 @probe_options
 @VERBOSE
-def command(target: Path, protocol: str, **params: Any) -> int:
+def command(
+    target: Path,
+    protocol: Literal["deploy", "paper"],
+    *,
+    open_calibration: bool,
+    report: bool,
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    **params: Any,
+) -> int:
     """Advise whether the model may stop thinking early on WORKLOAD, and what that saves.
 
     Probes what is missing first, with the options of `probe`; a run directory or a published
     raw.npz archive is assessed as it is.  The advice is provisional: `calibrate` decides.
     """
-    given = {f.name for f in (*fields(ProbeSettings), *fields(ModelOptions)) if is_given(f.name)}
+    given = {f.name for f in (*fields(ProbeSettings), *fields(EngineSettings)) if is_given(f.name)}
     wanted = overrides(params)
     pricing = pricing_options(params)
-    if pricing is not None and (wanted.weights is not None or protocol == "paper"):
+    is_paper = protocol == "paper"
+    if pricing is not None and (wanted.weights is not None or is_paper):
         raise click.UsageError(
             "--gpu, --in-flight, --tensor-parallel and --model-config compute prices: they exclude "
             "--price, --serving-profile and --protocol paper"
         )
-    open_calibration, report = params.pop("open_calibration"), params.pop("report")
-    if protocol == "paper" and (wanted.loss or wanted.also):
+    if is_paper and (wanted.loss or wanted.also):
         raise click.UsageError("--protocol paper counts lost answers alone: leave --loss out")
-    if open_calibration and protocol != "paper":
+    if open_calibration and not is_paper:
         raise click.UsageError("--open-calibration belongs to --protocol paper")
-    options = AssessOptions(
-        ProbeOptions.of(params, target),
-        wanted,
-        "paper" if protocol == "paper" else "deploy",
-        open_calibration,
-        frozenset(given),
-        not is_given("serving"),
-        pricing,
-        report,
-    )
-    if not options.is_workload:
+    probing, engine = take_probing(params, target), take(EngineSettings, params)
+    is_workload = not target.is_dir() and target.suffix != ".npz"
+    if not is_workload:
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
-    return run(options, sys.stderr, effective_config(click.get_current_context()))
-
-
-def run(options: AssessOptions, err: TextIO, config: str) -> int:
-    """Assess, write the assessment down, and the options that made it, and print it."""
-    with progress_on(err, quiet=options.probing.output.quiet) as progress:
-        source = _source(options, progress)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        if not target.exists():
+            raise WorkloadError(
+                f"{target}: no such file or directory; expected a JSONL workload, a run directory "
+                "or a raw.npz archive"
+            )
+        if is_workload:
+            source = _probed(probing, replace(engine, remark=progress.remark), progress)
+        else:
+            source = _opened(probing, given, progress)
         server = None if source.is_archive else read_regime(source.folder)
         served = server is not None or (source.engine or "").startswith("openai")
-        is_paper, weights = options.protocol == "paper", _weights(options, source)
-        settings = _settings(options, source, weights)
-        if served and options.serving_is_open and not weights:
+        weights: Sequence[Weights] = ()
+        if pricing is not None:
+            weights = computed_weights(pricing, source)
+        elif not is_paper and wanted.weights is None:
+            weights = measured_weights(source)
+        settings = wanted.settings() if is_paper else _settings(wanted, source, weights)
+        if served and not is_given("serving") and not weights:
             settings = measured_settings(settings, server)
-        assessment = _assess(source, settings, options)
+        with lock_directory(source.folder):
+            show_fit(source, "assess")
+        assessment: FitAssessment | PaperAssessment
+        loads: Sequence[LoadSaving] = ()
+        if is_paper:
+            open_for_paper(source, settings, allowed=open_calibration)
+            assessment = assess_paper(
+                source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
+            )
+        else:
+            assessment = assess(source, settings)
+            loads = savings_by_load(assessment.choice, weights[1:])
         of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
         if not source.is_archive:
             of_sample += remarks_on_grader(RunDirectory.load(source.folder))
         if served:
             of_promise.append(remark_on_serving(server, settings))
         flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
-        loads = (
-            savings_by_load(assessment.choice, weights[1:])
-            if isinstance(assessment, FitAssessment)
-            else ()
-        )
         result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
         save_assessment(assessment, result)
+        config = effective_config(click.get_current_context())
         replace_file(source.folder / CONFIG.name, config.encode())
         # Probing has reported its own on the sample just now.
-        for remark in of_promise if options.is_workload else of_sample + of_promise:
+        for remark in of_promise if is_workload else of_sample + of_promise:
             progress.remark(f"note: {remark}")
-        if options.report:
+        if report:
             progress.remark(_write_report(source.folder))
-    output = options.probing.output
-    show(result, assess_sheet(result, verbose=output.verbose), json=output.json)
+    show(result, assess_sheet(result, verbose=verbose), json=json)
     return 0
 
 
-def _weights(options: AssessOptions, source: Source) -> Sequence[Weights]:
-    """Prices that no option gives: computed or measured, the first is counted with."""
-    if options.pricing is not None:
-        return computed_weights(options.pricing, source)
-    if options.protocol == "paper" or options.wanted.weights is not None:
-        return ()
-    return measured_weights(source)
-
-
-def _settings(options: AssessOptions, source: Source, weights: Sequence[Weights]) -> Settings:
+def _settings(wanted: SettingsOverrides, source: Source, weights: Sequence[Weights]) -> Settings:
     """Settings as asked for, at the first of computed weights.
 
     Differing replies are the only loss that takes no gold.
     """
-    if options.protocol == "paper":
-        return options.wanted.settings()
-    settings = options.wanted.settings(graded_by=source.graded_by)
+    settings = wanted.settings(graded_by=source.graded_by)
     if weights:
         settings = replace(settings, weights=weights[0])
-        if options.serving_is_open:
+        if not is_given("serving"):
             settings = replace(settings, serving="vllm")
     needy = [limit for limit in settings.guarantees if limit.counted.needs_gold]
     if needy and source.graded_by == "agreement":
@@ -228,40 +207,23 @@ def _settings(options: AssessOptions, source: Source, weights: Sequence[Weights]
     return settings
 
 
-def _assess(
-    source: Source, settings: Settings, options: AssessOptions
-) -> FitAssessment | PaperAssessment:
-    """Assess under the protocol that was asked for, once the log says what is shown."""
-    with lock_directory(source.folder):
-        show_fit(source, "assess")
-    if options.protocol == "deploy":
-        return assess(source, settings)
-    open_for_paper(source, settings, allowed=options.open_calibration)
-    return assess_paper(
-        source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
-    )
+def _probed(probing: ProbeSettings, engine: EngineSettings, progress: Progress) -> Source:
+    """Probe a workload, as far as that is not done."""
+    run = probe(probing, partial(open_engine, engine), progress, whole=True).run
+    keep_profile(engine.model, run)
+    return open_source(run)
 
 
-def _source(options: AssessOptions, progress: Progress) -> Source:
-    """Open what is assessed; probe it first if it is a workload."""
-    target, settings = options.target, options.probing.settings
-    if not target.exists():
-        raise WorkloadError(
-            f"{target}: no such file or directory; expected a JSONL workload, a run directory or "
-            "a raw.npz archive"
-        )
-    if options.is_workload:
-        model = partial(open_engine, replace(options.probing.model, remark=progress.remark))
-        run = probe(settings, model, progress, whole=True).run
-        keep_profile(options.probing.model.model, run)
-        return open_source(run)
-    if settings.regrade:
-        regrade_run(target, progress, settings.grader)
-    elif settings.grader is not None and target.is_dir():
-        check_graded_by(target, settings.grader)
-    seed = settings.seed if "seed" in options.given else None
-    split = settings.split if "split" in options.given else None
-    return open_source(target, seed=seed, fractions=split, folder=settings.out)
+def _opened(probing: ProbeSettings, given: set[str], progress: Progress) -> Source:
+    """Open a run, graded again if asked for, or an archive, which keeps its split otherwise."""
+    target = probing.workload
+    if probing.regrade:
+        regrade_run(target, progress, probing.grader)
+    elif probing.grader is not None and target.is_dir():
+        check_graded_by(target, probing.grader)
+    seed = probing.seed if "seed" in given else None
+    split = probing.split if "split" in given else None
+    return open_source(target, seed=seed, fractions=split, folder=probing.out)
 
 
 def _write_report(folder: Path) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import PATH, show
+from stopadvisor.cli.parts.declare import PATH, show, take
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.model import open_engine
-from stopadvisor.cli.parts.probing import ProbeOptions, probe_options
+from stopadvisor.cli.parts.model import EngineSettings, open_engine
+from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.cues import CUE_QUESTIONS
 from stopadvisor.collection.probing import try_questions
@@ -40,20 +40,19 @@ __all__ = ["command"]
     help=f"Try every built-in cue, and yours, on {CUE_QUESTIONS} fit questions, or on --limit.",
 )
 @probe_options
-def command(workload: Path, compare_cues: bool, **params: Any) -> int:
+def command(workload: Path, *, compare_cues: bool, json: bool, quiet: bool, **params: Any) -> int:
     """Check on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
 
     Takes the options of `probe`, and asks up to 16 fit questions, so that probing measures what the
     options say.  `probe` and `assess` do this first, unless --no-preflight.
     """
-    options = ProbeOptions.of(params, workload)
-    settings = options.settings
-    with progress_on(sys.stderr, quiet=options.output.quiet) as progress:
-        model = partial(open_engine, replace(options.model, remark=progress.remark))
+    settings, engine = take_probing(params, workload), take(EngineSettings, params)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        model = partial(open_engine, replace(engine, remark=progress.remark))
         report = try_questions(settings, model, progress, compare=compare_cues)
-    show(report, preflight_sheet(report, settings.cue), json=options.output.json)
+    show(report, preflight_sheet(report, settings.cue), json=json)
     may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
-    if may_go_on and not (options.output.json or options.output.quiet):
+    if may_go_on and not (json or quiet):
         click.echo("next: the same command with `assess` in place of `preflight`", err=True)
     return PreflightError.exit_code if report.status == "fail" else 0
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import PATH, show
+from stopadvisor.cli.parts.declare import PATH, show, take
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.model import open_engine
+from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.cli.parts.pricing import keep_profile
 from stopadvisor.cli.parts.probe_like import like_policy, like_remark
-from stopadvisor.cli.parts.probing import ProbeOptions, probe_options
+from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.probing import probe
 from stopadvisor.report.sheets.files import probe_sheet
@@ -51,23 +51,33 @@ __all__ = ["command"]
 )
 @probe_options
 @click.pass_context
-def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: Any) -> int:
+def command(
+    ctx: click.Context,
+    /,
+    workload: Path,
+    like: Path | None,
+    *,
+    json: bool,
+    quiet: bool,
+    **params: Any,
+) -> int:
     """Collect forced answers along the thinking of each question in WORKLOAD (JSONL).
 
     Continues where an earlier call stopped: finished questions are not asked again.
     """
     if like is not None:
         params = like_policy(ctx, params, like)
-    options = ProbeOptions.of(params, workload, like)
-    with progress_on(sys.stderr, quiet=options.output.quiet) as progress:
-        traces = options.settings.traces is not None
+    settings = take_probing(params, workload, like_policy=like is not None)
+    engine = take(EngineSettings, params)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        traces = settings.traces is not None
         if like is not None and (remark := like_remark(like, traces=traces)):
             progress.remark(remark)
-        model = replace(options.model, remark=progress.remark)
-        summary = probe(options.settings, partial(open_engine, model), progress)
-        keep_profile(model.model, summary.run)
-    show(summary, probe_sheet(summary), json=options.output.json)
-    if not (options.output.json or options.output.quiet):
+        engine = replace(engine, remark=progress.remark)
+        summary = probe(settings, partial(open_engine, engine), progress)
+        keep_profile(engine.model, summary.run)
+    show(summary, probe_sheet(summary), json=json)
+    if not (json or quiet):
         # What is probed like a policy is there to check it.
         step = "assess" if like is None else f"verify {shell_quote(like)}"
         click.echo(f"next: stopadvisor {step} {shell_quote(summary.run)}", err=True)

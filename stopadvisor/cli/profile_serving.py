@@ -20,7 +20,7 @@ from stopadvisor.cli.parts.model import (
     CHAT_TEMPLATE,
     DEFAULT_MODEL,
     REQUEST_TIMEOUT,
-    ModelOptions,
+    EngineSettings,
     model_options,
     open_local,
 )
@@ -101,7 +101,7 @@ def command(
     of one token or many, at each number of requests at once.
     """
     _check(engine, base_url)
-    model = take(ModelOptions, params)
+    model = take(EngineSettings, params)
     check_writable(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     with progress_on(sys.stderr, quiet=quiet) as progress:

@@ -29,7 +29,7 @@ from stopadvisor.cli.parts.declare import (
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import (
     SERVER,
-    ModelOptions,
+    EngineSettings,
     check_engine_options,
     model_options,
     open_engine,
@@ -116,7 +116,7 @@ def command(files: tuple[Path, ...], *, json: bool, quiet: bool, **params: Any) 
         raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")
     *named, workload = files
     check_engine_options(params)
-    model = take(ModelOptions, params)
+    model = take(EngineSettings, params)
     if not model.at_server and params["serving"] is not None:
         raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
     policy = named[0] if named else newest_policy()
@@ -132,7 +132,7 @@ def command(files: tuple[Path, ...], *, json: bool, quiet: bool, **params: Any) 
 
 
 @contextmanager
-def _open(options: ModelOptions, policy: Policy) -> Iterator[AnsweringEngine]:
+def _open(options: EngineSettings, policy: Policy) -> Iterator[AnsweringEngine]:
     """Open the model of a policy, its chat template filled in as at calibration."""
     terms = policy.terms
     assert terms.model is not None  # or there was no plan to open an engine for

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn
 
 import click
 
 from stopadvisor.cli.parts.auditing import AUDITING, audit_settings
-from stopadvisor.cli.parts.declare import PATH, SIGNATURE, OutputOptions, declare, take
+from stopadvisor.cli.parts.declare import PATH, SIGNATURE, declare, take
 from stopadvisor.cli.parts.gateway import GATEWAY, gateway_settings, require_gateway
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.engines.errors import require_packages
@@ -25,7 +24,7 @@ from stopadvisor.errors import ModelError
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.vllm.plugin_settings import NAME, PluginSettings, check_vllm
 
-__all__ = ["ServeOptions", "command", "run"]
+__all__ = ["become_vllm", "command"]
 
 _SCHEDULING = "--scheduling-policy"
 _LOADED_UNASKED = (
@@ -35,16 +34,6 @@ _LOADED_UNASKED = (
     "vllm.stat_logger_plugins",
 )
 """Entry-point groups that vLLM loads in whole where ``VLLM_PLUGINS`` is unset."""
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Which policy to serve under, and how vLLM is started."""
-
-    settings: PluginSettings
-    words: tuple[str, ...]
-    """Of vLLM's own command line, the model first."""
-    output: OutputOptions = field(default_factory=OutputOptions)
 
 
 @click.command(
@@ -77,13 +66,12 @@ class ServeOptions:
 @click.option("--json", is_flag=True, help="Print a refusal as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Do not say on stderr what is started.")
 @declare(*GATEWAY, *AUDITING)
-def command(policy: Path, words: tuple[str, ...], **params: Any) -> int:
+def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **params: Any) -> int:
     """Start `vllm serve MODEL` with POLICY in it, or a gateway before servers.
 
     Chat requests that the policy covers are answered under it, all others as without it; the header
     X-StopAdvisor of each reply says which.
     """
-    output = take(OutputOptions, params)
     params["audit"] = audit_settings(params)
     settings = gateway_settings(policy, params)
     if settings is not None:
@@ -97,22 +85,21 @@ def command(policy: Path, words: tuple[str, ...], **params: Any) -> int:
         raise click.UsageError(
             "expected POLICY -- MODEL [VLLM OPTION]... or POLICY --upstream URL, got no MODEL"
         )
-    options = ServeOptions(take(PluginSettings, params, policy=policy), words, output)
-    return run(options, sys.stdout, sys.stderr)
+    become_vllm(take(PluginSettings, params, policy=policy), words, quiet=quiet)
 
 
-def run(options: ServeOptions, out: TextIO, err: TextIO) -> int:
-    """Check what can be checked in a moment, and become vLLM."""
+def become_vllm(settings: PluginSettings, words: Sequence[str], *, quiet: bool) -> NoReturn:
+    """Check what can be checked in a moment, and become vLLM, `words` its own, the model first."""
     version = check_vllm()
     require_packages("vllm", "prometheus_client", what="serve")
-    policies = load_policies(options.settings.policy, options.settings.require_signature)
-    argv, environment = _process(options, os.environ)
-    if not options.output.quiet:
-        how = "in the shadow of" if options.settings.shadow else "under"
+    policies = load_policies(settings.policy, settings.require_signature)
+    argv, environment = _process(settings, words, os.environ)
+    if not quiet:
+        how = "in the shadow of" if settings.shadow else "under"
         digests = ", ".join(policy.digest[:8] for _, policy in policies)
-        print(f"vLLM {version} {how} {digests}: {' '.join(argv[5:])}", file=err)
-    out.flush()
-    err.flush()
+        click.echo(f"vLLM {version} {how} {digests}: {' '.join(argv[5:])}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
     os.execve(argv[0], argv, environment)
 
 
@@ -142,14 +129,14 @@ def _plugins(environment: Mapping[str, str]) -> list[str]:
 
 
 def _process(
-    options: ServeOptions, environment: Mapping[str, str]
+    settings: PluginSettings, words: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment of the process to become."""
-    words = list(options.words)
+    words = list(words)
     if not any(word.partition("=")[0] == _SCHEDULING for word in words):
         words += [_SCHEDULING, "priority"]  # probes first; all others are of one priority
     plugins = _plugins(environment)
-    changed = {"VLLM_PLUGINS": ",".join(plugins), **options.settings.environment()}
+    changed = {"VLLM_PLUGINS": ",".join(plugins), **settings.environment()}
     # -P: a module in the current directory must not stand in for one of vLLM's.
     argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", *words]
     return argv, {**environment, **changed}

@@ -18,8 +18,9 @@ import pytest
 
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
-from stopadvisor.cli.parts.model import DEFAULT_MODEL, ModelOptions, open_engine
-from stopadvisor.cli.parts.probing import ProbeOptions
+from stopadvisor.cli.parts.declare import take
+from stopadvisor.cli.parts.model import DEFAULT_MODEL, EngineSettings, open_engine
+from stopadvisor.cli.parts.probing import take_probing
 from stopadvisor.cli.parts.progress import LineProgress, progress_on, time_left
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
@@ -42,11 +43,11 @@ class Bench:
     def __init__(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.file = write_sums(tmp_path / "sums.jsonl", 100)
         self.engine = ScriptedEngine()
-        self.loaded: list[ModelOptions] = []
+        self.loaded: list[EngineSettings] = []
         self.out = tmp_path / "out"
         self._capsys = capsys
 
-    def load(self, options: ModelOptions) -> ScriptedEngine:
+    def load(self, options: EngineSettings) -> ScriptedEngine:
         self.loaded.append(options)
         return self.engine
 
@@ -382,7 +383,7 @@ def test_a_limit_may_be_small_unless_all_parts_are_wanted(bench: Bench) -> None:
     settings = ProbeSettings(bench.file, budgets=(0, 16, 64), max_think=256, limit=20)
     bench.loaded.clear()
     with pytest.raises(WorkloadError, match="part needs at least"):
-        probe(settings, partial(open_engine, ModelOptions()), NullProgress(), whole=True)
+        probe(settings, partial(open_engine, EngineSettings()), NullProgress(), whole=True)
     assert bench.loaded == []
 
 
@@ -421,36 +422,35 @@ def test_a_workload_that_is_not_there_is_exit_2(bench: Bench) -> None:
 # --- Options --------------------------------------------------------------------------------------
 
 
-def parsed(bench: Bench, *words: str) -> ProbeOptions:
+def parsed(bench: Bench, *words: str) -> tuple[ProbeSettings, EngineSettings]:
     context = probe_module.command.make_context("probe", [str(bench.file), *words])
     params = {name: value for name, value in context.params.items() if name != "like"}
     with context:
-        return ProbeOptions.of(params, params.pop("workload"))
+        settings = take_probing(params, params.pop("workload"))
+        return settings, take(EngineSettings, params)
 
 
 def test_defaults_of_command_line_and_dataclass_are_the_same(bench: Bench) -> None:
-    assert parsed(bench) == ProbeOptions(ProbeSettings(bench.file))
+    assert parsed(bench) == (ProbeSettings(bench.file), EngineSettings())
 
 
 def test_the_model_comes_from_option_environment_or_default(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert parsed(bench).model.model == DEFAULT_MODEL == "Qwen/Qwen3-8B"
+    assert parsed(bench)[1].model == DEFAULT_MODEL == "Qwen/Qwen3-8B"
     monkeypatch.setenv("STOPADVISOR_MODEL", "org/other")
-    assert parsed(bench).model.model == "org/other"
-    assert parsed(bench, "--model", "this").model.model == "this"
+    assert parsed(bench)[1].model == "org/other"
+    assert parsed(bench, "--model", "this")[1].model == "this"
 
 
 def test_a_template_may_be_a_file(bench: Bench) -> None:
     Path("prompt.txt").write_text("Q: {question}")
-    assert (
-        parsed(bench, "--prompt-template", "prompt.txt").settings.prompt_template == "Q: {question}"
-    )
+    assert parsed(bench, "--prompt-template", "prompt.txt")[0].prompt_template == "Q: {question}"
 
 
 def test_cues_have_names(bench: Bench) -> None:
-    assert parsed(bench, "--cue", "the-answer-is").settings.cue == "\n\nThe answer is"
-    assert parsed(bench, "--cue", " So:").settings.cue == " So:"
+    assert parsed(bench, "--cue", "the-answer-is")[0].cue == "\n\nThe answer is"
+    assert parsed(bench, "--cue", " So:")[0].cue == " So:"
 
 
 @pytest.mark.parametrize(
@@ -641,7 +641,7 @@ def test_time_left_is_said_as_people_say_it(seconds: float, text: str) -> None:
 def test_probe_is_callable_without_a_command_line(bench: Bench) -> None:
     err = StringIO()
     settings = ProbeSettings(bench.file, budgets=(0, 16, 64), max_think=256, out=bench.out)
-    probed = probe(settings, partial(open_engine, ModelOptions()), LineProgress(err))
+    probed = probe(settings, partial(open_engine, EngineSettings()), LineProgress(err))
     assert probed.run == bench.out
     assert probed.new == 100
     assert "probing: 100/100" in err.getvalue()

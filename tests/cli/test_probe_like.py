@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.cli.parts.model import ModelOptions
+from stopadvisor.cli.parts.model import EngineSettings
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
@@ -184,7 +184,7 @@ def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(cal
 def test_where_the_model_is_is_asked_where_the_policy_named_it(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nowhere(options: ModelOptions) -> ScriptedEngine:
+    def nowhere(options: EngineSettings) -> ScriptedEngine:
         raise ModelError(f"model {options.model!r} is nowhere")
 
     monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", nowhere)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +28,6 @@ __all__ = [
     "SIGNATURE",
     "VERBOSE",
     "Decorator",
-    "OutputOptions",
     "Parsed",
     "SectionOption",
     "declare",
@@ -114,16 +113,6 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 # --- What every command prints --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """In which form a command prints its result, and whether it reports progress."""
-
-    json: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    """Print also what a result rests on; only some commands fold it away."""
 
 
 def grader_option(declared: Callable[..., Decorator]) -> Decorator:

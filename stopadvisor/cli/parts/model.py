@@ -1,6 +1,6 @@
 """Options that say which model is run, here or at a server, and how it is loaded.
 
-`ModelOptions` is a plain value; only the declarations below it know click.
+`EngineSettings` is a plain value; only the declarations below it know click.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "REQUEST_TIMEOUT",
     "SERVER",
-    "ModelOptions",
+    "EngineSettings",
     "check_engine_options",
     "load_engine",
     "model_options",
@@ -44,7 +44,7 @@ _OF_LOCAL = {"device": "auto", "dtype": "auto", "batch_size": None, "allow_pickl
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class EngineSettings:
     """Which model, its chat markers, and where it runs."""
 
     model: str | None = DEFAULT_MODEL
@@ -79,7 +79,7 @@ def check_engine_options(params: Mapping[str, Any]) -> None:
     engine = params["engine"]
     if engine == "openai" and not params["base_url"]:
         raise click.UsageError("--engine openai needs --base-url, such as http://host:8000/v1")
-    usual = {f.name: f.default for f in fields(ModelOptions) if f.name in _OF_SERVER}
+    usual = {f.name: f.default for f in fields(EngineSettings) if f.name in _OF_SERVER}
     other, foreign = ("hf", _OF_LOCAL) if engine == "openai" else ("openai", usual)
     for name, default in foreign.items():
         if params.get(name, default) != default:
@@ -88,7 +88,7 @@ def check_engine_options(params: Mapping[str, Any]) -> None:
             )
 
 
-def load_engine(options: ModelOptions) -> HfEngine | OpenAiEngine:
+def load_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
     """Load the model here, or open it at its server."""
     assert options.model is not None
     if options.at_server:
@@ -102,7 +102,7 @@ def load_engine(options: ModelOptions) -> HfEngine | OpenAiEngine:
     return _load_local(options)
 
 
-def _load_local(options: ModelOptions) -> HfEngine:
+def _load_local(options: EngineSettings) -> HfEngine:
     from stopadvisor.engines import hf
 
     assert options.model is not None
@@ -115,12 +115,12 @@ def _load_local(options: ModelOptions) -> HfEngine:
     )
 
 
-def _chat_options(options: ModelOptions) -> dict[str, Any]:
+def _chat_options(options: EngineSettings) -> dict[str, Any]:
     return {name: getattr(options, name) for name in _OF_CHAT}
 
 
 @contextmanager
-def open_engine(options: ModelOptions) -> Iterator[HfEngine | OpenAiEngine]:
+def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
     """The loaded model, closed at the end."""
     try:
         loaded = load_engine(options)
@@ -133,7 +133,7 @@ def open_engine(options: ModelOptions) -> Iterator[HfEngine | OpenAiEngine]:
 
 
 @contextmanager
-def open_local(options: ModelOptions) -> Iterator[HfEngine]:
+def open_local(options: EngineSettings) -> Iterator[HfEngine]:
     """The model, loaded here, and closed at the end."""
     with closing(_load_local(options)) as engine:
         yield engine
@@ -189,14 +189,14 @@ REQUEST_TIMEOUT = _model(
     "--request-timeout",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
-    default=ModelOptions.request_timeout,
+    default=EngineSettings.request_timeout,
     help="Longest time to wait for one answer.",
 )
 SERVER = (
     _model(
         "--engine",
         type=click.Choice(["hf", "openai"]),
-        default=ModelOptions.engine,
+        default=EngineSettings.engine,
         help="Run the model here through transformers, or ask a server such as vLLM.",
     ),
     _model(
@@ -214,7 +214,7 @@ SERVER = (
     _model(
         "--concurrency",
         type=click.IntRange(min=1),
-        default=ModelOptions.concurrency,
+        default=EngineSettings.concurrency,
         help="Most requests to the server at once. Where thinking and probes overlap, most "
         "questions at once, each with up to two requests.",
     ),
@@ -224,7 +224,7 @@ SERVER = (
         "--patience",
         metavar="SECONDS",
         type=click.FloatRange(min=0),
-        default=ModelOptions.patience,
+        default=EngineSettings.patience,
         help="Time to retry a request while the server is down or busy.",
     ),
 )

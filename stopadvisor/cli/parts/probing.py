@@ -1,12 +1,11 @@
 """The options of probing, which `probe`, `preflight` and `assess` share.
 
-They become `ProbeSettings`, which say what to ask, and `ModelOptions`, which say whom.
+They become `ProbeSettings`, which say what to ask, and `EngineSettings`, which say whom.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +16,6 @@ from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
     PATH,
-    OutputOptions,
     Parsed,
     declare,
     grader_option,
@@ -28,7 +26,6 @@ from stopadvisor.cli.parts.model import (
     CHAT_TEMPLATE,
     DEFAULT_MODEL,
     SERVER,
-    ModelOptions,
     check_engine_options,
     model_options,
 )
@@ -37,32 +34,21 @@ from stopadvisor.constants import CUES, DEFAULT_CUE
 from stopadvisor.probes.plan import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split
 
-__all__ = ["ProbeOptions", "probe_options"]
+__all__ = ["probe_options", "take_probing"]
 
 
-@dataclass(frozen=True)
-class ProbeOptions:
-    """What to ask of which model, and how to print what came of it."""
+def take_probing(
+    params: dict[str, Any], workload: Path, *, like_policy: bool = False
+) -> ProbeSettings:
+    """Check the options of probing and take its settings out of click's parameters.
 
-    settings: ProbeSettings
-    model: ModelOptions = field(default_factory=ModelOptions)
-    output: OutputOptions = field(default_factory=OutputOptions)
-    like: Path | None = None
-    """The policy that said how to probe; None where the options did."""
-
-    @classmethod
-    def of(cls, params: dict[str, Any], workload: Path, like: Path | None = None) -> ProbeOptions:
-        """Take these options out of click's parameters; what is left is the command's own."""
-        check_engine_options(params)
-        _check_probing(params)
-        if like is None:  # a policy's own trigger may be what no options say
-            _check_schedule(params)
-        return cls(
-            take(ProbeSettings, params, workload=workload),
-            take(ModelOptions, params),
-            take(OutputOptions, params),
-            like,
-        )
+    With `like_policy` the schedule is not checked: a policy's trigger may be what no option says.
+    """
+    check_engine_options(params)
+    _check_probing(params)
+    if not like_policy:
+        _check_schedule(params)
+    return take(ProbeSettings, params, workload=workload)
 
 
 def _check_probing(params: Mapping[str, Any]) -> None:
