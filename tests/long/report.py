@@ -372,10 +372,11 @@ def _kept(found: Kept, n_cases: int) -> Check:
 
 
 def _two_traces(found: TwoTraces, n_cases: int) -> Iterator[Check]:
-    """The exact test keeps its promise; the others are caught where traces are the same."""
+    """The exact test keeps its promise.  The others are caught where they break most: the average
+    where traces are the same, the better one where they are not, both in one population."""
     exact, average, better = WAYS
-    caught = {SAME[0]: (better,), SAME[-1]: (average,)}
-    for way in (exact, *caught.get(found.same, ())):
+    caught = {(MIXED.name, SAME[0]): (better,), (MIXED.name, SAME[-1]): (average,)}
+    for way in (exact, *caught.get((found.population, found.same), ())):
         of_way, is_exact = found.found[way], way == exact
         most = ceiling(of_way.n, n_cases if is_exact else 1)
         line = (

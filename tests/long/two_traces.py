@@ -87,5 +87,5 @@ def two_traces(
 def two_traces_cases(*, short: bool) -> Iterator[tuple[KnownPopulation, float, int, int, int]]:
     """Arguments of `two_traces`."""
     for place in (0,) if short else (0, 1, 3, 6):
-        sizes = (1, 400, 20_000) if short else (8, 250, 100_000)
+        sizes = (3, 300, 20_000) if short else (8, 250, 100_000)
         yield replace(POPULATIONS[place], n_fit=160, n_calibration=200), 0.10, *sizes
