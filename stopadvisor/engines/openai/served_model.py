@@ -7,6 +7,7 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,6 @@ from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnsw
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.endpoint import Endpoint
-from stopadvisor.engines.openai.requests import GREEDY, sampling_params
 from stopadvisor.engines.recorded import recorded_ids
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.engines.trace import (
@@ -33,6 +33,16 @@ __all__ = ["NO_ENTROPY", "ServedModel"]
 
 NO_ENTROPY = "none"
 """Entropy source of an endpoint that returns no log-probabilities."""
+_GREEDY: Mapping[str, Any] = {
+    "temperature": 0.0,
+    "top_k": -1,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""All said, as a server would fill in the model's own."""
+_STALLED = 5
+"""Streams in a row that may break off without a new token before this is an error."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +143,7 @@ class ServedModel:
                 [*trace.prompt_ids, *trace.ids],
                 at,
                 max_tokens=most - at,
-                **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
+                **_sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
             )
             trace.take(self._new_ids(answer))
 
@@ -164,7 +174,7 @@ class ServedModel:
                 replica=trace.replica,
                 stop_token_ids=self.stop_ids,
                 max_tokens=most - at,
-                **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
+                **_sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
             )
             self._record("trace", trace, answer, len(trace.prompt_ids) + at, at)
             if answer.finish_reason != "broken" and not trace.end.over:
@@ -221,7 +231,7 @@ class ServedModel:
                 logprobs=k,
                 # A newline ends the request; one before any content does not end the answer.
                 stop=["\n"],
-                **GREEDY,
+                **_GREEDY,
             )
             new = self._new_ids(answer, newline=True)
             # An ending token that was put there for the server has no figures.
@@ -255,7 +265,7 @@ class ServedModel:
                 [*trace.prompt_ids, *trace.ids[:at], *closer, *ids],
                 at,
                 max_tokens=plan.answer_cap - len(ids),
-                **sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
+                **_sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
             )
             before = len(ids)
             for token in self._new_ids(answer):
@@ -317,5 +327,21 @@ class ServedModel:
         return list(ids)
 
 
-_STALLED = 5
-"""Streams in a row that may break off without a new token before this is an error."""
+def _sampling_params(
+    sampling: Sampling, plan: ProbePlan, prompt: Prompt, at: int
+) -> dict[str, Any]:
+    """Return the fields that say how a trace is drawn: all, or a server fills in the model's own.
+
+    A part that continues a trace, after `at` tokens, has a seed of its own.
+    """
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or -1,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if fields["temperature"] != 0:
+        name = f"{plan.seed}:{prompt.key}:{prompt.sample}:{at}".encode()
+        fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
+    return fields
