@@ -65,12 +65,12 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def assessed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A scripted run of 500 questions, assessed at its defaults; copy it before you change it."""
+    """A scripted run of 500 questions, assessed at alpha 0.15; copy it before you change it."""
     from stopadvisor.cli.main import main
     from tests.material import make_run
 
     path = make_run(tmp_path_factory.mktemp("assessed") / "run", 500)
-    assert main(["assess", str(path), "--no-report", "--quiet"]) == 0
+    assert main(["assess", str(path), "--alpha", "0.15", "--no-report", "--quiet"]) == 0
     return path
 
 
@@ -98,7 +98,7 @@ def run_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bare") / "run"
     make_run(path, 500, fractions=(0.4, 0.6, 0.0), gold=False, repeated=100)
     words = ["--families", "confidence,entropy,fixed-budget", "--alpha", "0.1"]
-    assert main(["assess", str(path), *words, "--no-report", "--quiet"]) == 0
+    assert main(["assess", str(path), "--alpha", "0.15", *words, "--no-report", "--quiet"]) == 0
     return path
 
 

@@ -3,6 +3,6 @@
 __all__ = [
     "assess", "choice", "diagnostics", "evidence", "examples", "frontier",
     "label_need", "label_plan", "limits", "measured", "points", "probabilities",
-    "rated",
-    "recommendation", "remarks", "requirements", "sequences", "settings", "signals"
+    "promises", "rated", "recommendation", "remarks", "requirements", "sequences",
+    "settings", "signals",
 ]  # fmt: skip

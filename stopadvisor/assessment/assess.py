@@ -16,6 +16,8 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
 from stopadvisor.assessment.label_need import LabelNeed, label_needs
+from stopadvisor.assessment.promises import Promise, promises, proposed
+from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError, NothingToChoose
@@ -109,6 +111,8 @@ class FitAssessment(Assessment):
     choice: Choice
     repeats: Repeats | None = None
     """How often full thinking differed from itself; None where no question thought twice."""
+    promises: tuple[Promise, ...] | None = None
+    """Where no risk was asked for: what several would buy, `alpha` being the one proposed."""
 
     @property
     def label_savings(self) -> tuple[LabelRow, ...]:
@@ -152,8 +156,14 @@ def split_hint(source: Source) -> str | None:
     )
 
 
-def assess(source: Source, settings: Settings) -> FitAssessment:
+def assess(source: Source, settings: Settings, *, propose: bool = False) -> FitAssessment:
     """Assess under the deploy protocol, from fit questions alone.
+
+    Parameters
+    ----------
+    propose : bool
+        Compare what several risks would buy, and assess at the one proposed in place of the
+        settings' own.
 
     Raises
     ------
@@ -171,11 +181,14 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
     shape = advice_profile(fit, rng=rng)
     sealed = source.part("calibration")
     categories = Counter(sealed.take(calibration_rows(sealed)).categories)
+    offered: tuple[Promise, ...] | None = () if propose else None
     try:
         check_labels(fit)
-        choice = choose(
-            fit, n_calibration, settings, categories=categories, others=_other_parts(source)
-        )
+        rules = RulesOnFit.measure(fit, settings, _other_parts(source))
+        if propose:
+            offered = promises(rules, n_calibration, settings, categories=categories)
+            settings = replace(settings, alpha=proposed(offered).alpha)
+        choice = choose(fit, n_calibration, settings, categories=categories, rules=rules)
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
         choice = nothing_chosen(fit, n_calibration, settings, str(error))
     return FitAssessment(
@@ -193,6 +206,7 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
         marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
         choice,
         repeats_of(fit),
+        offered,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation
-from stopadvisor.assessment.limits import FitLimits, category_size
+from stopadvisor.assessment.limits import FitLimits, counted_questions
 from stopadvisor.assessment.points import FitPoint, LabelSaving
 from stopadvisor.assessment.probabilities import (
     certification_probability,
@@ -141,7 +141,7 @@ def choose(
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
     measured = rules.rated(Imitation.draw(fit, n_calibration, settings))
-    counted = _counted(table, n_calibration, settings, categories)
+    counted = counted_questions(table, n_calibration, settings.guarantees, categories)
     limit = fit_limit(table.n_questions, n_calibration, settings, counted)
     learned, scalar, fixed = (
         [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)
@@ -193,21 +193,6 @@ def choose(
         ),
         fit,
         counted=counted,
-    )
-
-
-def _counted(
-    table: FitQuestions,
-    n_calibration: int,
-    settings: Settings,
-    known: Mapping[str | None, int] | None,
-) -> tuple[int, ...]:
-    """Calibration questions that each guarantee is of."""
-    return tuple(
-        n_calibration
-        if each.category is None
-        else category_size(table, n_calibration, known, each.category)
-        for each in settings.guarantees
     )
 
 

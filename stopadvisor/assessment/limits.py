@@ -24,7 +24,7 @@ __all__ = [
     "Shares",
     "allowed",
     "block_counts",
-    "category_size",
+    "counted_questions",
     "counted_rows",
     "fewest",
     "labels_for",
@@ -199,11 +199,26 @@ def labels_for(
     return high
 
 
-def category_size(
-    table: ProbeTable, n_calibration: int, known: Mapping[str | None, int] | None, category: str
-) -> int:
-    """Calibration questions of a category; without their number as many as on fit."""
-    if known is not None:
-        return known.get(category, 0)
-    share = sum(name == category for name in table.categories) / max(table.n_questions, 1)
-    return round(share * n_calibration)
+def counted_questions(
+    table: ProbeTable,
+    n_calibration: int,
+    guarantees: Sequence[Guarantee],
+    categories: Mapping[str | None, int] | None = None,
+) -> tuple[int, ...]:
+    """Calibration questions that each guarantee is of.
+
+    Parameters
+    ----------
+    categories : mapping, optional
+        Calibration questions of each category; without it their share on fit says how many.
+    """
+
+    def among(category: str | None) -> int:
+        if category is None:
+            return n_calibration
+        if categories is not None:
+            return categories.get(category, 0)
+        share = sum(name == category for name in table.categories) / max(table.n_questions, 1)
+        return round(share * n_calibration)
+
+    return tuple(among(each.category) for each in guarantees)

@@ -5,11 +5,11 @@ Sees no calibration question, so that whoever reads the table may choose any of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stopadvisor.assessment.imitation import Imitation
-from stopadvisor.assessment.limits import Shares, labels_for
+from stopadvisor.assessment.limits import Shares, counted_questions, labels_for
 from stopadvisor.assessment.probabilities import (
     certification_probability,
     first_useful_risk,
@@ -18,6 +18,7 @@ from stopadvisor.assessment.probabilities import (
 )
 from stopadvisor.assessment.rated import RatedRule, RulesOnFit, advised_rule
 from stopadvisor.assessment.requirements import Settings
+from stopadvisor.errors import NothingToChoose
 from stopadvisor.rules.outcomes import measure
 
 __all__ = ["PROMISES", "Promise", "promises", "proposed"]
@@ -46,7 +47,12 @@ class Promise:
 
 
 def promises(
-    rules: RulesOnFit, n_calibration: int, settings: Settings, *, alphas: Sequence[float] = PROMISES
+    rules: RulesOnFit,
+    n_calibration: int,
+    settings: Settings,
+    *,
+    categories: Mapping[str | None, int] | None = None,
+    alphas: Sequence[float] = PROMISES,
 ) -> tuple[Promise, ...]:
     """Say what each risk would buy, all else being as the settings say.
 
@@ -56,26 +62,37 @@ def promises(
         Measured once, for all of them.
     n_calibration : int
         How many calibration questions will enter the test.
+    categories : mapping, optional
+        Calibration questions of each category.
+
+    Returns
+    -------
+    tuple of Promise
+        Without risks that never being right would meet.
 
     Raises
     ------
     NothingToChoose
-        No family can be measured on these questions.
+        No family can be measured on these questions, or full thinking is right on too few.
     """
-    accuracy = float(rules.fit.table.full_correct.mean())
-    wanted = [replace(settings, alpha=alpha) for alpha in alphas]
-    return tuple(
-        Promise(each.alpha, 0.0, 0.0, 0.0, None)
-        # Never being right would keep such a promise.
-        if settings.limits_accuracy and each.alpha >= accuracy
-        else _promise(rules, n_calibration, each)
-        for each in wanted
-    )
+    table = rules.fit.table
+    accuracy = float(table.full_correct.mean())
+    counted = counted_questions(table, n_calibration, settings.guarantees, categories)
+    meant = [alpha for alpha in alphas if alpha < accuracy or not settings.limits_accuracy]
+    if not meant:
+        raise NothingToChoose(
+            f"full thinking gets {accuracy:.1%} of the fit questions right: never being right "
+            f"would keep a promise of {min(alphas):.0%}"
+        )
+    wanted = (replace(settings, alpha=alpha) for alpha in meant)
+    return tuple(_promise(rules, n_calibration, each, counted) for each in wanted)
 
 
-def _promise(rules: RulesOnFit, n_calibration: int, settings: Settings) -> Promise:
+def _promise(
+    rules: RulesOnFit, n_calibration: int, settings: Settings, counted: Sequence[int]
+) -> Promise:
     fit = rules.fit
-    limit = fit_limit(fit.table.n_questions, n_calibration, settings)
+    limit = fit_limit(fit.table.n_questions, n_calibration, settings, counted)
     rated = rules.rated(Imitation.draw(fit, n_calibration, settings))
     advised = advised_rule([each for each in rated if each.sequence.index(limit) >= 0])
     if advised is None:
@@ -93,7 +110,7 @@ def _promise(rules: RulesOnFit, n_calibration: int, settings: Settings) -> Promi
         settings.alpha,
         advised.saving_pct,
         100 * (outcome.accuracy - float(fit.table.full_correct.mean())),
-        certification_probability(fit, sequence, n_calibration, settings),
+        certification_probability(fit, sequence, n_calibration, settings, counted),
         _labels(rules, [advised], settings),
     )
 
@@ -117,6 +134,6 @@ def _labels(rules: RulesOnFit, rated: Sequence[RatedRule], settings: Settings) -
 
 
 def proposed(offered: Sequence[Promise]) -> Promise:
-    """The smallest risk that is all but sure to be certified; else the likeliest to be."""
+    """The smallest risk that is all but sure to be certified; else the likeliest, the largest."""
     sure = [each for each in offered if each.probability >= _SURE and each.saving_pct > 0]
-    return sure[0] if sure else max(offered, key=lambda each: each.probability)
+    return sure[0] if sure else max(offered, key=lambda each: (each.probability, each.alpha))

@@ -12,12 +12,12 @@ from typing import Any
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.constants import COMMON_ALPHAS, LARGE_ALPHA
-from stopadvisor.errors import ProbeError
+from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import DIFFERS, Guarantee, LossName
 
-__all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "large_alpha"]
+__all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "asked_alpha", "large_alpha"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
         "delta": document["delta"],
         "serving": document["recommendation"]["serving"],
     }
+    if values["alpha"] is None:  # assessed without one
+        del values["alpha"]
     if document["protocol"] == "deploy":
         settings = {k: v for k, v in document["settings"].items() if (k, v) not in _ONLY}
         if gone := settings.keys() - {f.name for f in fields(Settings)}:
@@ -86,6 +88,24 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
         settings["also"] = tuple(Guarantee(**limit) for limit in settings.get("also", ()))
         values |= settings
     return values
+
+
+def asked_alpha(alpha: float | None, assessed: Mapping[str, Any] | None) -> float:
+    """The risk asked for: here, or else when the run was assessed.
+
+    Raises
+    ------
+    CalibrationError
+        Neither says one.
+    """
+    if alpha is None and assessed is not None:
+        alpha = assessed["alpha"]
+    if alpha is None:
+        raise CalibrationError(
+            "say --alpha, the largest share of all questions that may lose a right answer; in "
+            "production begin with 0.01 to 0.05"
+        )
+    return alpha
 
 
 def alpha_remark(alpha: float, accuracy: float) -> str | None:

@@ -365,9 +365,10 @@ def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, 
     delta = max(certificate.delta, DEFAULT_DELTA)
     request = {"protocol": "verify", "policy": policy.digest}
     assessed = read_assessment(view.folder)
-    # A run that nobody assessed stands to be calibrated for what the policy promises.
+    # A run that nobody assessed at a risk stands to be calibrated for what the policy promises.
     asked = SettingsOverrides(alpha=certificate.alpha)
-    settings = (asked if assessed is None else SettingsOverrides()).settings(
+    stands = assessed is not None and assessed["alpha"] is not None
+    settings = (SettingsOverrides() if stands else asked).settings(
         assessed, graded_by=view.graded_by
     )
     questions, n_looked = open_rows(view, rows, request, delta=delta, standing=settings)

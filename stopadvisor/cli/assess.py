@@ -84,7 +84,7 @@ _ANALYSIS = option("Analysis")
     default="deploy",
     help="What to act on, or the published analysis number for number.",
 )
-@setting_options()
+@setting_options(asked=("alpha",))
 @PRICING
 @GUARANTEES
 @_ANALYSIS(
@@ -115,7 +115,8 @@ def command(
     """Advise whether the model may stop thinking early on WORKLOAD, and what that saves.
 
     Probes what is missing first, with the options of `probe`; a run directory or a published
-    raw.npz archive is assessed as it is.  The advice is provisional: `calibrate` decides.
+    raw.npz archive is assessed as it is.  Without --alpha a table says what promises of 1 to 15 %
+    would buy.  The advice is provisional: `calibrate` decides.
     """
     given = {f.name for f in (*fields(ProbeSettings), *fields(EngineSettings)) if is_given(f.name)}
     wanted = overrides(params)
@@ -167,7 +168,7 @@ def command(
                 source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
             )
         else:
-            assessment = assess(source, settings)
+            assessment = assess(source, settings, propose=wanted.alpha is None)
             loads = savings_by_load(assessment.choice, weights[1:])
         of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
         if not source.is_archive:

@@ -27,7 +27,7 @@ from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.html.page import refresh_report
 from stopadvisor.report.saved import save_calibration
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
-from stopadvisor.report.words import advised_point, percent, share
+from stopadvisor.report.words import advised_point, considered_alpha, percent, share
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 
@@ -176,5 +176,5 @@ def _which_alpha(source: Source, source_policy: Path | None) -> str:
         point = advised_point(document)
         expected = "full thinking" if point is None else percent(point["expected_saving_pct"])
         verb = "advises" if point is None else "expects a certified saving of"
-        text += f"; assess {verb} {expected} at {document['alpha']:g}"
+        text += f"; assess {verb} {expected} at {considered_alpha(document):g}"
     return f"{text}; in production begin with 0.01 to 0.05"

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.answers.grading import Grader
+from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
 from stopadvisor.certification.labelling import LabelledRun, Labelling, known_labels, of_run
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, show, take
@@ -24,7 +25,7 @@ from stopadvisor.progress import Progress
 from stopadvisor.report.sheets.label import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet
-from stopadvisor.runs.sources import open_source
+from stopadvisor.runs.sources import open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import read_workload
 
@@ -61,7 +62,7 @@ _certificate = option("Certificate")
     "then count as these labels can settle, which usually certifies more. Without it all "
     "questions count, and every label that can change a decision is asked for.",
 )
-@setting_options(otherwise="as assessed", asked=("alpha",))
+@setting_options(otherwise="as assessed")
 @_certificate(
     "--fresh",
     is_flag=True,
@@ -109,12 +110,6 @@ def command(
     return 0
 
 
-_WHICH_ALPHA = (
-    "say --alpha, the largest share of all questions that may lose a right answer; in production "
-    "begin with 0.01 to 0.05"
-)
-
-
 def _typed() -> str:
     return str(click.prompt("right answer", default="", show_default=False, err=True))
 
@@ -133,12 +128,11 @@ class LabelRun:
 
 def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
     """Take the look, and open what is to be labelled."""
-    if request.overrides.alpha is None:
-        raise CalibrationError(_WHICH_ALPHA)
     source = open_source(path)
     if source.is_archive:
         raise CalibrationError(f"{path}: an archive holds its gold: nothing to label")
-    lost = replace(request.overrides, loss="lost")
+    alpha = asked_alpha(request.overrides.alpha, read_assessment(source.folder))
+    lost = replace(request.overrides, loss="lost", alpha=alpha)
     with lock_directory(source.folder):
         labelling = start_labelling(source, replace(request, overrides=lost))
     directory, records, file = of_run(source)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from stopadvisor.assessment.label_plan import plan_labels
+from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.settings import ALPHA, DELTA
@@ -78,13 +79,14 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     assessment = None
     if source is not None:
         from stopadvisor.assessment.assess import assess
-        from stopadvisor.assessment.settings import SettingsOverrides
         from stopadvisor.runs.sources import open_source, read_assessment
 
         opened = open_source(source, keep=False)
-        asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
         recorded = read_assessment(opened.folder)
+        params["alpha"] = asked_alpha(params["alpha"], recorded)
+        asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
         assessment = assess(opened, asked.settings(recorded, graded_by=opened.graded_by))
+    params["alpha"] = asked_alpha(params["alpha"], None)
     plan = plan_labels(**params, assessment=assessment)
     show(plan, plan_sheet(plan), json=json)
     return 0

@@ -14,17 +14,18 @@ from typing import Any
 
 import click
 
+from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.looks import open_calibration as open_calibration_part
 from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, Parsed, declare, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on, time_left
 from stopadvisor.cli.parts.settings import ALPHA, DELTA, setting_options
-from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES, PAPER_BOOTSTRAP_SEED
+from stopadvisor.constants import DEFAULT_ALPHA, PAPER_BOOTSTRAP_RESAMPLES, PAPER_BOOTSTRAP_SEED
 from stopadvisor.errors import StopAdvisorError, StudyError
 from stopadvisor.progress import Progress
 from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
-from stopadvisor.runs.sources import Source, newest_source, open_source
+from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.studies.batch import own_options, run_studies, together
 from stopadvisor.studies.registry import STUDIES, run_study
@@ -111,13 +112,15 @@ def command(
     Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
     alone and say so.
     """
-    options = StudyOptions(**params, extra=dict(extra))
     if name == LIST:
         listed = listed_studies(STUDIES)
         show(listed, study_list_sheet(listed), json=json)
         return 0
     with progress_on(sys.stderr, quiet=quiet) as progress:
-        sources = _sources(runs, name, progress, opening=open_calibration, delta=options.delta)
+        delta = params["delta"]
+        sources = _sources(runs, name, progress, opening=open_calibration, delta=delta)
+        params["alpha"] = _alpha(params["alpha"], name, sources)
+        options = StudyOptions(**params, extra=dict(extra))
         if name != ALL:
             report = _written(run_study(name, sources, options), sources, options, csv)
         else:
@@ -134,6 +137,13 @@ def command(
     if reports.skipped:
         show(reports, skipped_sheet(reports.skipped), json=False)
     return 1 if broken else 0
+
+
+def _alpha(asked: float | None, name: str, sources: Sequence[Source]) -> float:
+    """The risk of a study: the paper's, but for rivals that of the first run's assessment."""
+    if asked is None and name != "rivals":
+        return DEFAULT_ALPHA
+    return asked_alpha(asked, read_assessment(sources[0].folder))
 
 
 def _sources(

@@ -13,6 +13,7 @@ from typing import Literal
 from stopadvisor.assessment.assess import LabelRow, Repeats
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.measured import LoadSaving
+from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.probes.trajectories import Share
@@ -99,8 +100,9 @@ class MeasuredServer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Common:
-    alpha: float
-    """The risk asked for."""
+    alpha: float | None
+    """The risk asked for; null where none was: `promises` then compares several, and all else is at
+    the one that `matched_risk` names."""
     delta: float
     """1 minus the confidence asked for."""
     run: str
@@ -298,6 +300,8 @@ class AssessedRun(_Common):
     """What `calibrate` takes over."""
     asked: str | None = None
     """All limits asked for in words, where they are not one on lost answers."""
+    promises: tuple[Promise, ...] | None = None
+    """Only without `--alpha`: what several risks would buy."""
 
 
 # --- Paper ----------------------------------------------------------------------------------------

@@ -76,9 +76,10 @@ def _common(
     server: RegimeMeasure | None,
 ) -> dict[str, Any]:
     source = assessment.source
+    is_open = isinstance(assessment, FitAssessment) and assessment.promises is not None
     is_answer = isinstance(assessment, FitAssessment) and source.table.on_stop == "answer"
     return {
-        "alpha": assessment.alpha,
+        "alpha": None if is_open else assessment.alpha,
         "delta": assessment.delta,
         "run": str(source.folder),
         "workload": AssessedWorkload(
@@ -143,6 +144,7 @@ def _deploy(
             also or None,
         ),
         asked=None if settings.is_lost else asked(settings.guarantees),
+        promises=assessment.promises,
     )
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "by_stack",
     "cell",
     "computed_for",
+    "considered_alpha",
     "cost_noun",
     "explained",
     "interval",
@@ -283,10 +284,16 @@ def why(document: Document) -> str:
     }[standing(found, advice["family"])]
 
 
+def considered_alpha(document: Document) -> float:
+    """The risk that the figures are at: the one asked for, else the one proposed."""
+    alpha = document["alpha"]
+    return float(document["matched_risk"][0]["alpha"] if alpha is None else alpha)
+
+
 def advised_point(document: Document) -> Document | None:
     """The row of the comparison that the advice rests on."""
     for row in document["matched_risk"]:
-        if row["alpha"] == document["alpha"]:
+        if row["alpha"] == considered_alpha(document):
             for kind in ("learned", "scalar", "fixed_budget"):
                 point = row.get(kind)
                 if point and point["family"] == document["recommendation"]["family"]:

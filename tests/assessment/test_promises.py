@@ -14,6 +14,7 @@ from stopadvisor.assessment.probabilities import certification_probability
 from stopadvisor.assessment.promises import Promise, promises, proposed
 from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.errors import NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions
 from tests.populations import FREE_FORM
 
@@ -81,8 +82,10 @@ def test_a_risk_that_no_test_can_hold_buys_nothing(offered: tuple[Promise, ...])
 
 
 def test_a_risk_above_the_accuracy_is_no_promise(rules: RulesOnFit) -> None:
-    (promise,) = promises(rules, N, SETTINGS, alphas=[0.99])
-    assert promise == Promise(0.99, 0.0, 0.0, 0.0, None)
+    (promise,) = promises(rules, N, SETTINGS, alphas=[0.05, 0.99])
+    assert promise.alpha == 0.05
+    with pytest.raises(NothingToChoose, match=r"never being right would keep a promise of 99%"):
+        promises(rules, N, SETTINGS, alphas=[0.99])
 
 
 def test_rules_are_measured_once_and_chosen_as_without(
@@ -111,6 +114,7 @@ def test_rules_are_measured_once_and_chosen_as_without(
         ([(0.01, 20.0, 0.4), (0.05, 30.0, 0.95), (0.10, 40.0, 0.99)], 0.05),
         ([(0.01, 20.0, 0.4), (0.05, 30.0, 0.8), (0.10, 40.0, 0.7)], 0.05),
         ([(0.01, 0.0, 1.0), (0.05, 30.0, 0.9)], 0.05),
+        ([(0.01, 0.0, 0.0), (0.05, 0.0, 0.0)], 0.05),
     ],
 )
 def test_the_smallest_sure_risk_is_proposed_else_the_likeliest(

@@ -23,7 +23,7 @@ def quickly_assessed_run(probed_run: Path, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("assessed") / "runs" / "old"
     shutil.copytree(probed_run, path)
     words = ["--families", "learned,confidence", "--no-report", "--quiet"]
-    assert main(["assess", str(path), *words]) == 0
+    assert main(["assess", str(path), "--alpha", "0.15", *words]) == 0
     return path
 
 

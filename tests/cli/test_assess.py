@@ -181,8 +181,8 @@ def test_what_a_request_takes_decides_where_to_ask(call: Call) -> None:
 
 
 def test_tokens_are_not_time(call: Call) -> None:
-    words = ("runs/sums", "--serving", "prefix-cache", "--serving-profile", str(timed(2.0)))
-    found = assessed(call, *words)
+    words = ("--serving", "prefix-cache", "--serving-profile", str(timed(2.0)))
+    found = assessed(call, "runs/sums", "--alpha", "0.15", *words)
     assert found["settings"]["weights"]["unit"] == "seconds"
     row = found["serving"]["prefix-cache"]
     said = f"Saves {row['decoded_saving_pct']:.0f}% of the decoded tokens, "
@@ -405,7 +405,7 @@ def test_the_summary_fits_eighty_columns_without_colour(call: Call, words: list[
 
 
 def test_the_first_lines_say_what_to_do(call: Call) -> None:
-    _, out, _ = call("runs/sums", *FAST)
+    _, out, _ = call("runs/sums", "--alpha", "0.15", *FAST)
     first = out.splitlines()[:14]
     assert first[0].startswith("Saves ")
     names = [line.split()[0] for line in first[1:] if line.strip() and line[:3] != "   "]
@@ -415,6 +415,26 @@ def test_the_first_lines_say_what_to_do(call: Call) -> None:
     _, out, _ = call("runs/sums", "--alpha", "0.001", *FAST)
     assert out.startswith("Don't stop early under kv-fork: no saving shown.")
     assert "stopadvisor calibrate runs" not in out
+
+
+def test_without_alpha_it_says_what_each_promise_would_buy(call: Call) -> None:
+    code, out, err = call("runs/sums", *FAST)
+    assert code == 0, err
+    found = json.loads(Path("runs/sums/assessment.json").read_bytes())
+    rows = found["promises"]
+    assert [row["alpha"] for row in rows] == [0.01, 0.02, 0.05, 0.1, 0.15]
+    taken = found["matched_risk"][0]["alpha"]
+    sure = [row for row in rows if row["probability"] >= 0.9 and row["saving_pct"] > 0]
+    assert taken == sure[0]["alpha"]
+    assert found["alpha"] is None
+    assert f"next       stopadvisor calibrate runs/sums --alpha {taken:g}\n" in out
+    table = out.partition("What each promise would buy")[2].partition("* The figures")[0]
+    assert len([line for line in table.splitlines() if "%" in line]) >= len(rows)
+    # The same table costs no look, and a promise that is named has none.
+    asked = assessed(call, "runs/sums", "--alpha", f"{taken:g}", *FAST)
+    assert asked["alpha"] == taken
+    assert "promises" not in asked
+    assert asked["matched_risk"] == found["matched_risk"]
 
 
 def test_the_paper_protocol_says_that_its_verdict_is_flawed(call: Call) -> None:

@@ -44,7 +44,7 @@ def few_right(row: dict[str, Any], part: str) -> None:
 )
 def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -> None:
     edit_records(RUN, edit)
-    code, out, err = call("assess", RUN, *FAST, "--no-report", "--json")
+    code, out, err = call("assess", RUN, *FAST, "--alpha", "0.15", "--no-report", "--json")
     assert code == 0, err
     found = json.loads(out)
     assert json.loads((RUN / "assessment.json").read_bytes()) == found
@@ -52,7 +52,7 @@ def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -
     assert any(said in reason for reason in found["recommendation"]["reasons"])
     assert sum(row["count"] for row in found["profile"].values()) == found["split"]["fit"]
     assert (found["matched_risk"][0]["learned"], found["label_savings"]) == (None, [])
-    code, out, err = call("assess", RUN, *FAST, "--no-report")
+    code, out, err = call("assess", RUN, *FAST, "--alpha", "0.15", "--no-report")
     assert code == 0
     text = " ".join(out.split())
     assert text.startswith("Don't stop early under kv-fork: ")
@@ -62,7 +62,7 @@ def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -
 def test_its_page_says_so_without_the_pictures_of_rules(call: Call) -> None:
     pytest.importorskip("matplotlib")
     edit_records(RUN, all_right)
-    code, _, err = call("assess", RUN, *FAST, "--report")
+    code, _, err = call("assess", RUN, *FAST, "--alpha", "0.15", "--report")
     assert code == 0, err
     page = (RUN / "report.html").read_text(encoding="utf-8")
     assert "all forced answers are right" in page

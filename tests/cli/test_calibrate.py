@@ -344,7 +344,8 @@ def test_lines_that_a_look_opened_are_missed(call: Call, change: Callable[[Path]
 def test_labels_that_are_graded_again_are_another_look(call: Call, probed_run: Path) -> None:
     edit_records(RUN, lose_many)
     calibrated(call, str(RUN), *FAILING, code=3)
-    assert call(str(RUN), "--regrade", "--no-report", "--quiet", command="assess")[0] == 0
+    again = ("--regrade", "--alpha", "0.15", "--no-report", "--quiet")
+    assert call(str(RUN), *again, command="assess")[0] == 0
     found = calibrated(call, str(RUN), *FAILING, code=call(str(RUN), *FAILING)[0])
     assert found["look"]["number"] == len(looks_of(RUN)) == 2
 

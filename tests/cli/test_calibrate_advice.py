@@ -81,7 +81,7 @@ def test_a_model_that_is_never_right_gets_a_policy_that_never_stops(call: Call) 
 
 
 def test_another_rule_than_the_one_that_was_read_is_explained_in_a_sentence(call: Call) -> None:
-    answer(call, "assess", RUN, "--families", "entropy", "--no-report")
+    answer(call, "assess", RUN, "--alpha", "0.15", "--families", "entropy", "--no-report")
     found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
     assert found["family"] == "confidence"
     assert found["changed"] is not None
@@ -104,7 +104,7 @@ def test_the_advised_rule_needs_no_sentence(call: Call) -> None:
 
 
 def test_without_alpha_it_says_what_common_values_mean_here(call: Call) -> None:
-    answer(call, "assess", RUN, *FAST, "--no-report")
+    answer(call, "assess", RUN, "--alpha", "0.15", *FAST, "--no-report")
     accuracy = json.loads((RUN / "assessment.json").read_bytes())["fit_full_accuracy"]
     line = refused(call, "calibrate", RUN, *FAST)
     assert "say --alpha" in line

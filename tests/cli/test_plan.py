@@ -116,7 +116,7 @@ def test_a_drop_takes_its_own_test_and_counts_what_is_gained(
 def test_what_only_a_drop_has_is_refused_elsewhere(
     capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
-    assert main(["plan", *words]) == 2
+    assert main(["plan", "--alpha", "0.05", *words]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -144,5 +144,16 @@ def test_a_run_says_what_more_labels_would_buy(
 def test_impossible_requests_are_exit_2(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    assert main(["plan", *words]) == 2
+    assert main(["plan", "--alpha", "0.05", *words]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_alpha_is_that_of_the_run_and_else_asked_for(
+    assessed_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan"]) == 2
+    assert "say --alpha" in capsys.readouterr().err
+    assert planned(capsys, str(assessed_run))["alpha"] == 0.15
+    fresh = make_run(tmp_path / "fresh", 200)
+    assert main(["plan", str(fresh)]) == 2
+    assert "say --alpha" in capsys.readouterr().err

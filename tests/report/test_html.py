@@ -236,7 +236,7 @@ def test_a_refusal_is_said_with_its_reason(
                 checkpoint["correct"] = False
 
     edit_records(path, lose)
-    assert main(["assess", str(path), "--no-report", *words]) == 0
+    assert main(["assess", str(path), "--alpha", "0.15", "--no-report", *words]) == 0
     asked = ("--alpha", "0.03", "--looks", "1")
     assert main(["calibrate", *CERTIFY, str(path), *asked]) == 3
     capsys.readouterr()
@@ -263,11 +263,11 @@ def test_of_several_looks_the_calibration_s_own_is_found(
 ) -> None:
     words = ("--families", "entropy,confidence")
     path = make_run(tmp_path / "run", 250)
-    assert main(["assess", str(path), "--no-report", *words]) == 0
+    assert main(["assess", str(path), "--alpha", "0.15", "--no-report", *words]) == 0
     assert main(["calibrate", *CERTIFY, str(path), *words]) == 0
     kept = {name: (path / name).read_bytes() for name in ("calibration.json", "policy.joblib")}
     make_run(path, 500)
-    assert main(["assess", str(path), "--no-report", *words]) == 0
+    assert main(["assess", str(path), "--alpha", "0.15", "--no-report", *words]) == 0
     assert main(["calibrate", *CERTIFY, str(path), "--fresh", *words]) == 0
     capsys.readouterr()
     sizes = set()
@@ -290,7 +290,7 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     first, second = make_run(tmp_path / "old", 200), make_run(tmp_path / "new", 400)
     edit_records(second, lambda row, part: row.update(key=f"new-{row['key']}"))
     assert main(["calibrate", *CERTIFY, str(first), *words]) == 0
-    assert main(["assess", str(second), "--no-report", *words]) == 0
+    assert main(["assess", str(second), "--alpha", "0.15", "--no-report", *words]) == 0
     policy = str(first / "policy.joblib")
     assert main(["calibrate", *CERTIFY, str(second), "--from", policy]) in (0, 3)
     capsys.readouterr()
@@ -422,7 +422,7 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(
     run: Path, spoilt: Path, html: str
 ) -> None:
     edit_records(spoilt, flip_calibration)
-    assert main(["assess", str(spoilt), "--no-report", "--quiet"]) == 0
+    assert main(["assess", str(spoilt), "--alpha", "0.15", "--no-report", "--quiet"]) == 0
     flipped = render(read_report(spoilt))
     assert flipped.replace(str(spoilt), str(run)) == html
 

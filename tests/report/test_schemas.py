@@ -243,7 +243,8 @@ def test_policies_of_other_programs(name: str) -> None:
 
 def test_plan(run_without_gold: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of_run = answer(capsys, "plan", run_without_gold, "--alpha", "0.1")
-    check("plan", answer(capsys, "plan"), answer(capsys, "plan", "--loss", "drop"), of_run)
+    plain = answer(capsys, "plan", *ALPHA)
+    check("plan", plain, answer(capsys, "plan", *ALPHA, "--loss", "drop"), of_run)
 
 
 def test_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,9 +31,18 @@ from tests.report.results import ANSWERED
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ROOT / "tests" / "testdata" / "screens"
 ASSESS = ["assess", "--no-report"]
+ALPHA = ["--alpha", "0.15"]
 SCREENS = {
     "assess": [*ASSESS, "runs/sums"],
-    "assess-black-box": [*ASSESS, "runs/sums", "--serving", "black-box", "--price", "1/0.1/4"],
+    "assess-black-box": [
+        *ASSESS,
+        "runs/sums",
+        *ALPHA,
+        "--serving",
+        "black-box",
+        "--price",
+        "1/0.1/4",
+    ],
     "assess-paper": [*ASSESS, "raw.npz", "--protocol", "paper"],
     "assess-unlikely": [*ASSESS, "runs/sums", "--alpha", "0.01"],
     "calibrate": ["calibrate", "runs/sums", "--alpha", "0.15"],

@@ -14,7 +14,7 @@ import click
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.cli.parts.declare import PATH, SHARE, Decorator, Parsed, declare, option, take
-from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
+from stopadvisor.constants import DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
@@ -170,7 +170,9 @@ ALLOW_TRUNCATED = option("Certificate")(
     help="Certify although more than 10 % of the traces were cut off.",
 )
 
-ALPHA = click.option("--alpha", type=SHARE, default=DEFAULT_ALPHA, help="Risk to certify.")
+ALPHA = click.option(
+    "--alpha", type=SHARE, show_default="as the run was assessed", help="Risk to certify."
+)
 DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="One minus the confidence.")
 """For commands that take no assessment."""
 
@@ -190,17 +192,17 @@ def setting_options(
     otherwise : str, optional
         Where values come from that are not given, for the help; None for defaults of their own.
     asked : sequence of str
-        Those without any default: the command asks for them.
+        Those without any default: the command asks for them, or does without.
     """
     found = []
     for name in names:
         section, kind, default, text = _OPTIONS[name]
-        shown = True if otherwise is None else False if name in asked else otherwise
+        shown = False if name in asked else True if otherwise is None else otherwise
         found.append(
             option(section)(
                 f"--{name}",
                 type=kind,
-                default=default if otherwise is None else None,
+                default=default if otherwise is None and name not in asked else None,
                 show_default=shown,
                 help=text,
             )

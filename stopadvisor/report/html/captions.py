@@ -20,7 +20,7 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.words import by_stack, kind_points, listed, percent, share
+from stopadvisor.report.words import by_stack, considered_alpha, kind_points, listed, percent, share
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 
@@ -90,7 +90,7 @@ def kinds_caption(document: Document) -> Caption | None:
     return Caption(
         "kinds",
         "What each kind of rule saves at the same risk",
-        f"Where at most {promised(document['alpha'])} may be lost, the best rules save "
+        f"Where at most {promised(considered_alpha(document))} may be lost, the best rules save "
         f"{listed(said) if said else 'nothing'}. Lighter bars leave out the traces that were cut "
         "off: such a trace cannot be lost, and much of what a fixed budget saves comes from there.",
         f"{document['split']['fit']} fit questions, out of fold",

@@ -399,6 +399,7 @@ def _origin(result: Assessed) -> str:
 
 def _provenance(result: Assessed) -> list[tuple[str, str]]:
     workload, split = result.workload, result.split
+    alpha = result.matched_risk[0].alpha if result.alpha is None else result.alpha
     rows = [
         ("Run", result.run),
         ("Model", workload.model or f"none: {_origin(result)}"),
@@ -409,7 +410,7 @@ def _provenance(result: Assessed) -> list[tuple[str, str]]:
         ("Full thinking", f"{workload.full_reference} reference"),
         ("Cut off", f"{share(workload.truncated_share)} of the traces"),
         ("Protocol", result.protocol),
-        ("Promise", f"alpha {result.alpha:g}, delta {result.delta:g}"),
+        ("Promise", f"alpha {alpha:g}, delta {result.delta:g}"),
     ]
     if isinstance(result, AssessedRun):
         weights = result.settings.weights

@@ -10,8 +10,9 @@ from typing import Any
 
 from stopadvisor.assessment.assess import LabelRow
 from stopadvisor.assessment.label_need import LabelNeed
+from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
-from stopadvisor.policy.promises import promise_of
+from stopadvisor.policy.promises import promise_of, promised
 from stopadvisor.report.assessed import (
     Assessed,
     AssessedByPaper,
@@ -36,6 +37,7 @@ from stopadvisor.report.words import (
     advised_point,
     by_load,
     computed_for,
+    considered_alpha,
     explained,
     interval,
     kind_of_rule,
@@ -68,6 +70,8 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
     """Return the advice and what it rests on."""
     document, advice = to_document(result), result.recommendation
     sections = [_profile(result)]
+    if isinstance(result, AssessedRun) and result.promises:
+        sections.insert(0, _promises(result, result.promises))
     if isinstance(result, AssessedByPaper):
         facts = _paper_facts(result, document)
         sections = [Section("Read this first", texts=(PAPER_FLAW,)), *sections]
@@ -107,7 +111,7 @@ def next_command(document: Document) -> str | None:
 
 def _limits(document: Document) -> str:
     """What was asked for, as options of `calibrate`; it takes what cannot be asked otherwise."""
-    alpha, settings = document["alpha"], document["settings"]
+    alpha, settings = considered_alpha(document), document["settings"]
     also = [Guarantee(**limit) for limit in settings.get("also", [])]
     if document["workload"]["graded_by"] == "agreement" or not ("loss" in settings or also):
         return f"--alpha {alpha:g}"
@@ -129,11 +133,11 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
             yield "stack", f"{explained(advice.serving)}{priced}"
         yield from _server(run)
     else:
-        lower = percent(run.fit_saving_lower_pct)
+        lower, alpha = percent(run.fit_saving_lower_pct), considered_alpha(document)
         yield (
             "certain",
             f"not yet: estimates from {plural(split.fit, 'fit question')}. `calibrate` can "
-            f"promise: {run.asked or promise_of({'alpha': run.alpha})}; probability "
+            f"promise: {run.asked or promise_of({'alpha': alpha})}; probability "
             f"{probability_words(run.chance_to_certify)}",
         )
         yield "advice", rule_headline(str(advice.family), advice.where)
@@ -299,6 +303,30 @@ def _paper_rules(run: AssessedByPaper, document: Document) -> Section:
             f"alpha {row['alpha']:g}: {risk_difference(row)}." for row in document["matched_risk"]
         ),
         left=2,
+    )
+
+
+def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
+    """What several risks would buy, where none was asked for."""
+    risk, accuracy = _graded_columns(run)
+    n, taken = run.split.calibration, run.matched_risk[0].alpha
+    return Section(
+        "What each promise would buy (no --alpha was given)",
+        (risk, "saves", accuracy, f"certified by {n}", "questions for 90 %"),
+        tuple(
+            (
+                f"{promised(each.alpha)}{' *' * (each.alpha == taken)}",
+                percent(each.saving_pct) if each.saving_pct > 0 else "nothing",
+                f"{each.accuracy_points:+.1f} points" if each.saving_pct > 0 else "-",
+                probability_words(each.probability),
+                "-" if each.labels_for_90 is None else f"{each.labels_for_90:,}",
+            )
+            for each in promises
+        ),
+        (
+            "* The figures here are for this one. The last two columns: the probability that the "
+            "calibration questions at hand certify a saving, and how many would make it 90 %.",
+        ),
     )
 
 
