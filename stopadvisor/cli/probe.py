@@ -66,7 +66,7 @@ def command(
     Continues where an earlier call stopped: finished questions are not asked again.
     """
     if like is not None:
-        params = like_policy(ctx, params, like)
+        params = like_policy(ctx, params, like, quiet=quiet)
     settings = take_probing(params, workload, like_policy=like is not None)
     engine = take(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:

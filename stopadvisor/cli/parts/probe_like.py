@@ -29,7 +29,9 @@ _OF_TRIGGER = ("max_probes", "fill")
 """Fields of the plan that no option sets."""
 
 
-def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def like_policy(
+    ctx: click.Context, params: Mapping[str, Any], path: Path, *, quiet: bool
+) -> dict[str, Any]:
     """Parameters of `probe` with what the policy says about probing.
 
     The seed stays, so that fresh questions get a split of their own.
@@ -70,13 +72,13 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
                 f"{_as_option(params[name])}"
             )
     wanted["of_policy"] = "model" in wanted
-    _check_grader(policy, params)
+    _check_grader(policy, params, quiet=quiet)
     own = policy.terms.task
     of_task = {} if own == MIXED_TASKS else {"assumed_task": own}
     return {**params, **wanted, **of_trigger, **of_task}
 
 
-def _check_grader(policy: Policy, params: Mapping[str, Any]) -> None:
+def _check_grader(policy: Policy, params: Mapping[str, Any], *, quiet: bool) -> None:
     """Ask for the policy's own grader; a function runs code, so the command line must name it."""
     ours = policy.terms.grading
     if "grader_sha256" in ours and params["grader"] is None:
@@ -91,7 +93,7 @@ def _check_grader(policy: Policy, params: Mapping[str, Any]) -> None:
     wanted = ours["grader"] if "grader_sha256" in ours else BY_GOLD
     if mine["grader"] != wanted:
         raise click.UsageError(f"--like brings --grader {wanted}, got {mine['grader']}")
-    if mine != ours and not params["quiet"]:
+    if mine != ours and not quiet:
         click.echo(
             f"note: {described(mine)} grades, the policy's questions were graded by "
             f"{described(ours)}",
