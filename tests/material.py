@@ -18,7 +18,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import Look, read_log
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.studies.registry import STUDIES
-from stopadvisor.workload.questions import PARTS, read_workload
+from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
 ARCHIVES = Path(__file__).resolve().parent / "testdata" / "paper"
@@ -60,8 +60,9 @@ def make_run(
     fractions: tuple[float, float, float] = (0.4, 0.4, 0.2),
     gold: bool = True,
     repeated: int = 0,
+    samples: int = 1,
 ) -> Path:
-    """Probe `n` sums into a run, the first few twice; called again with more, the run goes on."""
+    """Probe `n` sums into a run, the first fit ones again; called with more, the run goes on."""
     path.mkdir(parents=True, exist_ok=True)
     file = write_sums(path.parent / f"{path.name}-sums.jsonl", n, gold=gold)
     workload = read_workload(file, assumed="numeric")
@@ -71,8 +72,19 @@ def make_run(
     )
     run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
     with Grader() as grader:
-        twice = workload.questions[:repeated]
-        collect(engine, workload, plan, run, batch_size=64, grader=grader, repeated=twice)
+        keys = [question.group_key for question in workload.questions]
+        is_fit = assign_parts(keys, seed=plan.seed, fractions=fractions) == 0
+        twice = [q for q, fit in zip(workload.questions, is_fit, strict=True) if fit][:repeated]
+        collect(
+            engine,
+            workload,
+            plan,
+            run,
+            batch_size=64,
+            grader=grader,
+            repeated=twice,
+            samples=samples,
+        )
     return path
 
 

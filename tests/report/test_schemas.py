@@ -189,7 +189,12 @@ def test_calibrate_inspect_and_verify(
     answer(capsys, "calibrate", *CERTIFY, unlucky, *scalar, "--alpha", "0.03")
     second = answer(capsys, "calibrate", *CERTIFY, unlucky, *scalar, "--alpha", "0.75")
     assert second["certificate"]["earlier_deltas"] == [0.05]
-    found = certified, transferred, refused, visible, of_groups, few_labels, second, bare
+    twice = make_run(runs / "twice" / "run", 300, samples=2)
+    of_two = answer(capsys, "calibrate", *CERTIFY, twice, *bold)
+    assert of_two["certificate"]["traces"] == 2
+    more = make_run(runs / "more" / "run", 600, samples=2)
+    verified.append(answer(capsys, "verify", of_two["policy"], more))
+    found = certified, transferred, refused, visible, of_groups, few_labels, second, bare, of_two
     check("calibrate", *found)
     verified.append(answer(capsys, "verify", of_groups["policy"], runs / "new"))
     moved = answer(capsys, "inspect", transferred["policy"])
