@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.certification.calibration import Calibration
 from stopadvisor.rules.families import rule_name
 from stopadvisor.stats.bounds import Certified
@@ -42,8 +43,8 @@ def why_another_rule(
         differs = _differs(assessment, assessed)
         because = f" with {differs}" if differs else ""
         first = (
-            f"assess had advised {_name(read)} at alpha = {assessed['alpha']:g}; at alpha = "
-            f"{assessment.alpha:g}{because} the choice on fit questions is {_name(advised)}"
+            f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at "
+            f"alpha = {assessment.alpha:g}{because} the choice on fit questions is {_name(advised)}"
         )
         if exported == advised:
             return first

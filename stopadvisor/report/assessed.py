@@ -25,7 +25,7 @@ __all__ = [
     "Assessed", "AssessedByPaper", "AssessedRun", "AssessedSettings", "AssessedWorkload",
     "FitComparison", "FitRule", "Limit", "MeasuredServer", "PaperComparison", "PaperRule",
     "PaperSaving", "PaperStacks", "PredictedRegime", "RequestMoney", "RequestTokens",
-    "SavingDifference", "StackCost", "StackCosts",
+    "SavingDifference", "StackCost", "StackCosts", "alpha_of",
 ]  # fmt: skip
 
 
@@ -382,3 +382,8 @@ class AssessedByPaper(_Common):
 
 
 Assessed = AssessedRun | AssessedByPaper
+
+
+def alpha_of(result: Assessed) -> float:
+    """The risk that the figures are at: the one asked for, else the one proposed."""
+    return result.matched_risk[0].alpha if result.alpha is None else result.alpha

@@ -17,7 +17,7 @@ from stopadvisor.certification.issue import Issued
 from stopadvisor.errors import ProbeError
 from stopadvisor.json_text import parse_json
 from stopadvisor.paper.assess import PaperAssessment
-from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun
+from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.figures.data import CalibratedFigures, Figures
 from stopadvisor.report.figures.deploy import calibrated_figures, deploy_figures
 from stopadvisor.report.figures.examples import Texts
@@ -124,9 +124,9 @@ def read_report(folder: Path) -> ReportData:
             risk=changed.risk or figures.risk,
             examples=changed.examples or figures.examples,
         )
-    if calibration.alpha != result.alpha:
+    if calibration.alpha != alpha_of(result):
         remarks.append(
-            f"Assessed at alpha = {result.alpha:g}, calibrated at {calibration.alpha:g}: "
+            f"Assessed at alpha = {alpha_of(result):g}, calibrated at {calibration.alpha:g}: "
             "first screen and risk picture follow the calibration."
         )
     return ReportData(result, calibration, figures, tuple(remarks))

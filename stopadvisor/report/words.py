@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
+from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, REGIMES, SECONDS
 from stopadvisor.rules.families import (
@@ -30,7 +31,6 @@ __all__ = [
     "by_stack",
     "cell",
     "computed_for",
-    "considered_alpha",
     "cost_noun",
     "explained",
     "interval",
@@ -282,12 +282,6 @@ def why(document: Document) -> str:
         "overall": "Chosen by what it saves over several limits of loss near the one asked for; at "
         f"that one alone, where a few questions decide, {best} is ahead.",
     }[standing(found, advice["family"])]
-
-
-def considered_alpha(document: Document) -> float:
-    """The risk that the figures are at: the one asked for, else the one proposed."""
-    alpha = document["alpha"]
-    return float(document["matched_risk"][0]["alpha"] if alpha is None else alpha)
 
 
 def advised_point(document: Document) -> Document | None:

@@ -95,6 +95,16 @@ def test_another_rule_than_the_one_that_was_read_is_explained_in_a_sentence(call
     assert again["changed"] == found["changed"]
 
 
+def test_after_an_assessment_without_alpha_the_change_names_the_risk_it_was_at(call: Call) -> None:
+    assessed = answer(call, "assess", RUN, "--families", "entropy", "--no-report")
+    assert assessed["alpha"] is None
+    found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    taken = assessed["matched_risk"][0]["alpha"]
+    assert f"entropy alone at alpha = {taken:g}; at alpha = 0.15" in found["changed"]
+    line = refused(call, "calibrate", RUN, "--families", "confidence")
+    assert f"at {taken:g}" in line
+
+
 def test_the_advised_rule_needs_no_sentence(call: Call) -> None:
     answer(call, "assess", RUN, "--families", "confidence", "--no-report")
     found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")

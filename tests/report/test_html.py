@@ -258,6 +258,21 @@ def test_a_refusal_is_said_with_its_reason(
     assert list(risk.upper) == [upper_limit(k, n, 0.05) for k in losses]
 
 
+def test_without_alpha_the_page_is_of_the_promise_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--families", "entropy,confidence")
+    path = make_run(tmp_path / "run", 300)
+    assert main(["assess", str(path), "--no-report", *words]) == 0
+    text = Page(render(read_report(path))).text
+    assert "What each promise would buy (no --alpha was given)" in text
+    assert main(["calibrate", *CERTIFY, str(path)]) == 0
+    capsys.readouterr()
+    data = read_report(path)
+    taken = data.result.matched_risk[0].alpha
+    assert f"Assessed at alpha = {taken:g}, calibrated at 0.15" in Page(render(data)).text
+
+
 def test_of_several_looks_the_calibration_s_own_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.assessment.diagnostics import Curve
+from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.assessment.signals import Signal, Spread
 from stopadvisor.policy.promises import MEANINGS, promised
 from stopadvisor.report.figures.data import (
@@ -20,7 +21,7 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.words import by_stack, considered_alpha, kind_points, listed, percent, share
+from stopadvisor.report.words import by_stack, kind_points, listed, percent, share
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 

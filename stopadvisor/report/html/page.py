@@ -19,7 +19,7 @@ from urllib.parse import quote
 from stopadvisor.assessment.recommendation import PROVISIONAL
 from stopadvisor.errors import OutputError, StopAdvisorError
 from stopadvisor.printable import printable
-from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun
+from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
@@ -399,7 +399,6 @@ def _origin(result: Assessed) -> str:
 
 def _provenance(result: Assessed) -> list[tuple[str, str]]:
     workload, split = result.workload, result.split
-    alpha = result.matched_risk[0].alpha if result.alpha is None else result.alpha
     rows = [
         ("Run", result.run),
         ("Model", workload.model or f"none: {_origin(result)}"),
@@ -410,7 +409,7 @@ def _provenance(result: Assessed) -> list[tuple[str, str]]:
         ("Full thinking", f"{workload.full_reference} reference"),
         ("Cut off", f"{share(workload.truncated_share)} of the traces"),
         ("Protocol", result.protocol),
-        ("Promise", f"alpha {alpha:g}, delta {result.delta:g}"),
+        ("Promise", f"alpha {alpha_of(result):g}, delta {result.delta:g}"),
     ]
     if isinstance(result, AssessedRun):
         weights = result.settings.weights

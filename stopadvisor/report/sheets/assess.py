@@ -12,6 +12,7 @@ from stopadvisor.assessment.assess import LabelRow
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
+from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.policy.promises import promise_of, promised
 from stopadvisor.report.assessed import (
     Assessed,
@@ -37,7 +38,6 @@ from stopadvisor.report.words import (
     advised_point,
     by_load,
     computed_for,
-    considered_alpha,
     explained,
     interval,
     kind_of_rule,
