@@ -17,14 +17,7 @@ from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import DIFFERS, Guarantee, LossName
 
-__all__ = [
-    "SettingsOverrides",
-    "alpha_meanings",
-    "alpha_remark",
-    "asked_alpha",
-    "considered_alpha",
-    "large_alpha",
-]
+__all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "asked_alpha", "large_alpha"]
 
 
 @dataclass(frozen=True)
@@ -113,12 +106,6 @@ def asked_alpha(alpha: float | None, assessed: Mapping[str, Any] | None) -> floa
             "production begin with 0.01 to 0.05"
         )
     return alpha
-
-
-def considered_alpha(document: Mapping[str, Any]) -> float:
-    """The risk that the figures are at: the one asked for, else the one proposed."""
-    alpha = document["alpha"]
-    return float(document["matched_risk"][0]["alpha"] if alpha is None else alpha)
 
 
 def alpha_remark(alpha: float, accuracy: float) -> str | None:

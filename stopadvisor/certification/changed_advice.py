@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.certification.calibration import Calibration
 from stopadvisor.rules.families import rule_name
+from stopadvisor.runs.sources import considered_alpha
 from stopadvisor.stats.bounds import Certified
 
 __all__ = ["why_another_rule"]

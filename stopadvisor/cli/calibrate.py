@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from stopadvisor.assessment.settings import alpha_meanings, considered_alpha
+from stopadvisor.assessment.settings import alpha_meanings
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.certification.looks import show_fit
@@ -28,7 +28,13 @@ from stopadvisor.report.html.page import refresh_report
 from stopadvisor.report.saved import save_calibration
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.words import advised_point, percent, share
-from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
+from stopadvisor.runs.sources import (
+    Source,
+    considered_alpha,
+    newest_source,
+    open_source,
+    read_assessment,
+)
 from stopadvisor.runs.storage import lock_directory
 
 __all__ = ["NOT_CERTIFIED", "command"]

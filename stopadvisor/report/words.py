@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
-from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, REGIMES, SECONDS
 from stopadvisor.rules.families import (
@@ -21,6 +20,7 @@ from stopadvisor.rules.families import (
     SCALAR_FAMILIES,
     rule_name,
 )
+from stopadvisor.runs.sources import considered_alpha
 
 __all__ = [
     "COMMON_STACK",

@@ -38,6 +38,7 @@ __all__ = [
     "REPORT",
     "Part",
     "Source",
+    "considered_alpha",
     "newest_run",
     "newest_source",
     "open_source",
@@ -248,6 +249,12 @@ def newest_source() -> Source:
             "run directory"
         )
     return open_source(found[-1].parent)
+
+
+def considered_alpha(document: Mapping[str, Any]) -> float:
+    """The risk that an assessment's figures are at: the one asked for, else the one proposed."""
+    alpha = document["alpha"]
+    return float(document["matched_risk"][0]["alpha"] if alpha is None else alpha)
 
 
 def read_assessment(folder: Path) -> dict[str, Any] | None:

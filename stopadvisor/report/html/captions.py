@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.assessment.diagnostics import Curve
-from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.assessment.signals import Signal, Spread
 from stopadvisor.policy.promises import MEANINGS, promised
 from stopadvisor.report.figures.data import (
@@ -23,6 +22,7 @@ from stopadvisor.report.figures.data import (
 )
 from stopadvisor.report.words import by_stack, kind_points, listed, percent, share
 from stopadvisor.rules.families import rule_name
+from stopadvisor.runs.sources import considered_alpha
 from stopadvisor.studies.study import Cell, Column, Table
 
 __all__ = [

@@ -12,7 +12,6 @@ from stopadvisor.assessment.assess import LabelRow
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
-from stopadvisor.assessment.settings import considered_alpha
 from stopadvisor.policy.promises import promise_of, promised
 from stopadvisor.report.assessed import (
     Assessed,
@@ -54,6 +53,7 @@ from stopadvisor.report.words import (
 from stopadvisor.results import to_document
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.archives import SIMULATED
+from stopadvisor.runs.sources import considered_alpha
 
 __all__ = ["PAPER_FLAW", "assess_sheet", "next_command"]
 
