@@ -46,6 +46,7 @@ OTHERS = {
         "--half",
         "--only",
         "--rounds",
+        "--fits",
         "--requests",
         "--minutes",
     ),  # benchmarks

@@ -20,4 +20,4 @@ __all__ = ["connect", "load_engine", "open_model"]
 def __getattr__(name: str) -> Any:
     if name != "connect":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, import_module(f"{__name__}.online").connect)
+    return globals().setdefault(name, import_module(f"{__name__}.policy_server").connect)
