@@ -15,7 +15,7 @@ from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.boosting import BoostedModel
-from stopadvisor.rules.schedules import GridSchedule, Schedule
+from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.serving.recorded_stops import recorded_stop
@@ -38,6 +38,7 @@ def rule_of(
     if isinstance(schedule, GridSchedule):
         trigger = schedule.trigger()
     else:
+        assert isinstance(schedule, MarkerSchedule)
         trigger = schedule.trigger([[0]])  # ids are for who looks for markers, not for scores
     no_model: dict[str, Any] = {"features": [], "mean": [], "scale": [], "coef": []}
     no_model["intercept"] = None

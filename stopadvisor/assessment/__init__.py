@@ -3,6 +3,6 @@
 __all__ = [
     "assess", "choice", "diagnostics", "evidence", "examples", "frontier",
     "label_need", "label_plan", "limits", "measured", "points", "probabilities",
-    "promises", "rated", "recommendation", "remarks", "requirements", "sequences",
-    "settings", "signals",
+    "promises", "rated", "recommendation", "remarks", "requirements",
+    "rung_candidates", "sequences", "settings", "signals",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from stopadvisor.assessment.label_need import LabelNeed, label_needs
 from stopadvisor.assessment.promises import Promise, promises, proposed
 from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.recommendation import Recommendation, recommend
+from stopadvisor.assessment.rung_candidates import AlwaysRung, always_rungs
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.grouping import calibration_rows
@@ -113,6 +114,8 @@ class FitAssessment(Assessment):
     """How often full thinking differed from itself; None where no question thought twice."""
     promises: tuple[Promise, ...] | None = None
     """Where no risk was asked for: what several would buy, `alpha` being the one proposed."""
+    rungs: tuple[AlwaysRung, ...] = ()
+    """Each rung of a ladder served to everybody; empty where one trace is probed."""
 
     @property
     def label_savings(self) -> tuple[LabelRow, ...]:
@@ -207,6 +210,7 @@ def assess(source: Source, settings: Settings, *, propose: bool = False) -> FitA
         choice,
         repeats_of(fit),
         offered,
+        rungs=always_rungs(choice.fit),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stopadvisor.assessment.rung_candidates import rung_candidates
 from stopadvisor.assessment.sequences import (
     FREE_FEATURES,
     FULL_FEATURES,
@@ -116,6 +117,9 @@ def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSc
 
 def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
     """Measure every family on every schedule that suits it; boosted trees are left out."""
+    if fit.table.rungs is not None:
+        yield from rung_candidates(fit, families)
+        return
     shared = fit.positions
     if FIXED_BUDGET in families and shared:
         rule = score_scalar(fit, FIXED_BUDGET, GridSchedule(shared))

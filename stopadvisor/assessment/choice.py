@@ -32,9 +32,9 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.costs import ServingCost, serving_costs
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, display_threshold
 from stopadvisor.rules.outcomes import measure
+from stopadvisor.rules.serving_costs import ServingCost, serving_costs
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
 
@@ -146,7 +146,7 @@ def choose(
     learned, scalar, fixed = (
         [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)
     )
-    agreement = [each for each in scalar if each.family in AGREEMENT_FAMILIES]
+    agreement = [each for each in scalar if each.family in (*AGREEMENT_FAMILIES, "rung-agreement")]
     kinds = (learned, scalar, fixed, agreement)
     points = [_best_point(fit, kind, limit) for kind in kinds]
     # Where even the most careful threshold loses too many fit questions, nothing is advised.

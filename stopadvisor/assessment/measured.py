@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.rules.costs import Weights, serving_costs
+from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.roofline import Prices
+from stopadvisor.rules.serving_costs import serving_costs
 from stopadvisor.runs.server_regime import RegimeMeasure
 
 __all__ = ["LoadSaving", "measured_settings", "remark_on_serving", "savings_by_load"]

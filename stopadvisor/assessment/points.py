@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, Schedule, at_budget
 
@@ -46,6 +47,8 @@ class FitPoint:
         """Where it asks, in words."""
         if self.family == FIXED_BUDGET and self.threshold is not None:
             return at_budget(int(self.threshold))
+        if isinstance(self.probes, Climb):
+            return self.probes.describe(self.threshold)
         return self.probes.describe()
 
 

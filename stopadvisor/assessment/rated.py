@@ -127,10 +127,10 @@ def fit_data(table: FitQuestions, settings: Settings, others: ProbeTable | None 
 
 
 def rank_of(family: str) -> int:
-    """Simple rules first: 0 for a fixed budget, 1 for a scalar, 2 for a learned one."""
-    if family == FIXED_BUDGET:
+    """Simple rules first: 0 for what looks at nothing, 1 for a scalar, 2 for a learned one."""
+    if family in (FIXED_BUDGET, "rung"):
         return 0
-    return 2 if family in LEARNED_FAMILIES else 1
+    return 2 if family in (*LEARNED_FAMILIES, "rung-learned") else 1
 
 
 def rating(each: RatedRule) -> float:

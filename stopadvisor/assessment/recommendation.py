@@ -249,7 +249,7 @@ def standing(savings: Mapping[str, float], advised: str) -> Literal["most", "sim
 def _fixed_budget_reason(choice: Choice) -> str | None:
     """Say how near a fixed budget comes to the advised rule; None where it is far behind."""
     fixed, advised = choice.fixed_budget, choice.advised_point
-    if fixed is None or advised is None or fixed.threshold is None:
+    if fixed is None or advised is None or fixed.threshold is None or fixed.family == "rung":
         return None
     savings = [point.fit_total_saving_pct for point in (advised, fixed)]
     # Of the figures as they are shown.

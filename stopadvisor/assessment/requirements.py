@@ -12,13 +12,14 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
+    LADDER,
     PAPER_WEIGHTS,
     REGIMES,
     Costing,
     Serving,
     Weights,
 )
-from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES, STOP_SCALARS
+from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES, RUNG_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 
 __all__ = ["Settings"]
@@ -48,9 +49,11 @@ class Settings:
         for name in ("alpha", "delta"):
             if not 0 < getattr(self, name) < 1:
                 raise CalibrationError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
-        if self.serving not in REGIMES:
+        if self.serving not in (*REGIMES, LADDER):
             raise CalibrationError(f"serving must be one of {REGIMES}, got {self.serving!r}")
-        known = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
+        known: tuple[str, ...] = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
+        if self.serving == LADDER:
+            known = RUNG_FAMILIES
         unknown = [f for f in self.families if f not in known]
         if unknown or not self.families:
             raise CalibrationError(f"families must be among {known}, got {self.families!r}")
@@ -101,6 +104,11 @@ class Settings:
     def is_lost(self) -> bool:
         """Whether it is about lost answers and nothing else."""
         return self.is_plain and self.loss == LOST.name
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether `alpha` limits lost answers, as it does wherever nothing else is said."""
+        return self.loss == LOST.name and self.serving != LADDER
 
     @property
     def limits_accuracy(self) -> bool:

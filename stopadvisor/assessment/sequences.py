@@ -22,7 +22,12 @@ from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel, fit_boosted
 from stopadvisor.rules.costs import Costing
-from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, LEARNED_FAMILIES
+from stopadvisor.rules.families import (
+    AGREEMENT_FAMILIES,
+    FIXED_BUDGET,
+    LEARNED_FAMILIES,
+    RUNG_FAMILIES,
+)
 from stopadvisor.rules.features import OPEN_FEATURES, feature_array
 from stopadvisor.rules.losses import LOST, Guarantee, Loss
 from stopadvisor.rules.schedules import Schedule, grid_positions, probed_markers, probed_positions
@@ -376,11 +381,12 @@ def _thresholds(rule: ScoredRule) -> FloatArray:
     Every score at which a fit question may stop earlier than before, thinned evenly.  The first
     lies above all of them: nobody stops by the score.  Each of the others lies halfway between a
     score and the next lower one: on the score itself, the rounding of another machine could flip
-    the very question that set it.  A fixed budget's are the positions themselves.
+    the very question that set it.  Those of a fixed budget, and the steps on a
+    ladder, are the positions themselves.
     """
     scorer, view, scores = rule.scorer, rule.view, rule.scores
     decides = scorer.decides(view)
-    if scorer.family == FIXED_BUDGET:
+    if scorer.family == FIXED_BUDGET or scorer.family in RUNG_FAMILIES:
         return np.unique(scores[decides])[::-1]
     if scorer.family in AGREEMENT_FAMILIES:
         decides = decides & (scores > 0)  # 0 says nothing, and is no threshold

@@ -13,9 +13,8 @@ from typing import Any
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.constants import COMMON_ALPHAS, LARGE_ALPHA
 from stopadvisor.errors import CalibrationError, ProbeError
-from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.losses import DIFFERS, Guarantee, LossName
+from stopadvisor.rules.losses import Guarantee, LossName
 
 __all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "asked_alpha", "large_alpha"]
 
@@ -36,14 +35,13 @@ class SettingsOverrides:
         self,
         assessed: Mapping[str, Any] | None = None,
         *,
-        graded_by: GradedBy = "gold",
+        defaults: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Settings:
         """Complete settings: the caller's, else the assessment's, else the defaults.
 
-        `assessed` is an ``assessment.json``, `more` are further fields of `Settings`.  `graded_by`
-        is what grades the calibration questions; without gold the default is about differing
-        replies.
+        `assessed` is an ``assessment.json``, `more` are further fields of `Settings`.  `defaults`
+        are those of the source (`Source.defaults`), where the assessment says nothing.
 
         Raises
         ------
@@ -61,8 +59,7 @@ class SettingsOverrides:
                     f"{assessed.get('run')}: assessment.json is damaged ({error!r}); assess again"
                 ) from error
         given = {f.name: getattr(self, f.name) for f in fields(self)}
-        if graded_by == "agreement":
-            values.setdefault("loss", DIFFERS.name)
+        values = {**(defaults or {}), **values}
         values |= {name: value for name, value in given.items() if value is not None}
         return Settings(**values, **more)
 

@@ -75,10 +75,19 @@ class CertifyRequest:
     for as many as change a decision."""
 
     def settings(self, source: Source) -> Settings:
-        """Complete settings, before planned looks share delta."""
+        """Complete settings, before planned looks share delta.
+
+        Raises
+        ------
+        CalibrationError
+            A setting out of range.
+        ProbeError
+            A run of a ladder, which is advised on and cannot be certified yet.
+        """
+        source.require_one_trace("a certificate")
         return self.overrides.settings(
             read_assessment(source.folder),
-            graded_by=source.graded_by,
+            defaults=source.defaults,
             allow_truncated=self.allow_truncated,
         )
 

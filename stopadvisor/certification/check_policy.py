@@ -368,9 +368,7 @@ def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, 
     # A run that nobody assessed at a risk stands to be calibrated for what the policy promises.
     asked = SettingsOverrides(alpha=certificate.alpha)
     stands = assessed is not None and assessed["alpha"] is not None
-    settings = (SettingsOverrides() if stands else asked).settings(
-        assessed, graded_by=view.graded_by
-    )
+    settings = (SettingsOverrides() if stands else asked).settings(assessed, defaults=view.defaults)
     questions, n_looked = open_rows(view, rows, request, delta=delta, standing=settings)
     if not n_looked:
         return questions, []

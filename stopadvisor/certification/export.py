@@ -34,7 +34,7 @@ from stopadvisor.rules.drift import question_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.outcomes import Outcome, measure_rule
-from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.look_log import Look, timestamp
@@ -329,6 +329,7 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     elif isinstance(schedule, GridSchedule):
         trigger = schedule.trigger()
     else:
+        assert isinstance(schedule, MarkerSchedule)  # a ladder's path is not exported
         trigger = schedule.trigger(_marker_ids(source))
     return trigger_content(trigger, family=family)
 

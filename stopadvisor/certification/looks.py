@@ -336,7 +336,7 @@ def open_rows(
     if looked.n_questions:
         if standing is None:
             standing = SettingsOverrides().settings(
-                read_assessment(source.folder), graded_by=source.graded_by
+                read_assessment(source.folder), defaults=source.defaults
             )
         with lock_directory(source.folder):
             keys = digests_of(looked.keys)

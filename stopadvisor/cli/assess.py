@@ -150,10 +150,12 @@ def command(
             source = _opened(probing, given, progress)
         server = None if source.is_archive else read_regime(source.folder)
         served = server is not None or (source.engine or "").startswith("openai")
+        if is_paper:
+            source.require_one_trace("the paper's protocol")
         weights: Sequence[Weights] = ()
         if pricing is not None:
             weights = computed_weights(pricing, source)
-        elif not is_paper and wanted.weights is None:
+        elif not is_paper and wanted.weights is None and source.ladder is None:
             weights = measured_weights(source)
         settings = wanted.settings() if is_paper else _settings(wanted, source, weights)
         if served and not is_given("serving") and not weights:
@@ -183,7 +185,7 @@ def command(
         # Probing has reported its own on the sample just now.
         for remark in of_promise if is_workload else of_sample + of_promise:
             progress.remark(f"note: {remark}")
-        if report:
+        if report and source.ladder is None:  # the page shows probes of one trace
             progress.remark(_write_report(source.folder))
     show(result, assess_sheet(result, verbose=verbose), json=json)
     return 0
@@ -194,7 +196,9 @@ def _settings(wanted: SettingsOverrides, source: Source, weights: Sequence[Weigh
 
     Differing replies are the only loss that takes no gold.
     """
-    settings = wanted.settings(graded_by=source.graded_by)
+    if source.ladder is not None and (wanted.weights is not None or weights):
+        raise CalibrationError(f"{source.folder}: the prices of its rungs stand in ladder.toml")
+    settings = wanted.settings(defaults=source.defaults)
     if weights:
         settings = replace(settings, weights=weights[0])
         if not is_given("serving"):

@@ -29,6 +29,7 @@ from stopadvisor.report.sheets.files import (
     import_dataset_sheet,
     import_log_sheet,
     import_probes_sheet,
+    import_replies_sheet,
 )
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
 from stopadvisor.workload.converters import BENCHMARKS
@@ -41,9 +42,12 @@ __all__ = ["command"]
 
 PROBES = "probes"
 """The format that becomes a run; all others become a workload."""
+REPLIES = "replies"
+"""The format of replies of a ladder, which become a run too."""
 DATASET = "dataset"
 """The format whose source is a benchmark's name."""
 _OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
+_OF_REPLIES = ("ladder", "grader", "seed", "split")
 _OF_DATASET = ("questions", "copy", "seed")
 _OF_LOGS = ("columns", "task", "traces_only", "think_open", "think_close")
 _OF_ALL = ("sources", "out", "json", "quiet")
@@ -62,8 +66,10 @@ def _columns(text: str) -> dict[str, str]:
     "import",
     cls=Command,
     reads="FILE: " + "; ".join(f"{name}: {kind.files}" for name, kind in FORMATS.items()) + "; "
-    "probes: recorded forced answers, JSONL; dataset: a name of " + ", ".join(BENCHMARKS) + ".",
-    writes="A workload, JSONL, with the recorded traces in it; of probes, a run directory.",
+    "probes: recorded forced answers, JSONL; replies: recorded replies of several rungs, JSONL; "
+    "dataset: a name of " + ", ".join(BENCHMARKS) + ".",
+    writes="A workload, JSONL, with the recorded traces in it; of probes and replies, a run "
+    "directory.",
     examples=[
         "stopadvisor import inspect logs/2026-11-22_math.eval -o math.jsonl",
         "stopadvisor import lm-eval samples_gsm8k_*.jsonl -o gsm8k.jsonl",
@@ -72,9 +78,10 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import dataset gsm8k -n 300 -o gsm8k.jsonl",
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
         "stopadvisor import probes recorded.jsonl -o runs/recorded --cap 16384",
+        "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
     ],
 )
-@click.argument("kind", metavar="FORMAT", type=click.Choice([*FORMATS, PROBES, DATASET]))
+@click.argument("kind", metavar="FORMAT", type=click.Choice([*FORMATS, PROBES, REPLIES, DATASET]))
 @click.argument("sources", metavar="FILE...", type=PATH, nargs=-1, required=True)
 @click.option("--out", "-o", type=PATH, required=True, help="Workload or run directory to make.")
 @click.option(
@@ -122,18 +129,26 @@ def _columns(text: str) -> dict[str, str]:
     show_default="none: a policy is bound to no model",
     help="Of probes: model that was recorded; a policy is then bound to it.",
 )
+@click.option(
+    "--ladder",
+    metavar="LADDER.TOML",
+    type=PATH,
+    show_default="none: replies need one",
+    help="Of replies: the rungs in the order of climbing, the reference last, with their prices.",
+)
 @grader_option(click.option)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
-    help="Of probes: seed of the split. Of a dataset: of the drawing, and of GPQA's options.",
+    help="Of probes and replies: seed of the split. Of a dataset: of the drawing, and of "
+    "GPQA's options.",
 )
 @click.option(
     "--split",
     type=Parsed("fit/cal/test", parse_split),
     show_default="40/60/0 up to 2,000 questions, 40/40/20 above",
-    help="Of probes: shares of questions for each part; split once, here.",
+    help="Of probes and replies: shares of questions for each part; split once, here.",
 )
 @click.option(
     "--questions",
@@ -168,10 +183,16 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     mean_logprob, mean_entropy and markers. Labels may be left out where a line has gold, or all of
     them: then replies count by whether they agree with what full thinking answers. With --grader
     no line brings labels, and each has its question and gold.
+
+    FORMAT `replies` makes a run of whole replies, one of each rung of LADDER.TOML. A line is a
+    question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
+    known correct, prompt_tokens, cached_tokens and mean_logprob.
     """
     _check_options(ctx, params["kind"], params)
     if params["kind"] == PROBES:
         _import_probes(**{name: params[name] for name in (*_OF_PROBES, *_OF_ALL)})
+    elif params["kind"] == REPLIES:
+        _import_replies(**{name: params[name] for name in (*_OF_REPLIES, *_OF_ALL)})
     elif params["kind"] == DATASET:
         _import_dataset(**{name: params[name] for name in (*_OF_DATASET, *_OF_ALL)})
     else:
@@ -181,15 +202,18 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
     """Refuse options of other formats, and formats that lack theirs."""
-    own = {PROBES: _OF_PROBES, DATASET: _OF_DATASET}.get(kind, _OF_LOGS)
-    others = [name for name in (*_OF_PROBES, *_OF_DATASET, *_OF_LOGS) if name not in own]
+    own = {PROBES: _OF_PROBES, REPLIES: _OF_REPLIES, DATASET: _OF_DATASET}.get(kind, _OF_LOGS)
+    every = (*_OF_PROBES, *_OF_REPLIES, *_OF_DATASET, *_OF_LOGS)
+    others = [name for name in every if name not in own]
     named = {option.name: option.opts[0] for option in ctx.command.params}
     for name in others:
         if is_given(name):
             raise click.UsageError(f"{named[name]} is no option of format {kind}")
-    if kind == PROBES:
+    if kind in (PROBES, REPLIES):
         if len(params["sources"]) > 1:
-            raise click.UsageError(f"format probes takes one file, got {len(params['sources'])}")
+            raise click.UsageError(f"format {kind} takes one file, got {len(params['sources'])}")
+        if kind == REPLIES and params["ladder"] is None:
+            raise click.UsageError("format replies needs --ladder LADDER.TOML")
         return
     if kind == DATASET:
         names = [str(source) for source in params["sources"]]
@@ -309,6 +333,36 @@ def _import_probes(
             progress.remark(sentence)
     imported = imported_probes(run, recording, suffix_tokens=suffix_tokens, model=model)
     show(imported, import_probes_sheet(imported), json=json)
+
+
+def _import_replies(
+    sources: tuple[Path, ...],
+    out: Path,
+    ladder: Path,
+    grader: str | None,
+    seed: int,
+    split: tuple[float, float, float] | None,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Read recorded replies, label them, write the run, and say what was written."""
+    from stopadvisor.answers.function_grader import open_graders
+    from stopadvisor.runs.imported import imported_replies, write_replies
+    from stopadvisor.runs.ladder import read_ladder
+    from stopadvisor.runs.replies import read_replies
+
+    rungs = read_ladder(ladder)
+    with open_graders(grader) as graders:
+        recorded = read_replies(sources[0], rungs, graders.right)
+        of_grades = graders.right.remarks()
+    fractions = split or default_split(len(recorded.records))
+    run = write_replies(out, recorded, rungs, seed=seed, fractions=fractions)
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        for sentence in of_grades:
+            progress.remark(sentence)
+    imported = imported_replies(run, recorded, rungs)
+    show(imported, import_replies_sheet(imported), json=json)
 
 
 def _remarks(recording: Recording, cap: int | None) -> list[str]:

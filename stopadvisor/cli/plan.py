@@ -85,7 +85,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
         recorded = read_assessment(opened.folder)
         params["alpha"] = asked_alpha(params["alpha"], recorded)
         asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
-        assessment = assess(opened, asked.settings(recorded, graded_by=opened.graded_by))
+        assessment = assess(opened, asked.settings(recorded, defaults=opened.defaults))
     params["alpha"] = asked_alpha(params["alpha"], None)
     plan = plan_labels(**params, assessment=assessment)
     show(plan, plan_sheet(plan), json=json)

@@ -20,6 +20,7 @@ RESULTS = {
     "import": ("stopadvisor.runs.imported:ImportedProbes", "`import probes --json`"),
     "import-log": ("stopadvisor.runs.imported:ImportedLog", "`import --json`, of other formats"),
     "import-dataset": ("stopadvisor.runs.imported:ImportedDataset", "`import dataset --json`"),
+    "import-replies": ("stopadvisor.runs.imported:ImportedReplies", "`import replies --json`"),
     "label": ("stopadvisor.certification.labelling:LabelledRun", ""),
     "monitor": ("stopadvisor.serving.monitored:MonitoredPromise", ""),
     "plan": ("stopadvisor.assessment.label_plan:LabelPlan", ""),

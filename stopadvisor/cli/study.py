@@ -151,6 +151,8 @@ def _sources(
 ) -> list[Source]:
     """Open the runs, and their calibration questions where that is asked for."""
     sources = [open_source(path) for path in runs]
+    for source in sources:
+        source.require_one_trace("a study")
     if not sources:
         sources = [newest_source()]
         progress.remark(f"studying {sources[0].folder}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,16 @@ from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.table import NO_PROBE, ProbeTable, Reference, agreeing, answer_codes
 
-__all__ = ["Checkpoint", "ProbeRecord", "graded_table"]
+__all__ = ["Checkpoint", "Graded", "ProbeRecord", "graded_by_gold", "graded_table"]
+
+
+class Graded(Protocol):
+    """A record of which it is known whether its answers were graded."""
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether it is known which of its answers are right."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,7 @@ def graded_table(
         closed = matrix("closed_by_itself", np.bool_)
     trace = vector("trace_tokens", np.int64)
     truncated = np.array([r.finish == "length" for r in records], dtype=np.bool_)
-    by_gold = _by_gold(records, parts)
+    by_gold = graded_by_gold(records, parts)
     natural_correct = vector("natural_correct", np.bool_)
     correct = matrix("correct", np.bool_)
     if by_gold is not None:
@@ -249,7 +258,7 @@ def _marker_positions(records: Sequence[ProbeRecord]) -> NDArray[np.int64] | Non
     return padded
 
 
-def _by_gold(records: Sequence[ProbeRecord], parts: Sequence[int] | None) -> BoolArray | None:
+def graded_by_gold(records: Sequence[Graded], parts: Sequence[int] | None) -> BoolArray | None:
     """Which records count by their gold, (n_questions,); None for all."""
     graded = np.array([r.is_graded for r in records], dtype=np.bool_)
     if graded.all():

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.rungs import Rungs
 
 __all__ = [
     "EMPTY_ANSWER",
@@ -105,6 +106,9 @@ class ProbeTable:
     """Which questions are graded by gold; None for all.  The others are graded by agreement."""
     closed_by_itself: BoolArray | None = None  # (n_questions, n_checkpoints)
     """The model closed its thinking right after the answer; None unless the cue was open."""
+    rungs: Rungs | None = None
+    """What each column costs, where the columns are replies of a ladder: their positions are then
+    numbers from 1.  None where they are probes of one trace, whose costs follow from positions."""
 
     def __post_init__(self) -> None:
         n, m = self.answer_codes.shape
@@ -254,14 +258,35 @@ class ProbeTable:
         )
 
     @property
+    def is_full(self) -> BoolArray:
+        """Where the reply of a column is full thinking's own; (n_questions or 1, n_checkpoints)."""
+        if self.rungs is not None:
+            return self.rungs.is_reference
+        found = np.zeros((1, self.n_checkpoints), dtype=bool)
+        found[:, -1:] = self.reference == "last-checkpoint"
+        return found
+
+    @property
     def ended(self) -> BoolArray:
         """Where no probe happens online: the opposite of `live`."""
         return ~self.live
 
     @property
     def think_tokens(self) -> IntArray:
-        """Thinking tokens in each prefix; 0 where there is no probe."""
+        """Thinking tokens in each prefix, 0 where there is no probe; of a ladder all tokens."""
+        if self.rungs is not None:
+            decoded: IntArray = self.rungs.spent.decoded.astype(np.int64)
+            return decoded
         return np.minimum(self.trace_tokens[:, None], np.maximum(self._rows, 0))
+
+    @property
+    def full_think_tokens(self) -> IntArray:
+        """Thinking tokens of full thinking, (n_questions,); of a ladder's reference all tokens."""
+        if self.rungs is not None:
+            return np.asarray(self.think_tokens[:, -1])
+        if self.reference == "natural":
+            return self.trace_tokens
+        return np.asarray(np.minimum(self.trace_tokens, self.budgets[-1]), dtype=np.int64)
 
     def with_reference(self, reference: Reference) -> Self:
         """The same probes under another full reference; the last checkpoint's answer is forced.
@@ -310,6 +335,8 @@ class ProbeTable:
                 changes[field.name] = value[index]
             elif isinstance(value, tuple):
                 changes[field.name] = tuple(map(value.__getitem__, numbers))
+            elif isinstance(value, Rungs):
+                changes[field.name] = value.map(lambda array: array[index])
         return replace(self, **changes)
 
     def select(self, columns: Sequence[int]) -> Self:

@@ -15,6 +15,7 @@ from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
+from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.losses import LossName
@@ -236,6 +237,8 @@ class StackCosts:
     """Computed prices only: the same rule at other loads."""
     vllm: StackCost | None = None
     """Only where asked for: the policy runs inside vLLM."""
+    ladder: StackCost | None = None
+    """Only of a ladder: every reply at the price of its rung."""
     kv_fork: StackCost = field(metadata={"alias": "kv-fork"})
     """The server keeps the whole cache of a request."""
     prefix_cache: StackCost = field(metadata={"alias": "prefix-cache"})
@@ -277,6 +280,9 @@ class AssessedSettings:
 @dataclass(frozen=True, kw_only=True)
 class AssessedRun(_Common):
     """What to act on, from fit questions alone."""
+
+    rungs: tuple[AlwaysRung, ...] | None = None
+    """Only of a ladder: each rung served to everybody, on fit questions."""
 
     protocol: Literal["deploy"] = "deploy"
     """What to act on; the other protocol is the published analysis."""

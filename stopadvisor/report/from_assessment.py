@@ -37,10 +37,10 @@ from stopadvisor.report.assessed import (
 )
 from stopadvisor.report.headline import assessed_headline
 from stopadvisor.results import to_document
-from stopadvisor.rules.costs import ServingCost
-from stopadvisor.rules.losses import LOST
+from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
+from stopadvisor.rules.serving_costs import ServingCost
 from stopadvisor.runs.server_regime import RegimeMeasure
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.workload.questions import PartCounts
@@ -134,13 +134,14 @@ def _deploy(
         label_savings=assessment.label_savings,
         label_needs=assessment.label_needs or None,
         repeats=assessment.repeats,
+        rungs=assessment.rungs or None,
         chance_to_certify=choice.probability,
         settings=AssessedSettings(
             settings.serving,
             WeightTerms(**settings.weights.to_dict()),
             settings.cache_block,
             settings.families,
-            None if settings.loss == LOST.name else settings.loss,
+            None if settings.is_ordinary else settings.loss,
             also or None,
         ),
         asked=None if settings.is_lost else asked(settings.guarantees),
@@ -188,6 +189,7 @@ def _stack_costs(choice: Choice, loads: Sequence[LoadSaving]) -> StackCosts:
         kv_fork=_stack_cost(rows.get("kv-fork")),
         prefix_cache=_stack_cost(rows.get("prefix-cache")),
         black_box=_stack_cost(rows.get("black-box")),
+        ladder=_stack_cost(rows[LADDER]) if LADDER in rows else None,
     )
 
 

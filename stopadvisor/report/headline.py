@@ -27,7 +27,7 @@ from stopadvisor.report.words import (
     share,
     whole_percent,
 )
-from stopadvisor.rules.costs import SECONDS
+from stopadvisor.rules.costs import LADDER, SECONDS
 from stopadvisor.serving.answer_summary import AnswerSummary, TimedComparison
 
 __all__ = [
@@ -257,7 +257,7 @@ def assessed_effect(document: Document) -> Effect | None:
         None if bare else document["fit_full_accuracy"],
         document["split"]["fit"],
         f"{document['split']['fit']} fit questions",
-        point["fit_think_saving_pct"],
+        None if LADDER in rows else point["fit_think_saving_pct"],
         saving_lower=document["fit_saving_lower_pct"],
         savings={name: row["saving_pct"] for name, row in rows.items()},
         decoded={name: row.get("decoded_saving_pct") for name, row in rows.items()},

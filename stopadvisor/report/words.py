@@ -12,11 +12,12 @@ from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
 from stopadvisor.certification.calibrated import CalibratedRun
-from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, REGIMES, SECONDS
+from stopadvisor.rules.costs import LADDER, MONEY, PAPER_WEIGHTS, REGIMES, SECONDS
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
     FIXED_BUDGET,
     LEARNED_FAMILIES,
+    RUNG_FAMILIES,
     SCALAR_FAMILIES,
     rule_name,
 )
@@ -60,6 +61,7 @@ _ON_STACK = {
     "kv-fork": " under kv-fork",
     "prefix-cache": " on vLLM's prefix cache",
     "black-box": " at a server without a cache",
+    "ladder": " by climbing the ladder",
 }
 _STACKS = {
     "vllm": "the policy runs inside vLLM: thinking streams on while a probe runs, and what comes "
@@ -68,7 +70,9 @@ _STACKS = {
     "prefix-cache": "a probe is a request of its own, which reads the thinking so far from the "
     "server's prefix cache, as in vLLM",
     "black-box": "nothing is cached: a probe pays for the whole thinking so far again",
+    "ladder": "whole replies of several rungs, each paid for at its own price",
 }
+_COSTED = (*REGIMES, LADDER)
 _NOUNS = {PAPER_WEIGHTS.unit: "the tokens", MONEY: "the price", SECONDS: "the capacity"}
 
 KINDS_OF_QUESTION = {
@@ -189,7 +193,7 @@ def on_stack(stack: str) -> str:
 
 def by_stack(document: Document) -> dict[str, Any]:
     """What the rule that is priced costs on each serving stack."""
-    return {name: row for name, row in document["serving"].items() if name in REGIMES}
+    return {name: row for name, row in document["serving"].items() if name in _COSTED}
 
 
 def computed_for(document: Document) -> str:
@@ -236,6 +240,8 @@ def explained(stack: str) -> str:
 
 def rule_headline(family: str, where: str | None) -> str:
     """By which rule to stop; the paper's rules look at every checkpoint and do not say where."""
+    if family in RUNG_FAMILIES:
+        return f"Serve {where} (rule: {family})."
     if family == FIXED_BUDGET:
         return f"Stop every question {where}." if where else "Stop every question at one budget."
     ask = f"; ask for one {where}" if where else ""

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import FloatArray
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.rungs import Spent
 from stopadvisor.probes.table import ProbeTable
 
 __all__ = [
     "DEFAULT_CACHE_BLOCK",
+    "LADDER",
     "MONEY",
     "PAPER_WEIGHTS",
     "REGIMES",
@@ -27,17 +29,20 @@ __all__ = [
     "Asking",
     "Costing",
     "Serving",
-    "ServingCost",
     "TokenCounts",
     "Weights",
+    "asked_at",
+    "attended_by",
     "full_counts",
     "mean_context",
-    "serving_costs",
     "stopped_counts",
 ]
 
-Serving = Literal["vllm", "kv-fork", "prefix-cache", "black-box"]
+Serving = Literal["vllm", "kv-fork", "prefix-cache", "black-box", "ladder"]
 REGIMES: tuple[Serving, ...] = ("vllm", "kv-fork", "prefix-cache", "black-box")
+"""How probes of one trace are paid for."""
+LADDER: Serving = "ladder"
+"""Replies of several rungs, each paid for at its own price."""
 DEFAULT_CACHE_BLOCK = 16
 """Tokens per block of a prefix cache; only whole blocks are reused (vLLM's default)."""
 
@@ -109,6 +114,8 @@ class TokenCounts:
     """Tokens of context, summed over the decoded ones: KV-token-time."""
     headroom: FloatArray | None = None
     """Tokens that thinking could still waste behind a stop; None where it does not stream on."""
+    price: FloatArray | None = None
+    """Cost in prices of its own, where a reply comes from a ladder; None where weights say it."""
 
     def wasted(self, weights: Weights) -> FloatArray:
         """Tokens decoded in vain while the last probe was on its way."""
@@ -117,7 +124,9 @@ class TokenCounts:
         return np.minimum(self.headroom, weights.round_trip)
 
     def weighed(self, weights: Weights) -> FloatArray:
-        """Cost in the unit of the weights."""
+        """Cost in the unit of the weights, or in prices of its own."""
+        if self.price is not None:
+            return self.price
         return (
             weights.decoded * (self.decoded + self.wasted(weights))
             + weights.held * self.attended
@@ -133,21 +142,35 @@ def full_counts(table: ProbeTable) -> TokenCounts:
     Arrays of shape (n_questions,).  Under ``last-checkpoint`` thinking is cut at the last budget
     and one answer is written: being cut off is not a saving.
     """
+    if table.rungs is not None:
+        return _of_rungs(table.rungs.spent.each(lambda values: values[:, -1]))
     prompt = table.prompt_tokens.astype(np.float64)
     if table.reference == "natural":
         assert table.natural_tokens is not None  # held by ProbeTable
         decoded = table.trace_tokens + table.natural_tokens
-        attended = _attended(prompt, decoded)
+        attended = attended_by(prompt, decoded)
     else:
         last = float(table.budgets[-1])
         thinking, answer = np.minimum(table.trace_tokens, last), table.probe_tokens[:, -1]
         decoded = thinking + answer
-        attended = _attended(prompt, thinking)
-        attended += _attended(prompt + last + table.suffix_tokens, answer)
+        attended = attended_by(prompt, thinking)
+        attended += attended_by(prompt + last + table.suffix_tokens, answer)
     return TokenCounts(decoded, np.zeros_like(prompt), prompt, np.ones_like(prompt), attended)
 
 
-def _attended(before: FloatArray, decoded: FloatArray) -> FloatArray:
+def _of_rungs(spent: Spent) -> TokenCounts:
+    """Counts that the table itself brings; tokens of a ladder are held by several models."""
+    return TokenCounts(
+        spent.decoded,
+        spent.cached,
+        spent.prefilled,
+        spent.requests,
+        attended_by(spent.prefilled + spent.cached, spent.decoded),
+        price=spent.price,
+    )
+
+
+def attended_by(before: FloatArray, decoded: FloatArray) -> FloatArray:
     """Context summed over tokens that are decoded after so many others."""
     return decoded * before + decoded**2 / 2
 
@@ -231,6 +254,8 @@ def stopped_counts(
     what is decoded while the probe's answer is, and while the probe is on its way: the former is
     counted as decoded, of the latter the weights know how much it is.
     """
+    if view.rungs is not None:  # never stopping is the last column: the reference
+        return _of_rungs(view.rungs.spent.each(lambda v: np.column_stack([v, v[:, -1]])))
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
     if cache_block < 1:
@@ -238,7 +263,7 @@ def stopped_counts(
     # One row stands for all questions of a grid.
     positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
     live = view.live  # (n_questions, n_probes)
-    asked = _asked(view, positions, live, asking)
+    asked = asked_at(view, positions, live, asking)
     prompt = view.prompt_tokens[:, None].astype(np.float64)
     prefix = prompt + positions  # (n_questions, n_probes)
     suffix = float(view.suffix_tokens)
@@ -250,8 +275,8 @@ def stopped_counts(
     headroom = None
     decoded[:, :-1] = thinking + probes_decoded[:, :-1]
     decoded[:, -1] = probes_decoded[:, -1]
-    attended = _so_far(_attended(prefix + suffix, answers), asking)
-    attended[:, :-1] += _attended(prompt, thinking)
+    attended = _so_far(attended_by(prefix + suffix, answers), asking)
+    attended[:, :-1] += attended_by(prompt, thinking)
     if view.reference == "natural":
         assert view.natural_tokens is not None  # held by ProbeTable
         whole = view.trace_tokens + view.natural_tokens
@@ -262,12 +287,12 @@ def stopped_counts(
         last_answer = np.where(counted, 0.0, view.probe_tokens[:, -1])
         whole = np.minimum(view.trace_tokens, positions[:, -1])
         decoded[:, -1] += whole + last_answer
-        attended[:, -1] += _attended(prefix[:, -1] + suffix, last_answer)
-    attended[:, -1] += _attended(prompt[:, 0], whole)
+        attended[:, -1] += attended_by(prefix[:, -1] + suffix, last_answer)
+    attended[:, -1] += attended_by(prompt[:, 0], whole)
 
     if view.visible_tokens is not None:
         decoded[:, :-1] += view.visible_tokens
-        attended[:, :-1] += _attended(prefix, view.visible_tokens)
+        attended[:, :-1] += attended_by(prefix, view.visible_tokens)
 
     # A probe at 0 tokens is the first request; else thinking starts alone and sends the prompt.
     at_once = asked[:, 0] & (positions[:, 0] == 0)
@@ -311,7 +336,7 @@ def stopped_counts(
         left = np.maximum(last[:, None] - positions, 0.0)
         thrown_away = np.minimum(answers, left)
         decoded[:, :-1] += thrown_away
-        attended[:, :-1] += _attended(prefix, thrown_away)
+        attended[:, :-1] += attended_by(prefix, thrown_away)
         headroom = np.zeros_like(decoded)
         headroom[:, :-1] = np.where(asked, left - thrown_away, 0.0)
     if view.reference == "last-checkpoint":
@@ -329,7 +354,7 @@ def stopped_counts(
     return TokenCounts(decoded, cached, prefilled, requests, attended, headroom)
 
 
-def _asked(
+def asked_at(
     view: ProbeTable, positions: NDArray[np.float64], live: NDArray[np.bool_], asking: Asking
 ) -> NDArray[np.bool_]:
     """Where an answer would be forced if the rule came there; (n_questions, n_probes)."""
@@ -368,115 +393,3 @@ def _along(
         out[:, :-1] += resumes - resume
         out[:, -1] += resumes[:, -1]
     return out
-
-
-# --- One rule under every regime ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ServingCost:
-    """What one rule costs under one serving regime; means per request."""
-
-    serving: Serving
-    saving_pct: float
-    """Net saving against full thinking, in the weights given."""
-    decoded_saving_pct: float
-    """Of the decoded tokens alone."""
-    held_saving_pct: float
-    """Of KV-token-time, see `TokenCounts`."""
-    decoded: float
-    cached: float
-    prefilled: float
-    cost: float
-    """In the unit of the weights."""
-    full_cost: float
-    probes: float
-    """Probes per request."""
-    break_even_probes: float | None
-    """Probes per request, each as dear as the mean one now, at which the saving is gone; None if
-    they cost nothing or thinking itself is not shortened.  Above `probes` just where it saves."""
-    break_even_cached: float | None
-    """Weight of a cached token at which the saving is gone; None where none is read or none above
-    zero would do."""
-    money_per_1000: float | None
-    """For a thousand requests; None where the weights are no prices."""
-    full_money_per_1000: float | None
-    """The same with full thinking."""
-
-
-def serving_costs(
-    view: ProbeTable,
-    stops: NDArray[np.int64],
-    weights: Weights,
-    *,
-    cache_block: int = DEFAULT_CACHE_BLOCK,
-    asking: Asking = EVERYWHERE,
-) -> tuple[ServingCost, ...]:
-    """Cost one rule under every regime.
-
-    `view` is as `stopped_counts` takes it; `stops`, (n_questions,), is the probe at which each
-    question stops, and their number stands for never.
-    """
-    full = full_counts(view)
-    full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())
-    full_attended = float(full.attended.mean())
-    positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
-    asked = _asked(view, positions, view.live, asking)
-    column = np.arange(view.n_checkpoints)
-    reached = column <= stops[:, None] if asking.before else column == stops[:, None]
-    probes = float((asked & reached).sum(axis=1).mean())
-    # The same stops with nothing to pay for finding them.
-    reply = view.think_tokens.astype(np.float64)
-    if view.visible_tokens is not None:
-        reply += view.visible_tokens
-    prompt = view.prompt_tokens[:, None].astype(np.float64)
-    last = np.column_stack([reply, full.decoded])
-    held = np.column_stack([_attended(prompt, reply), full.attended])
-    thinking = float(
-        weights.decoded * np.take_along_axis(last, stops[:, None], axis=1).mean()
-        + weights.held * np.take_along_axis(held, stops[:, None], axis=1).mean()
-        + weights.prefilled * full.prefilled.mean()
-        + weights.request
-    )
-    rows = []
-    for regime in REGIMES:
-        counts = stopped_counts(view, regime, cache_block=cache_block, asking=asking)
-        decoded, cached, prefilled, requests, attended = (
-            float(np.take_along_axis(kind, stops[:, None], axis=1).mean())
-            for kind in (
-                counts.decoded + counts.wasted(weights),
-                counts.cached,
-                counts.prefilled,
-                counts.requests,
-                counts.attended,
-            )
-        )
-        bare = (
-            weights.decoded * decoded
-            + weights.held * attended
-            + weights.prefilled * prefilled
-            + weights.request * requests
-        )
-        cost = bare + weights.cached * cached
-        probing, shortened = cost - thinking, full_cost - thinking
-        rows.append(
-            ServingCost(
-                regime,
-                100 * (1 - cost / full_cost),
-                100 * (1 - decoded / full_decoded),
-                100 * (1 - attended / full_attended),
-                decoded,
-                cached,
-                prefilled,
-                cost,
-                full_cost,
-                probes,
-                probes * shortened / probing
-                if probes > 0 and probing > 0 and shortened > 0
-                else None,
-                (full_cost - bare) / cached if cached > 0 and full_cost > bare else None,
-                weights.per_thousand(cost),
-                weights.per_thousand(full_cost),
-            )
-        )
-    return tuple(rows)

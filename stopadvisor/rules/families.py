@@ -12,6 +12,7 @@ __all__ = [
     "FAMILIES",
     "FIXED_BUDGET",
     "LEARNED_FAMILIES",
+    "RUNG_FAMILIES",
     "SCALAR_FAMILIES",
     "STOP_SCALARS",
     "display_threshold",
@@ -36,6 +37,9 @@ STOP_SCALARS = (*SCALAR_FAMILIES, *AGREEMENT_FAMILIES, "deer")
 
 FIXED_BUDGET = "fixed-budget"
 """The family that asks no probe before it stops: its score is the number of thinking tokens."""
+
+RUNG_FAMILIES = ("rung", "cap", "rung-agreement", "rung-confidence", "rung-learned")
+"""Families that climb a ladder: their score is the number of a step on a path of thresholds."""
 
 FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
 """Families a policy can stop by; the audit-only ones are never exported."""
@@ -73,4 +77,9 @@ _NAMES = {
     "agreement-scaled": "agreement alone, scaled by depth",
     "deer": "confidence at markers alone",
     "fixed-budget": "a fixed budget",
+    "rung": "always the same rung",
+    "cap": "a cap on the cheaper replies",
+    "rung-agreement": "equal answers of cheaper replies",
+    "rung-confidence": "confidence of the cheaper reply",
+    "rung-learned": "the learned rule over rungs",
 }

@@ -31,6 +31,7 @@ __all__ = [
     "SUREST_LOGPROB",
     "TEXT_FEATURES",
     "feature_array",
+    "log_odds_of",
     "run_lengths",
     "standing_tokens",
 ]
@@ -147,7 +148,7 @@ def _mapped(function: Callable[[float], float], whole: IntArray) -> FloatArray:
     return np.asarray(values[places].reshape(whole.shape), dtype=np.float64)
 
 
-def _log_odds(logprob: FloatArray) -> FloatArray:
+def log_odds_of(logprob: FloatArray) -> FloatArray:
     """Log-odds of the confidence exp(logprob), clipped; NaN where it is unknown."""
     unsure = np.minimum(logprob, SUREST_LOGPROB).ravel()
     rest = np.empty(unsure.size)
@@ -240,7 +241,7 @@ def feature_array(
 def _position_feature(name: str, table: ProbeTable, columns: NDArray[np.int64]) -> NDArray[Any]:
     """One of `POSITION_FEATURES`; of a grid's positions one row, which stands for all."""
     if name == "answer_log_odds":
-        return _log_odds(table.mean_logprob[:, columns])
+        return log_odds_of(table.mean_logprob[:, columns])
     positions = table.positions_at(columns)
     if name == "position":
         return positions

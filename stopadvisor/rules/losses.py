@@ -60,7 +60,8 @@ class Loss:
         Returns
         -------
         ndarray of int, shape (n_questions, n_probes + 1)
-            The last column is never stopping, as are all places where the trace is over: 0.
+            The last column is never stopping: 0, as where the trace is over or the reply is full
+            thinking's own.
 
         Raises
         ------
@@ -74,7 +75,7 @@ class Loss:
                 "them, or certify --loss differs"
             )
         counts = np.zeros((view.n_questions, view.n_checkpoints + 1), dtype=np.int64)
-        counts[:, :-1] = np.where(view.live, self._at_stops(view), 0)
+        counts[:, :-1] = np.where(view.live & ~view.is_full, self._at_stops(view), 0)
         return counts
 
 
@@ -111,8 +112,6 @@ def _differs(view: GradedTable) -> IntArray:
         raise CalibrationError(f"loss 'differs' compares answers: {error}") from error
     differs = (reply != full) | (reply < 0) | view.truncated[:, None]  # below 0: empty
     differs |= view.stop_correct != view.full_correct[:, None]
-    if view.reference == "last-checkpoint":
-        differs[:, -1] = False  # full thinking itself, even where it came to no answer
     return np.asarray(differs, dtype=np.int64)
 
 

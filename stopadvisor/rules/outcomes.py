@@ -102,11 +102,7 @@ def measure(
 
     full_correct = view.full_correct
     correct = np.column_stack([view.correct_online, full_correct])
-    last = (
-        view.trace_tokens
-        if view.reference == "natural"
-        else np.minimum(view.trace_tokens, view.budgets[-1])
-    ).astype(np.float64)
+    last = view.full_think_tokens.astype(np.float64)
     thinking = np.column_stack([view.think_tokens, last])
     answer_saving = None
     if view.visible_tokens is not None and view.natural_tokens is not None:

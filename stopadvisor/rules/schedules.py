@@ -18,6 +18,7 @@ from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.table import NO_PROBE, ProbeTable
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.rules.climb import Climb
 
 __all__ = [
     "GridSchedule",
@@ -176,7 +177,7 @@ class MarkerSchedule:
         return self.max_probes + (self.stop_at is not None)
 
 
-Schedule = GridSchedule | MarkerSchedule
+Schedule = GridSchedule | MarkerSchedule | Climb
 
 
 def schedule_of(trigger: Trigger) -> Schedule:

@@ -23,7 +23,7 @@ from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.constants import LOGISTIC_C, LOGISTIC_MAX_ITER, N_FOLDS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.families import AGREEMENT_FAMILIES, STOP_SCALARS
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, RUNG_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.features import FEATURES, run_lengths, standing_tokens
 
 __all__ = ["LinearModel", "fit_logistic", "out_of_fold", "paper_folds", "scalar_scores"]
@@ -50,7 +50,7 @@ def scalar_scores(
         c_{j-1}) c_j with c the confidence, 0 at the first checkpoint (paper, Appendix
         "Risk-Controlled Scalar Comparisons"); ``agreement``: thinking tokens for which the answer
         has stood; ``agreement-scaled``: these over the root of the position; ``fixed-budget``: the
-        position.
+        position, which on a ladder is the number of a step.
     """
     columns = np.arange(table.n_checkpoints) if schedule is None else np.asarray(schedule)
     if family in ("confidence", "deer"):
@@ -68,7 +68,7 @@ def scalar_scores(
     if family in AGREEMENT_FAMILIES:
         stood = standing_tokens(positions, table.answer_codes[:, columns]).astype(np.float64)
         return stood if family == "agreement" else stood / np.sqrt(np.maximum(positions, 1))
-    if family == "fixed-budget":
+    if family == "fixed-budget" or family in RUNG_FAMILIES:
         return np.broadcast_to(positions, (table.n_questions, columns.size)).astype(np.float64)
     known = (*STOP_SCALARS, "fixed-budget")
     raise CalibrationError(f"scalar family must be one of {known}, got {family!r}")

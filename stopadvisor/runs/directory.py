@@ -8,7 +8,7 @@ a full disk.  This module knows no engine, no grading and no statistics.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord, graded_table
 from stopadvisor.probes.table import ProbeTable, Reference
+from stopadvisor.runs.ladder import Ladder, ladder_of
 from stopadvisor.runs.manifest import (
     SCHEMA,
     differences,
@@ -30,6 +31,7 @@ from stopadvisor.runs.manifest import (
     short,
     with_versions,
 )
+from stopadvisor.runs.replies import ReplyRecord, reply_table
 from stopadvisor.runs.storage import (
     append,
     encode,
@@ -41,7 +43,8 @@ from stopadvisor.runs.storage import (
 from stopadvisor.workload.questions import assign_parts
 
 __all__ = [
-    "ARCHIVE", "CALIBRATION", "MANIFEST", "PROBES", "RunDirectory", "digest_of", "line_of"
+    "ARCHIVE", "CALIBRATION", "MANIFEST", "PROBES", "REPLIES",
+    "RunDirectory", "digest_of", "line_of"
 ]  # fmt: skip
 
 MANIFEST = "manifest.json"
@@ -50,6 +53,8 @@ CALIBRATION = "calibration.json"
 ARCHIVE = "archive.json"
 """In the results folder of an archive: which file it is about."""
 PROBES = "probes.jsonl"
+REPLIES = "replies.jsonl"
+"""In place of probes, where the run is of a ladder."""
 PARTIAL = "probes.partial"
 """Where the half-written last line of a killed run is moved; nothing reads it."""
 
@@ -60,7 +65,7 @@ def digest_of(data: str | bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def line_of(record: ProbeRecord) -> bytes:
+def line_of(record: ProbeRecord | ReplyRecord) -> bytes:
     """A record as a line of ``probes.jsonl``, without its line feed."""
     return encode(record.to_json())
 
@@ -148,7 +153,14 @@ class RunDirectory:
     @property
     def probes_path(self) -> Path:
         """Where the records stand."""
-        return self.path / PROBES
+        return self.path / (PROBES if self.ladder is None else REPLIES)
+
+    @property
+    def ladder(self) -> Ladder | None:
+        """The ladder whose replies it holds; None where it holds probes of one trace."""
+        if "ladder" not in self.manifest:
+            return None
+        return ladder_of(self.manifest["ladder"], f"{self.path / MANIFEST}")
 
     def annotate(self, **fields: Any) -> None:
         """Change manifest fields that are not part of the id."""
@@ -205,14 +217,7 @@ class RunDirectory:
         """
         records: list[ProbeRecord] = []
         lines: dict[tuple[str, int], int] = {}
-        for number, line in enumerate(finished_lines(self.probes_path)[0], start=1):
-            where = f"{self.probes_path}:{number}"
-            try:
-                data = parse_json(line, parse_constant=_refuse_constant)
-            except ValueError as error:
-                raise ProbeError(f"{where}: not a line of JSON: {error}") from error
-            if not isinstance(data, dict):
-                raise ProbeError(f"{where}: expected an object, got {short(data)}")
+        for number, (where, data) in enumerate(self._objects(), start=1):
             record = ProbeRecord.from_dict(data, where)
             first = lines.setdefault((record.id, record.sample), number)
             if first != number:
@@ -222,6 +227,27 @@ class RunDirectory:
                 )
             records.append(record)
         return records
+
+    def replies(self) -> list[ReplyRecord]:
+        """Every finished question of a ladder, in the order of the file.
+
+        Raises
+        ------
+        ProbeError
+            A line is broken.
+        """
+        return [ReplyRecord.from_dict(data, where) for where, data in self._objects()]
+
+    def _objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for number, line in enumerate(finished_lines(self.probes_path)[0], start=1):
+            where = f"{self.probes_path}:{number}"
+            try:
+                data = parse_json(line, parse_constant=_refuse_constant)
+            except ValueError as error:
+                raise ProbeError(f"{where}: not a line of JSON: {error}") from error
+            if not isinstance(data, dict):
+                raise ProbeError(f"{where}: expected an object, got {short(data)}")
+            yield where, data
 
     def line_digests(self) -> list[str]:
         """Sixteen hex digits of each finished line, in the order of the file."""
@@ -240,7 +266,7 @@ class RunDirectory:
             f"moved to {PARTIAL}, its question is asked again"
         )
 
-    def append(self, records: Sequence[ProbeRecord]) -> None:
+    def append(self, records: Sequence[ProbeRecord | ReplyRecord]) -> None:
         """Add finished questions: all of them are on disk when this returns.
 
         Raises
@@ -260,6 +286,10 @@ class RunDirectory:
     def table(self, reference: Reference = "natural") -> SealedQuestions:
         """All finished questions as arrays, in the order of the file; `Source.part` opens some."""
         try:
+            if (ladder := self.ladder) is not None:
+                replies = self.replies()
+                parts = self._parts([record.group or record.key for record in replies])
+                return reply_table(replies, ladder, parts.tolist()).sealed()
             on_stop = self.plan.on_stop if reference == "natural" else "probe"
             records = self.records()
             parts = self._parts([record.group or record.key for record in records])

@@ -15,8 +15,10 @@ from pathlib import Path
 from stopadvisor._version import __version__
 from stopadvisor.probes.plan import ProbePlan, plan_cue
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ladder import Ladder
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recording
+from stopadvisor.runs.replies import RecordedReplies
 from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, Converted
 from stopadvisor.workload.imports.gather import Gathered
@@ -27,10 +29,13 @@ __all__ = [
     "ImportedDataset",
     "ImportedLog",
     "ImportedProbes",
+    "ImportedReplies",
     "imported_probes",
+    "imported_replies",
     "write_dataset",
     "write_log",
     "write_recording",
+    "write_replies",
 ]
 
 IMPORTED = "imported"
@@ -121,6 +126,40 @@ class ImportedProbes:
     """Tokens of closer and cue in front of each forced answer."""
     model: str | None
     """What a policy made of it is bound to; null for no model."""
+
+
+@dataclass(frozen=True)
+class RungReplies:
+    """The replies of one rung."""
+
+    name: str
+    """Of the rung."""
+    replies: int
+    """Of each question: more than one where it is repeated."""
+    cut: int
+    """Replies that were cut: they are never served before the reference."""
+    accuracy: float | None
+    """Share of its replies that are right; null where not all are graded."""
+    mean_tokens: float
+    """Tokens of a reply: thinking and answer."""
+
+
+@dataclass(frozen=True)
+class ImportedReplies:
+    """`import replies --json`."""
+
+    run: Path
+    """The run directory."""
+    source: Path
+    """The file that was read."""
+    n_questions: int
+    """Different questions."""
+    n_graded: int
+    """Labels that were not recorded, and come from gold."""
+    n_ungraded: int
+    """Questions with neither labels nor gold."""
+    rungs: tuple[RungReplies, ...]
+    """In the order of climbing, the reference last."""
 
 
 def write_dataset(
@@ -252,3 +291,61 @@ def write_recording(
     run = RunDirectory.create(out, manifest)
     run.append(recording.records)
     return run
+
+
+def write_replies(
+    out: Path, recorded: RecordedReplies, ladder: Ladder, *, seed: int, fractions: Sequence[float]
+) -> RunDirectory:
+    """Write recorded replies of a ladder as a run directory; see `write_recording`.
+
+    Raises
+    ------
+    OutputError
+        The folder exists already or cannot be written.
+    """
+    check_free(out)
+    longest = max(r.completion_tokens for record in recorded.records for r in record.rungs)
+    plan = ProbePlan((), cue="", max_think=max(longest, 1), seed=seed)
+    questions = tuple(
+        Question(r.id, r.key, (), r.gold or None, r.task, r.category, r.group)
+        for r in recorded.records
+    )
+    manifest = build_manifest(
+        {"engine": IMPORTED, "engine_version": __version__, "model": None},
+        plan,
+        Workload(recorded.path, questions, recorded.sha256, {}),
+        fractions=fractions,
+        grading=recorded.grading,
+        ladder=[rung.to_dict() for rung in ladder.rungs],
+    )
+    make_folder(out)
+    run = RunDirectory.create(out, manifest)
+    run.append(recorded.records)
+    return run
+
+
+def imported_replies(
+    run: RunDirectory, recorded: RecordedReplies, ladder: Ladder
+) -> ImportedReplies:
+    """Return what was written to `run`."""
+    rows = []
+    for rung, block in zip(ladder.rungs, ladder.blocks, strict=True):
+        replies = [record.rungs[k] for record in recorded.records for k in block]
+        right = [reply.correct for reply in replies]
+        rows.append(
+            RungReplies(
+                rung.name,
+                rung.repeat,
+                sum(not reply.finished for reply in replies),
+                None if None in right else right.count(True) / len(right),
+                sum(reply.completion_tokens for reply in replies) / len(replies),
+            )
+        )
+    return ImportedReplies(
+        run=run.path,
+        source=recorded.path,
+        n_questions=len(recorded.records),
+        n_graded=recorded.n_graded,
+        n_ungraded=sum(not record.is_graded for record in recorded.records),
+        rungs=tuple(rows),
+    )

@@ -65,6 +65,7 @@ def build_manifest(
     template: str | None = None,
     grading: Mapping[str, str] | None = None,
     traces: Mapping[str, Any] | None = None,
+    ladder: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Describe everything that decides a run's outcome, before the first question is probed.
 
@@ -95,6 +96,8 @@ def build_manifest(
     traces
         File of recorded traces, by `path` and `sha256`; None where the model thought.  Another file
         is another run.
+    ladder
+        Its rungs, in the order of climbing; None where one trace is probed.
     """
     python = {"python": platform.python_version()}
     versions = {"stopadvisor": __version__, **python, **versions_of(*_PACKAGES)}
@@ -123,6 +126,8 @@ def build_manifest(
         manifest["requested_schedule"] = "auto"
     if traces is not None:
         manifest["traces"] = dict(traces)
+    if ladder is not None:
+        manifest["ladder"] = list(ladder)
     manifest["id"] = run_id(manifest)
     plain: dict[str, Any] = parse_json(json.dumps(manifest, allow_nan=False))  # tuples become lists
     return plain
@@ -191,10 +196,11 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     requested = ("budgets", "max_think", "every", "markers", "schedule")
     named = {name: f"requested_{name}" for name in requested}
     asked = {name: manifest[field] for name, field in named.items() if field in manifest}
+    rungs = {"ladder": manifest["ladder"]} if "ladder" in manifest else {}
     plan = {**identity["plan"], **asked}
     if "schedule" in asked:  # what it was settled to follows from model and workload
         plan = {name: value for name, value in plan.items() if name not in _OF_MARKERS}
-    return {**identity, "plan": plan, **recorded_sampling(manifest)}
+    return {**identity, "plan": plan, **rungs, **recorded_sampling(manifest)}
 
 
 def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:

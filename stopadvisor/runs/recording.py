@@ -32,7 +32,14 @@ from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key
 
-__all__ = ["SUFFIX_TOKENS", "Recording", "read_recording"]
+__all__ = [
+    "SUFFIX_TOKENS",
+    "RecordedObject",
+    "Recording",
+    "question_key",
+    "read_recording",
+    "task_of",
+]
 
 SUFFIX_TOKENS = 12
 """Tokens of closer and cue in front of a forced answer, where the user does not say."""
@@ -124,7 +131,7 @@ def read_recording(
     data, rows = read_rows(path)
     source = _entropy_source(rows)
     drafts = [
-        _Draft.of(_RecordedObject(where, row), source, suffix_tokens, cap) for where, row in rows
+        _Draft.of(RecordedObject(where, row), source, suffix_tokens, cap) for where, row in rows
     ]
     _check_together(path, drafts)
     own = _own_positions([draft.record for draft in drafts])
@@ -155,7 +162,7 @@ def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 @dataclass(frozen=True)
-class _RecordedObject:
+class RecordedObject:
     """One object of the file, and what it is called in messages."""
 
     where: str
@@ -163,6 +170,7 @@ class _RecordedObject:
     prefix: str = ""
 
     def refuse(self, name: str, expected: str, got: Any, *, shown: bool = False) -> NoReturn:
+        """Refuse one of its fields."""
         refuse(self.where, self.prefix + name, expected, got, shown=shown)
 
     def whole(self, name: str, default: int | None = None) -> int:
@@ -205,7 +213,7 @@ class _RecordedObject:
 class _Draft:
     """A record some of whose labels are still missing."""
 
-    line: _RecordedObject
+    line: RecordedObject
     record: ProbeRecord
     unlabelled: tuple[int, ...]
     """Numbers of checkpoints; `_NATURAL` for the natural answer."""
@@ -213,7 +221,7 @@ class _Draft:
     """Some answer came with its label."""
 
     @classmethod
-    def of(cls, line: _RecordedObject, source: str, suffix_tokens: int, cap: int | None) -> _Draft:
+    def of(cls, line: RecordedObject, source: str, suffix_tokens: int, cap: int | None) -> _Draft:
         where, row = line.where, line.fields
         name = text_field(row, "id", where)
         if name is None:
@@ -221,7 +229,7 @@ class _Draft:
         gold = text_field(row, "gold", where, decimals=True)
         natural, natural_correct = line.answer("natural_answer"), line.label("natural_correct")
         has_labels = natural_correct is not None or _labels_a_probe(row)
-        task = _task(row, gold, where, "exact" if has_labels else ASSUMED_TASK)
+        task = task_of(row, gold, where, "exact" if has_labels else ASSUMED_TASK)
         trace = line.whole("trace_tokens")
         if cap is not None and trace > cap:
             line.refuse("trace_tokens", f"at most the cap on thinking (--cap {cap})", trace)
@@ -240,7 +248,7 @@ class _Draft:
             unlabelled = ()
         record = ProbeRecord(
             id=name,
-            key=_key(row, name, where),
+            key=question_key(row, name, where),
             group=text_field(row, "group", where),
             sample=line.whole("sample", 0),
             task=task,
@@ -269,7 +277,8 @@ class _Draft:
         return replace(self, record=record)
 
 
-def _key(row: dict[str, Any], name: str, where: str) -> str:
+def question_key(row: dict[str, Any], name: str, where: str) -> str:
+    """Content hash of a line's question, as it is named or asked; else that of its id."""
     key = text_field(row, "key", where)
     if key is not None:
         return key
@@ -284,7 +293,8 @@ def _labels_a_probe(row: Mapping[str, Any]) -> bool:
     return any(isinstance(p, Mapping) and p.get("correct") is not None for p in rows)
 
 
-def _task(row: dict[str, Any], gold: str | None, where: str, default: str) -> str:
+def task_of(row: dict[str, Any], gold: str | None, where: str, default: str) -> str:
+    """Kind of a line's question; refuses an unknown one, and gold that does not fit it."""
     task = text_field(row, "task", where) or (default if gold is None else guess_task(gold))
     if task not in TASKS:
         refuse(where, "task", f"one of {', '.join(TASKS)}", task)
@@ -296,7 +306,7 @@ def _task(row: dict[str, Any], gold: str | None, where: str, default: str) -> st
     return task
 
 
-def _need_gold(line: _RecordedObject, name: str, gold: str | None, *, graded: bool) -> None:
+def _need_gold(line: RecordedObject, name: str, gold: str | None, *, graded: bool) -> None:
     """Refuse a line with labels that leaves this one out, and has no gold to grade by."""
     if gold is None and graded:
         line.refuse(
@@ -307,7 +317,7 @@ def _need_gold(line: _RecordedObject, name: str, gold: str | None, *, graded: bo
         )
 
 
-def _marker_positions(line: _RecordedObject, trace: int) -> tuple[int, ...] | None:
+def _marker_positions(line: RecordedObject, trace: int) -> tuple[int, ...] | None:
     found = line.fields.get("marker_positions")
     if found is None:
         return None
@@ -321,7 +331,7 @@ def _marker_positions(line: _RecordedObject, trace: int) -> tuple[int, ...] | No
 
 
 def _checkpoints(
-    line: _RecordedObject,
+    line: RecordedObject,
     task: str,
     gold: str | None,
     trace: int,
@@ -339,7 +349,7 @@ def _checkpoints(
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             line.refuse(f"checkpoints[{number}]", "an object", row)
-        probe = _RecordedObject(line.where, row, f"checkpoints[{number}].")
+        probe = RecordedObject(line.where, row, f"checkpoints[{number}].")
         budget = probe.whole("budget")
         if found and budget <= found[-1].budget:
             before = found[-1].budget

@@ -18,16 +18,22 @@ from numpy.typing import NDArray
 from stopadvisor.errors import ProbeError
 from stopadvisor.json_text import parse_json
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
+from stopadvisor.probes.rungs import Rungs
 from stopadvisor.probes.table import GradedBy
+from stopadvisor.rules.costs import LADDER, MONEY, Weights
+from stopadvisor.rules.families import RUNG_FAMILIES
+from stopadvisor.rules.losses import DIFFERS, DROP
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.directory import (
     ARCHIVE,
     CALIBRATION,
     MANIFEST,
     PROBES,
+    REPLIES,
     RunDirectory,
     digest_of,
 )
+from stopadvisor.runs.ladder import Ladder, ladder_of
 from stopadvisor.runs.neighbours import archived_line
 from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
@@ -58,12 +64,12 @@ _FINGERPRINT = (
     *("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens", "trace_tokens"),
     *("prompt_tokens", "natural_correct", "natural_tokens", "truncated", "suffix_tokens"),
     *("entropy_source", "reference", "visible_correct", "visible_tokens", "marker_positions"),
-    "by_gold",
+    *("by_gold", "rungs"),
 )
 _ANSWERS = ("natural_code", "visible_code")
 """Of which answers is what; only where a loss compares them, as no look at grades did."""
 _LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
-_WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions", "by_gold")
+_WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions", "by_gold", "rungs")
 """Looks name data that were collected without these fields."""
 
 Part = Literal["fit", "calibration", "test"]
@@ -126,6 +132,8 @@ class Source:
                 continue
             if name == "positions" and table.is_grid:
                 name, value = "budgets", table.budgets
+            if isinstance(value, Rungs):
+                value = value.canonical()
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             digest.update(b"%s %d " % (name.encode(), len(data)) + data)
         return digest.hexdigest()
@@ -141,6 +149,46 @@ class Source:
         if not again.any() or (self.parts[again] != PARTS.index("fit")).any():
             return self
         return replace(self, table=self.table.take(~again), parts=self.parts[~again])
+
+    @property
+    def ladder(self) -> Ladder | None:
+        """The ladder whose replies it holds; None where it holds probes of one trace."""
+        if self.manifest is None or "ladder" not in self.manifest:
+            return None
+        return ladder_of(self.manifest["ladder"], str(self.folder))
+
+    def require_one_trace(self, what: str) -> None:
+        """Refuse a run of a ladder; `what` is about probes of one trace alone.
+
+        Raises
+        ------
+        ProbeError
+            The run holds replies of a ladder.
+        """
+        if self.ladder is not None:
+            raise ProbeError(
+                f"{self.folder} holds replies of a ladder, and {what} takes probes of one trace: "
+                "`stopadvisor assess` advises on a ladder"
+            )
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Settings that follow from what was recorded, where nobody asks for others.
+
+        Without gold differing replies are counted.  Of a ladder two replies are independent draws,
+        so that a drop of accuracy is counted, unless the reference contains the rungs before it.
+        """
+        found: dict[str, Any] = {}
+        if self.graded_by == "agreement":
+            found["loss"] = DIFFERS.name
+        rungs = self.table.rungs
+        if rungs is None:
+            return found
+        if "loss" not in found and not rungs.contains_reference:
+            found["loss"] = DROP.name
+        prefilled, cached, decoded = rungs.rates[-1]
+        prices = Weights(prefilled, cached, decoded, MONEY)
+        return {**found, "serving": LADDER, "families": RUNG_FAMILIES, "weights": prices}
 
     @property
     def graded_by(self) -> GradedBy:
@@ -293,7 +341,7 @@ def _left_by(command: str, file: Path) -> dict[str, Any] | None:
 
 def newest_run() -> Path:
     """The folder under ``runs/`` that was probed last."""
-    found = [file for name in (PROBES, ARCHIVE) for file in _RUNS.glob(f"*/{name}")]
+    found = [file for name in (PROBES, REPLIES, ARCHIVE) for file in _RUNS.glob(f"*/{name}")]
     if not found:
         raise ProbeError(
             f"no run under {_RUNS}/: run `stopadvisor probe WORKLOAD` first, or name a run "

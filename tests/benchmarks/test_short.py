@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.benchmarks.ladder import SEEDS
 from tests.benchmarks.real_traces import MODELS
 from tests.blocks.tests import benchmarks
 from tests.integration.test_benchmarks import SERVED
 
 SHORT = {
     "deploy": "--questions 200",
+    "ladder": "--data FOLDER/ladder --splits 1",
     "loading": "--only ids",
     "monitor": "--requests 200",
     "paper_protocol": "--questions 60",
@@ -38,6 +42,24 @@ NARROWER: dict[str, dict[str, Any]] = {
 """Cells of tables that have many, by constant of the module."""
 
 
+RECORDED = Path(__file__).resolve().parent.parent.parent / "samples" / "recorded" / "real"
+
+
+def write_ladder(folder: Path) -> None:
+    """Replies for `ladder`: those of the smaller model again, as if a larger one had given them."""
+    (folder / "ladder").mkdir()
+    (folder / "real").symlink_to(RECORDED)
+    lines = []
+    for first, second in SEEDS:
+        for seed in (first, second):
+            file = np.load(RECORDED / f"r1-qwen-7b__math500__seed{seed}.npz")
+            columns = (file[name].tolist() for name in ("question", "full_code", "total_tokens"))
+            for name, code, tokens in zip(*columns, strict=True):
+                row = {"id": name, "seed": first, "code": code, "tokens": tokens, "finished": True}
+                lines.append(json.dumps(row))
+    (folder / "ladder" / "replies-r1-qwen-32b-math500.jsonl").write_text("\n".join(lines))
+
+
 def test_every_benchmark_has_a_short_form() -> None:
     names = [file.stem for file in benchmarks()]
     assert names == sorted([*SHORT, *SERVED, "probing"])  # that one in test_probing.py
@@ -49,6 +71,8 @@ def test_runs_to_its_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = import_module(f"tests.benchmarks.{name}")
+    if name == "ladder":
+        write_ladder(tmp_path)
     for constant, value in NARROWER.get(name, {}).items():
         assert hasattr(module, constant)
         monkeypatch.setattr(module, constant, value)

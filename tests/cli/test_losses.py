@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from stopadvisor.assessment.settings import SettingsOverrides
@@ -112,7 +113,8 @@ def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
     # Who names a loss names all of them.
     assert SettingsOverrides(alpha=0.3, loss="lost", also=()).settings(assessed).is_lost
     named = {"alpha": 0.3, "loss": ("lost",), "price": None, "serving_profile": None}
-    assert overrides(named).also == ()
+    with click.Context(click.Command("assess")):
+        assert overrides(named).also == ()
 
 
 def test_the_paper_counts_lost_answers_alone(call: Call) -> None:

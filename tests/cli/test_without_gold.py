@@ -62,7 +62,7 @@ def test_assess_profiles_by_agreement_and_says_so(call: Call, run_without_gold: 
     assert "note: no gold for every fit question" in as_read(err)
     shown = as_read(out)
     assert "no gold a reply counts as right where it is what full thinking answers" in shown
-    assert "fit questions behave, by agreement:" in shown
+    assert "fit questions behave, by agreement" in shown
     assert "rule differs agrees saves" in shown
     assert "(no labels: at most so many differ)" in shown
     assert "`stopadvisor label` asks for them" in shown
@@ -228,8 +228,8 @@ def test_the_report_says_what_right_means(call: Call) -> None:
     code, _, err = call("report", RUN)
     assert code == 0, err
     page = as_read((RUN / "report.html").read_text())
-    assert "No gold: a reply counts as right where it is what full thinking answers." in page
-    assert "Itself: full thinking gave another answer to" in page
+    assert "a reply counts as right where it is what full thinking answers" in page
+    assert "full thinking gave another answer to" in page
     assert "of replies that differ from full thinking" in page
     assert ">Accuracy<" not in page
 

@@ -49,7 +49,7 @@ def made(request: pytest.FixtureRequest, runs: Path) -> tuple[str, Policy, Polic
     """Name, shipped policy, the one made again, and the advice of `assess`."""
     name = request.param
     run = runs / name
-    assert main(["assess", str(run), "--quiet", "--no-report"]) == 0
+    assert main(["assess", str(run), "--alpha", "0.15", "--quiet", "--no-report"]) == 0
     advice = json.loads((run / "assessment.json").read_bytes())["recommendation"]
     words = ["calibrate", str(run), "--alpha", "0.15", "--allow-large-alpha", "--quiet"]
     assert main(words) == (3 if RECOMMENDED[name] == "full-budget" else 0)

@@ -152,7 +152,7 @@ def test_a_stride_ends_at_the_cap() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schedule": "often"}, "schedule must be one of grid, stride, marker, got 'often'"),
+        ({"schedule": "often"}, "schedule must be one of auto, grid, stride, marker, got 'often'"),
         ({"every": 0}, "every must be >= 1, got 0"),
         ({"min_gap": 0}, "min_gap must be >= 1, got 0"),
         ({"max_probes": 0}, "max_probes must be >= 1, got 0"),

@@ -23,10 +23,12 @@ from stopadvisor.results import to_document, to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.server_regime import Repeated, classify, write_regime
 from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents, family_content, open_cue_content
+from tests.runs.test_replies import reply, run_of
 from tests.schemas import check_valid, schema
 from tests.scripted import ScriptedEngine
 
@@ -124,8 +126,15 @@ def test_assess(
     shutil.copytree(runs / "old", runs / "served")
     asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
     write_regime(runs / "served", classify(asked_twice))
+    lines = [
+        {"id": f"q{n}", "gold": "1", "rungs": [reply("vote", str(n % 9 % k)) for k in (2, 3, 4)]}
+        for n in range(200)
+    ]
+    ladder = Ladder((Rung("vote", (1.0, 0.0, 1.0), repeat=3),))
+    (runs / "ladder").mkdir()
     check(
         "assess",
+        answer(capsys, "assess", run_of(runs / "ladder", lines, ladder, fit=0.4).folder),
         answer(capsys, "assess", runs / "served"),
         answer(
             capsys, "assess", runs / "copy", "--serving", "vllm", "--price", "1/0.1/4",

@@ -21,9 +21,9 @@ from stopadvisor.rules.costs import (
     Weights,
     full_counts,
     mean_context,
-    serving_costs,
     stopped_counts,
 )
+from stopadvisor.rules.serving_costs import serving_costs
 from tests.populations import make_table, with_own_positions
 
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled

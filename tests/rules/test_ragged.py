@@ -11,11 +11,12 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing, serving_costs
+from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import MarkerSchedule, grid_view
 from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.serving_costs import serving_costs
 from tests.populations import FREE_FORM, with_own_positions
 
 ON_PREFIX = (

@@ -250,6 +250,7 @@ def test_a_policy_says_where_its_rule_probes(schedule: Schedule) -> None:
 def trigger_for(schedule: Schedule) -> Trigger:
     if isinstance(schedule, GridSchedule):
         return schedule.trigger()
+    assert isinstance(schedule, MarkerSchedule)
     return schedule.trigger([[MARKER], [1, 2]])
 
 

@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import (
-    MONEY,
-    PAPER_WEIGHTS,
-    REGIMES,
-    Asking,
-    Weights,
-    full_counts,
-    serving_costs,
-)
+from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, REGIMES, Asking, Weights, full_counts
+from stopadvisor.rules.serving_costs import serving_costs
 from tests.rules.test_costs import cases, is_asked, one_question, places, serve
 
 PRICES = Weights(0.5, 0.05, 2.0, MONEY, request=3.0)

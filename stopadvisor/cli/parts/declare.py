@@ -33,6 +33,7 @@ __all__ = [
     "declare",
     "grader_option",
     "is_given",
+    "is_open",
     "option",
     "parse_object",
     "show",
@@ -149,6 +150,12 @@ def is_given(name: str) -> bool:
     """Whether the command line itself names an option; neither default nor environment does."""
     source = click.get_current_context().get_parameter_source(name)
     return source == click.core.ParameterSource.COMMANDLINE
+
+
+def is_open(name: str) -> bool:
+    """Whether nobody set an option: its default stands."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source == click.core.ParameterSource.DEFAULT
 
 
 def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:

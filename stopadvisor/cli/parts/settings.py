@@ -13,7 +13,16 @@ import click
 
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.cli.parts.declare import PATH, SHARE, Decorator, Parsed, declare, option, take
+from stopadvisor.cli.parts.declare import (
+    PATH,
+    SHARE,
+    Decorator,
+    Parsed,
+    declare,
+    is_open,
+    option,
+    take,
+)
 from stopadvisor.constants import DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
@@ -31,6 +40,9 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
             raise click.UsageError("--price and --serving-profile exclude each other")
         weights = read_serving_profile(profile).weights
     first, limit = alpha
+    for name in ("serving", "families"):  # the defaults of a ladder are others than those shown
+        if is_open(name):
+            params[name] = None
     found = take(
         SettingsOverrides,
         params,

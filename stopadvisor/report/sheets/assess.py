@@ -51,6 +51,7 @@ from stopadvisor.report.words import (
     why,
 )
 from stopadvisor.results import to_document
+from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import considered_alpha
@@ -80,6 +81,7 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
     else:
         facts = _facts(result, document)
         sections.append(_rules(result, document, verbose=verbose))
+        sections += _always(result)
         if verbose:
             sections += _label_savings(result.label_savings)
         sections += _label_needs(result.label_needs or ())
@@ -104,7 +106,7 @@ def next_command(document: Document) -> str | None:
     run = shell_quote(document["run"])
     if document["protocol"] == "paper":
         return f"stopadvisor assess {run} --alpha {document['alpha']:g}"
-    if document["recommendation"]["policy"] == "full-budget":
+    if document["recommendation"]["policy"] == "full-budget" or "rungs" in document:
         return None
     return f"stopadvisor calibrate {run} {_limits(document)}"
 
@@ -134,12 +136,15 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
         yield from _server(run)
     else:
         lower, alpha = percent(run.fit_saving_lower_pct), considered_alpha(document)
-        yield (
-            "certain",
-            f"not yet: estimates from {plural(split.fit, 'fit question')}. `calibrate` can "
-            f"promise: {run.asked or promise_of({'alpha': alpha})}; probability "
-            f"{probability_words(run.chance_to_certify)}",
-        )
+        promise = run.asked or promise_of({"alpha": alpha})
+        chance = probability_words(run.chance_to_certify)
+        text = f"`calibrate` can promise: {promise}; probability {chance}"
+        if run.rungs is not None:
+            text = (
+                f"{plural(split.calibration, 'further question')} would show: {promise}, with "
+                f"probability {chance}; a policy that climbs cannot be certified yet"
+            )
+        yield "certain", f"not yet: estimates from {plural(split.fit, 'fit question')}. {text}"
         yield "advice", rule_headline(str(advice.family), advice.where)
         yield "why", why(document)
         yield "saves", f"{saving_words(effect)}; at least {lower} (one-sided 95 %)"
@@ -157,6 +162,8 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
             text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
         yield "on stop", text
     closed = f"{split.calibration} stay closed for calibrate"
+    if run.rungs is not None:
+        closed = f"{split.calibration} stay closed"
     if split.test:
         closed += f", {split.test} for a test after it"
     basis = f"{split.fit} of {run.workload.n_questions} questions (fit); {closed}"
@@ -170,19 +177,22 @@ def _stack(run: AssessedRun, document: Document, effect: Effect) -> Iterator[Fac
     yield "stack", f"{explained(effect.serving)}{computed_for(document)}"
     yield from _server(run)
     cost = _by_stack(run.serving).get(effect.serving)
-    if cost and cost.decoded_saving_pct is not None and cost.held_saving_pct is not None:
+    if cost and cost.decoded_saving_pct is not None and effect.serving == LADDER:
+        yield "tokens", f"decoded {-cost.decoded_saving_pct:+.1f}%"
+    elif cost and cost.decoded_saving_pct is not None and cost.held_saving_pct is not None:
         fewer, less = -cost.decoded_saving_pct, -cost.held_saving_pct
         yield "tokens", f"decoded {fewer:+.1f}%, KV-token-time {less:+.1f}%"
     if loads := by_load(document):
         yield "in flight", f"the same rule saves {loads} requests in flight"
-    yield "elsewhere", f"the same rule {listed(other_stacks(effect))}{_again(document, effect)}"
+    if others := other_stacks(effect):
+        yield "elsewhere", f"the same rule {listed(others)}{_again(document, effect)}"
     if cost and (money := cost.money_per_1000):
         yield "price", f"{money.policy:.4g} instead of {money.full:.4g} per 1000 requests"
 
 
 def _again(document: Document, effect: Effect) -> str:
     """How to choose for the stack that most people have."""
-    if effect.serving in (COMMON_STACK, "vllm"):
+    if effect.serving in (COMMON_STACK, "vllm", LADDER):
         return ""
     again = f"{shell_quote(document['run'])} --serving {COMMON_STACK} {_limits(document)}"
     return (
@@ -267,6 +277,36 @@ def _rules(run: AssessedRun, document: Document, *, verbose: bool) -> Section:
             for rule in rules
         ),
         tuple(texts),
+    )
+
+
+def _always(run: AssessedRun) -> Iterator[Section]:
+    """Each rung served to everybody, and why the loss is the one that is counted."""
+    if run.rungs is None:
+        return
+    loss, *_ = _graded_columns(run)
+    texts = {
+        "drop": "Counted: the drop of accuracy. The reference is another draw than the rungs "
+        "before it, so that its own luck would count as lost answers.",
+        "lost": "Counted: lost answers. A reference that is drawn anew differs from itself, too; "
+        "--loss drop leaves that out.",
+    }
+    if run.rungs[0].name == run.rungs[-1].name:
+        texts["lost"] = "Counted: lost answers, because the reference contains the rungs before it."
+    yield Section(
+        "Each rung for everybody (fit questions)",
+        ("rung", loss, "accuracy", "saves", "tokens saved"),
+        tuple(
+            (
+                f"{row.name}{f' x {row.replies}' if row.replies > 1 else ''}",
+                share(row.risk),
+                share(row.accuracy),
+                percent(row.saving_pct),
+                percent(row.token_saving_pct),
+            )
+            for row in run.rungs
+        ),
+        tuple(text for name, text in texts.items() if name == loss),
     )
 
 
@@ -379,6 +419,7 @@ def _by_stack(costs: StackCosts) -> dict[str, StackCost]:
         "kv-fork": costs.kv_fork,
         "prefix-cache": costs.prefix_cache,
         "black-box": costs.black_box,
+        "ladder": costs.ladder,
     }
     return {name: cost for name, cost in named.items() if cost is not None}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stopadvisor.collection.probing import ProbeSummary
 from stopadvisor.report.saved import WrittenPage
-from stopadvisor.report.sheet import Fact, Sheet
+from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.words import listed, plural, share, shell_quote
-from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes
+from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
 from stopadvisor.runs.samples import Samples
 from stopadvisor.runs.simulated import Simulated
 
@@ -107,6 +107,39 @@ def import_probes_sheet(probes: ImportedProbes) -> Sheet:
             ("model", probes.model or "none: a policy is bound to no model"),
         ),
         command=f"stopadvisor assess {shell_quote(probes.run)}",
+    )
+
+
+def import_replies_sheet(found: ImportedReplies) -> Sheet:
+    """Return what was read of each rung."""
+    graded = plural(found.n_graded, "label") + " by gold, the others as recorded"
+    if found.n_ungraded:
+        graded += f"; {plural(found.n_ungraded, 'question')} with neither"
+    return Sheet(
+        f"{plural(found.n_questions, 'question')}, {plural(len(found.rungs), 'rung')}; the "
+        f"reference is {found.rungs[-1].name}.",
+        facts=(
+            ("written to", str(found.run)),
+            ("read from", str(found.source)),
+            ("graded", graded),
+        ),
+        sections=(
+            Section(
+                "Rungs, in the order of climbing",
+                ("rung", "replies", "cut", "right", "tokens"),
+                tuple(
+                    (
+                        row.name,
+                        str(row.replies),
+                        str(row.cut),
+                        share(row.accuracy),
+                        f"{row.mean_tokens:.0f}",
+                    )
+                    for row in found.rungs
+                ),
+            ),
+        ),
+        command=f"stopadvisor assess {shell_quote(found.run)}",
     )
 
 

@@ -1,0 +1,148 @@
+"""Replies of a ladder as columns of the table: what each shows, and what it costs.
+
+A ladder is a list of replies to one question, the last of which is the reference.  Nothing above
+the table asks where they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.errors import ProbeError
+
+__all__ = ["Rungs", "Spent", "votes"]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What replies cost, in tokens of each kind and in the prices of their rungs.
+
+    Arrays of one shape, (n_questions, n_columns).
+    """
+
+    prefilled: FloatArray
+    """Prompt tokens that were read anew."""
+    cached: FloatArray
+    """Prompt tokens that were found in a cache."""
+    decoded: FloatArray
+    """Thinking and answer."""
+    requests: FloatArray
+    price: FloatArray
+    """Sum over all tokens, in the unit of the ladder's prices."""
+
+    def each(self, change: Callable[[FloatArray], FloatArray]) -> Spent:
+        """Change every array alike."""
+        return Spent(*(change(getattr(self, f.name)) for f in fields(self)))
+
+    def where(self, chosen: BoolArray, other: Spent) -> Spent:
+        """These where chosen, else the others."""
+        found = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Spent(*(np.where(chosen, ours, theirs) for ours, theirs in found))
+
+    def plus(self, other: Spent) -> Spent:
+        """Sum, array by array."""
+        return Spent(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """The columns of a table whose answers are replies of a ladder, the reference last.
+
+    Shapes (n_questions, n_columns).  A rung that is asked several times has as many columns: the
+    answer of each is the plurality so far, and its cost is that of all samples so far.
+    """
+
+    names: tuple[str, ...]
+    """Rung of each column; of a rule's view, whose columns are steps of a path, empty."""
+    rates: tuple[tuple[float, float, float], ...]
+    """Price of a prefilled, cached and decoded token of each column; empty as `names`."""
+    spent: Spent
+    """What is paid where the answer of this column is served, and asked for alone."""
+    served: BoolArray
+    """Whether the reply can be served: it ended by itself, with an answer."""
+    support: IntArray
+    """Equal answers in a row, ending here; among samples the leader's lead."""
+    share: FloatArray
+    """Of the samples so far, how many gave this answer; 1 where a rung is asked once."""
+    is_reference: BoolArray
+    """Where the reply is the reference's own."""
+
+    def __post_init__(self) -> None:
+        if not self.is_reference[:, -1].all():
+            raise ProbeError("the last column of a ladder is its reference")
+
+    @property
+    def blocks(self) -> tuple[range, ...]:
+        """Columns of each rung, in the order of climbing."""
+        starts = [k for k, name in enumerate(self.names) if k == 0 or name != self.names[k - 1]]
+        ends = [*starts[1:], len(self.names)]
+        return tuple(range(a, b) for a, b in zip(starts, ends, strict=True))
+
+    @property
+    def contains_reference(self) -> bool:
+        """Whether the reference is made of the rungs before it: one rung, asked several times."""
+        return len(self.blocks) == 1
+
+    def canonical(self) -> tuple[Any, ...]:
+        """All that it holds, as plain values that name the same data whenever they are equal."""
+        arrays = (*vars(self.spent).values(), self.served, self.support, self.share)
+        return self.names, self.rates, tuple(array.tobytes() for array in arrays)
+
+    def map(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
+        """Change every array alike: pick questions, or columns."""
+        return replace(
+            self,
+            spent=self.spent.each(change),
+            served=change(self.served),
+            support=change(self.support),
+            share=change(self.share),
+            is_reference=change(self.is_reference),
+        )
+
+
+def votes(
+    codes: NDArray[np.int64], blocks: Sequence[range]
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Answer, support and share of each column.
+
+    Parameters
+    ----------
+    codes : ndarray of int, shape (n_questions, n_columns)
+        Answer of each reply by itself; below 0 where it has none or was cut.
+    blocks : sequence of range
+        Columns of each rung.
+
+    Returns
+    -------
+    answers : ndarray of int, shape (n_questions, n_columns)
+        Plurality of the samples so far; ties go to the answer that came first.
+    support : ndarray of int, shape (n_questions, n_columns)
+    share : ndarray of float, shape (n_questions, n_columns)
+    """
+    answers, support = codes.copy(), np.zeros(codes.shape, dtype=np.int64)
+    share = np.ones(codes.shape)
+    for row, given in enumerate(codes.tolist()):
+        run, before = 0, -1
+        for block in blocks:
+            if len(block) == 1:
+                (k,) = block
+                run = run + 1 if given[k] == before and given[k] >= 0 else int(given[k] >= 0)
+                before, support[row, k] = given[k], run
+                continue
+            counts: dict[int, int] = {}
+            for made, k in enumerate(block, start=1):
+                if given[k] >= 0:
+                    counts[given[k]] = counts.get(given[k], 0) + 1
+                # A dict keeps the order in which answers came, and max takes the first of equals.
+                leader = max(counts, key=counts.__getitem__, default=-1)
+                top = counts.get(leader, 0)
+                second = max((n for code, n in counts.items() if code != leader), default=0)
+                answers[row, k], support[row, k], share[row, k] = leader, top - second, top / made
+            run, before = 1, int(answers[row, block[-1]])
+    return answers, support, share

@@ -1,0 +1,190 @@
+"""Climbing a ladder: a path of thresholds, and what each of its steps serves and costs.
+
+A step of the path has a threshold for every rung that is asked: the first reply that can be served
+and whose score reaches its threshold is served, else the reference.  The view of a path has a
+column for each step, from bold to careful, and the reference alone last, so that a test walks the
+steps as it walks the thresholds of a fixed budget.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray
+from stopadvisor.errors import ProbeError
+from stopadvisor.probes.rungs import Rungs, Spent
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.features import log_odds_of
+
+__all__ = ["RUNG_FEATURES", "Climb", "rung_features", "rung_scores"]
+
+Table = TypeVar("Table", bound=ProbeTable)
+
+RUNG_FEATURES = ("log_tokens", "support", "answer_share", "rung", "answer_log_odds")
+"""What a learned rule may read of a reply: the logarithm of its tokens, equal answers in a row (of
+samples the lead), the share of samples with this answer, the number of its column, and the mean
+probability of its tokens as log-odds."""
+
+
+class Model(Protocol):
+    """A fitted model of replies: `scores.LinearModel`, which takes more to import."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of what it reads."""
+        ...
+
+    def scores(self, features: FloatArray) -> FloatArray:
+        """Log-odds that serving a reply counts nothing."""
+        ...
+
+
+# numpy's vectorised functions may differ from the C library's in the last bit.
+_log1p = np.frompyfunc(math.log1p, 1, 1)
+
+
+def rung_features(
+    table: ProbeTable, columns: tuple[int, ...], names: tuple[str, ...]
+) -> FloatArray:
+    """Features of replies, (n_questions, n_columns, n_features)."""
+    rungs, at = _rungs(table), list(columns)
+    shape = (table.n_questions, len(at))
+    found: dict[str, FloatArray] = {
+        "log_tokens": np.asarray(_log1p(_own_tokens(rungs)[:, at]), dtype=np.float64),
+        "support": rungs.support[:, at].astype(np.float64),
+        "answer_share": rungs.share[:, at],
+        "rung": np.broadcast_to(np.array(at, dtype=np.float64), shape),
+    }
+    if "answer_log_odds" in names:
+        found["answer_log_odds"] = log_odds_of(table.mean_logprob[:, at])
+    return np.stack([found[name] for name in names], axis=-1)
+
+
+def rung_scores(
+    family: str, table: ProbeTable, columns: tuple[int, ...], model: Model | None
+) -> FloatArray:
+    """Score of each reply, (n_questions, n_columns); the higher, the sooner it is served.
+
+    ``rung``: 0 for all; ``cap``: minus its tokens; ``rung-agreement``: equal answers in a row, of
+    samples the leader's lead; ``rung-confidence``: mean log-probability; ``rung-learned``: the
+    model's log-odds.
+    """
+    rungs, at = _rungs(table), list(columns)
+    if family == "rung":
+        return np.zeros((table.n_questions, len(at)))
+    if family == "cap":
+        return -_own_tokens(rungs)[:, at]
+    if family == "rung-agreement":
+        return rungs.support[:, at].astype(np.float64)
+    if family == "rung-confidence":
+        return table.mean_logprob[:, at]
+    assert model is not None  # of rung-learned
+    return model.scores(rung_features(table, columns, model.features))
+
+
+def _own_tokens(rungs: Rungs) -> FloatArray:
+    """Tokens decoded by the reply of each column alone; its samples' share is not in the others."""
+    decoded = rungs.spent.decoded
+    own = decoded.copy()
+    for block in rungs.blocks:
+        for before, k in pairwise(block):
+            own[:, k] = decoded[:, k] - decoded[:, before]
+    return own
+
+
+def _rungs(table: ProbeTable) -> Rungs:
+    if table.rungs is None or not table.rungs.names:
+        raise ProbeError("this rule climbs a ladder, and these are probes of one trace")
+    return table.rungs
+
+
+@dataclass(frozen=True)
+class Climb:
+    """Which rungs are asked before the reference, and the path of thresholds."""
+
+    family: str
+    names: tuple[str, ...]
+    """Rung of each column that is asked, as a person calls it, and the reference's last."""
+    columns: tuple[int, ...]
+    """Columns of the table that are asked before the reference, increasing."""
+    path: tuple[tuple[float, ...], ...]
+    """Thresholds of each step, one for each column; steps from bold to careful."""
+    model: Model | None = None
+
+    stop_at = None
+    """No column is served to everybody."""
+
+    def __len__(self) -> int:
+        return len(self.path) + 1
+
+    def view(self, table: Table) -> Table:
+        """The table with a column for each step, and the reference last.
+
+        Raises
+        ------
+        ProbeError
+            Its columns are no rungs, or others than these.
+        """
+        rungs = _rungs(table)
+        if tuple(rungs.names[k] for k in (*self.columns, -1) if k < len(rungs.names)) != self.names:
+            raise ProbeError(f"the rule asks {', '.join(self.names)}, got {', '.join(rungs.names)}")
+        return self.view_of(table, rung_scores(self.family, table, self.columns, self.model))
+
+    def view_of(self, table: Table, scores: FloatArray) -> Table:
+        """The same by scores of another origin, (n_questions, n_asked)."""
+        rungs = _rungs(table)
+        n, last = table.n_questions, len(rungs.names) - 1
+        path = np.array([*self.path, (math.inf,) * len(self.columns)])  # (n_steps, n_asked)
+        served = np.full((n, len(path)), last)
+        waiting: BoolArray = np.ones(served.shape, dtype=bool)
+        zero = np.zeros(served.shape)
+        paid, block_paid = Spent(*(zero,) * 5), Spent(*(zero,) * 5)
+        block = range(0)
+        for k, column in enumerate((*self.columns, last)):
+            if column not in block:  # what the rung before has cost is paid for good
+                paid, block_paid = paid.plus(block_paid), Spent(*(zero,) * 5)
+                block = next(b for b in rungs.blocks if column in b)
+            own = rungs.spent.each(lambda values, at=column: values[:, at, None])  # type: ignore[misc]
+            if column == last:
+                asked, passes = waiting, waiting
+            else:
+                asked = waiting & (path[:, k] < math.inf)
+                passes = asked & rungs.served[:, column, None] & (scores[:, k, None] >= path[:, k])
+                if self.family == "cap":
+                    own = _abandoned(own, -path[:, k], rungs.rates[column][2], passes)
+            # Samples of one rung add up in their own columns: the last one asked holds them all.
+            block_paid = own.where(asked, block_paid)
+            served = np.where(passes, column, served)
+            waiting = waiting & ~passes
+        view = table.at(served, range(1, len(path) + 1))
+        of_reply = rungs.map(lambda values: np.take_along_axis(values, served, axis=1))
+        paths = replace(of_reply, names=(), rates=(), spent=paid.plus(block_paid))
+        return replace(view, rungs=paths)
+
+    def describe(self, position: float | None = None) -> str:
+        """Which rungs are asked in which order, in words; at a position of the path, until when."""
+        asked = list(dict.fromkeys(self.names[:-1]))
+        if position is None or not 1 <= position <= len(self.path):
+            return f"{', then '.join(asked)}, then {self.names[-1]}"
+        at: dict[str, float] = dict(zip(self.names, self.path[round(position) - 1], strict=False))
+        texts = {
+            "rung": "{name}",
+            "cap": "{name} where it ends by itself within {cap:.0f} tokens",
+            "rung-agreement": "{name} where equal answers reach {level:g}",
+            "rung-confidence": "{name} where its mean log-probability is at least {level:.3g}",
+            "rung-learned": "{name} where its score is at least {level:.3g}",
+        }
+        words = [texts[self.family].format(name=n, cap=-at[n], level=at[n]) for n in asked]
+        return f"{', else '.join(words)}, else {self.names[-1]}"
+
+
+def _abandoned(own: Spent, caps: FloatArray, rate: float, passes: BoolArray) -> Spent:
+    """What a reply costs that is given up at a cap, where it does not end before."""
+    decoded = np.where(passes, own.decoded, np.minimum(own.decoded, caps))
+    price = own.price - rate * (own.decoded - decoded)
+    return replace(own, decoded=decoded, price=price)

@@ -1,0 +1,156 @@
+"""A path of thresholds on a ladder, against climbing it question by question."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.errors import ProbeError
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
+from stopadvisor.rules.costs import LADDER, full_counts, stopped_counts
+from stopadvisor.rules.losses import DIFFERS, DROP, LOST
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.runs.ladder import Ladder, Rung
+from tests.populations import FREE_FORM
+from tests.runs.test_replies import reply, run_of
+
+MIXED = Ladder(
+    (
+        Rung("small", (1.0, 0.1, 2.0)),
+        Rung("vote", (1.0, 0.1, 3.0), repeat=3),
+        Rung("large", (2.0, 0.2, 9.0)),
+    )
+)
+NAMES = [rung.name for rung in MIXED.columns]
+
+
+def drawn(path: Path, n: int = 120) -> tuple[GradedTable, list[dict[str, Any]]]:
+    rng = np.random.default_rng(1)
+    lines = []
+    for number in range(n):
+        rungs = [
+            reply(
+                name,
+                str(rng.integers(0, 3)),
+                int(rng.integers(1, 60)),
+                finished=bool(rng.random() < 0.85),
+                prompt_tokens=5,
+            )
+            for name in NAMES
+        ]
+        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
+    return run_of(path, lines, MIXED).part("fit"), lines
+
+
+def climbed(line: dict[str, Any], cap: float) -> tuple[str, float]:
+    """The answer and the price of one question: small within a cap, else large."""
+    small, large = line["rungs"][0], line["rungs"][-1]
+    tokens = small["completion_tokens"]
+    if small["finished"] and tokens <= cap:
+        return small["answer"], 5 * 1.0 + 2.0 * tokens
+    paid = 5 * 1.0 + 2.0 * min(tokens, cap)
+    answer = large["answer"] if large["finished"] else ""
+    return answer, paid + 5 * 2.0 + 9.0 * large["completion_tokens"]
+
+
+def test_a_cap_serves_within_it_and_pays_for_what_it_abandons(tmp_path: Path) -> None:
+    table, lines = drawn(tmp_path)
+    caps = (50, 20, 3)
+    climb = Climb("cap", ("small", "large"), (0,), tuple((-float(cap),) for cap in caps))
+    scorer = Scorer("cap", climb, None)
+    view = scorer.view(table)
+    prices = stopped_counts(view, LADDER).price
+    full = full_counts(table).price
+    assert prices is not None
+    assert full is not None
+    for position, cap in enumerate(caps, start=1):
+        stops = scorer.stops(view, float(position))
+        assert (stops == position - 1).all()
+        want = [climbed(line, cap) for line in lines]
+        np.testing.assert_allclose(prices[:, position - 1], [price for _, price in want])
+        right = [answer == "1" for answer, _ in want]
+        assert view.stop_correct[:, position - 1].tolist() == right
+    np.testing.assert_allclose(prices[:, -1], full)
+    np.testing.assert_allclose(prices[:, -2], full)  # the last column is the reference alone
+
+
+def test_samples_are_paid_for_once_and_the_rungs_before_them_too(tmp_path: Path) -> None:
+    table, lines = drawn(tmp_path)
+    climb = Climb("rung-agreement", (*NAMES[:4], "large"), (0, 1, 2, 3), ((2.0,) * 4,))
+    view = climb.view(table)
+    assert view.rungs is not None
+    for row, line in enumerate(lines):
+        small, *samples, _ = line["rungs"]
+        price = 5 + 2.0 * small["completion_tokens"]
+        counts: dict[str, int] = {}
+        served = False
+        for sample in samples:
+            price += 5 + 3.0 * sample["completion_tokens"]
+            if sample["finished"]:
+                counts[sample["answer"]] = counts.get(sample["answer"], 0) + 1
+            top = [*sorted(counts.values(), reverse=True), 0, 0]
+            served = top[0] - top[1] >= 2
+            if served:
+                break
+        if not served:
+            price += 5 * 2.0 + 9.0 * line["rungs"][-1]["completion_tokens"]
+        assert view.rungs.spent.price[row, 0] == pytest.approx(price)
+        assert bool(view.rungs.is_reference[row, 0]) != served
+
+
+def test_the_reference_counts_nothing_even_where_it_was_cut(tmp_path: Path) -> None:
+    table, _ = drawn(tmp_path)
+    view = Climb("cap", ("small", "large"), (0,), ((-10.0,),)).view(table)
+    assert view.rungs is not None
+    by_reference = view.rungs.is_reference
+    assert table.truncated.any()
+    for loss in (LOST, DROP, DIFFERS):
+        counts = loss.of(view)
+        assert not counts[:, :-1][by_reference].any()
+        assert not counts[:, -1].any()
+    assert DIFFERS.of(view)[:, 0].any()
+
+
+def test_a_score_that_no_rung_reaches_serves_the_reference(tmp_path: Path) -> None:
+    table, _ = drawn(tmp_path)
+    view = Climb("rung", ("small", "large"), (0,), ((math.inf,),)).view(table)
+    assert view.rungs is not None
+    assert view.rungs.is_reference.all()
+    full = full_counts(table).price
+    assert full is not None
+    np.testing.assert_allclose(view.rungs.spent.price[:, 0], full)
+
+
+def test_tokens_of_a_sample_are_its_own(tmp_path: Path) -> None:
+    table, lines = drawn(tmp_path)
+    own = -rung_scores("cap", table, tuple(range(5)), None)
+    want = [[each["completion_tokens"] for each in line["rungs"]] for line in lines]
+    np.testing.assert_allclose(own, want)
+    features = rung_features(table, (0, 1, 2, 3), RUNG_FEATURES[:-1])
+    assert features.shape == (len(lines), 4, 4)
+    np.testing.assert_allclose(features[..., 0], np.log1p(np.array(want)[:, :4]))
+
+
+def test_probes_of_one_trace_are_no_ladder() -> None:
+    table = FREE_FORM.draw(40, np.random.default_rng(0))
+    with pytest.raises(ProbeError, match="climbs a ladder"):
+        Climb("cap", ("small", "large"), (0,), ((-10.0,),)).view(table)
+
+
+def test_other_rungs_are_refused(tmp_path: Path) -> None:
+    table, _ = drawn(tmp_path, 10)
+    with pytest.raises(ProbeError, match="the rule asks tiny, large"):
+        Climb("cap", ("tiny", "large"), (0,), ((-10.0,),)).view(table)
+
+
+def test_lines_are_plain_json(tmp_path: Path) -> None:
+    _, lines = drawn(tmp_path, 3)
+    text = (tmp_path / "run" / "replies.jsonl").read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    assert [[r["name"] for r in line["rungs"]] for line in found] == [NAMES] * len(lines)
