@@ -47,6 +47,8 @@ OTHERS = {
         "--only",
         "--rounds",
         "--fits",
+        "--data",
+        "--splits",
         "--requests",
         "--minutes",
     ),  # benchmarks
