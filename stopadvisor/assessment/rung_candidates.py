@@ -13,8 +13,13 @@ from itertools import combinations
 import numpy as np
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.sequences import FitData, ScoredRule, ThresholdSequence, sequence_of
-from stopadvisor.constants import N_FOLDS
+from stopadvisor.assessment.sequences import (
+    FitData,
+    ScoredRule,
+    ThresholdSequence,
+    out_of_fold,
+    sequence_of,
+)
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
 from stopadvisor.rules.scorer import Scorer
@@ -173,15 +178,9 @@ def _learned(fit: FitData, columns: tuple[int, ...], *, with_logprob: bool) -> S
             return None
         return fit_logistic(x[train], y, names, ridge=_RIDGE)
 
-    model = fitted(rows)
-    if model is None:
+    out = out_of_fold(fit, rows, x, fitted)
+    if out is None:
         return None
-    scores = np.empty(rows.shape)
-    for fold in range(N_FOLDS):
-        held = fit.folds == fold
-        part = fitted(rows & ~held[:, None])
-        if part is None:
-            return None
-        scores[held] = part.scores(x[held])
+    model, scores = out
     path = _path(fit, columns, scores, separate=False)
     return _rule(_climb(fit, "rung-learned", columns, path, model), fit, scores) if path else None

@@ -8,8 +8,10 @@ question.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -44,12 +46,15 @@ __all__ = [
     "FitData",
     "ScoredRule",
     "ThresholdSequence",
+    "out_of_fold",
     "readable",
     "score",
     "score_learned",
     "score_scalar",
     "sequence_of",
 ]
+
+Model = TypeVar("Model", bound=LinearModel | BoostedModel)
 
 MOST_THRESHOLDS = 400
 """Of one sequence: dense, so that a test can halt close to the risk that is allowed."""
@@ -336,17 +341,42 @@ def score_learned(
         weights = weights * (weights.size / weights.sum())
         return fit_logistic(x[train], y, names, weights=weights, ridge=features.ridge)
 
+    found = out_of_fold(fit, rows, x, fitted)
+    if found is None:
+        return None
+    model, scores = found
+    return ScoredRule(Scorer(family, schedule, model), view, scores)
+
+
+def out_of_fold(
+    fit: FitData, rows: BoolArray, x: FloatArray, fitted: Callable[[BoolArray], Model | None]
+) -> tuple[Model, FloatArray] | None:
+    """Fit a model on all rows, and score each question by one that never saw it.
+
+    Parameters
+    ----------
+    rows : ndarray of bool, shape (n_questions, n_probes)
+        What may train.
+    x : ndarray of float, shape (n_questions, n_probes, n_features)
+    fitted : callable
+        Fits on some of the rows; None where they hold one class alone.
+
+    Returns
+    -------
+    tuple of model and ndarray of float, shape (n_questions, n_probes), or None
+        None where a fold cannot be fitted.
+    """
     model = fitted(rows)
     if model is None:
         return None
-    scores = np.empty(labels.shape)
+    scores = np.empty(rows.shape)
     for fold in range(N_FOLDS):
         held = fit.folds == fold
         part = fitted(rows & ~held[:, None])
         if part is None:
             return None
         scores[held] = part.scores(x[held])
-    return ScoredRule(Scorer(family, schedule, model), view, scores)
+    return model, scores
 
 
 # --- Thresholds -----------------------------------------------------------------------------------

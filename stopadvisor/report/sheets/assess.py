@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stopadvisor.assessment.assess import LabelRow
-from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
 from stopadvisor.policy.promises import promise_of, promised
@@ -31,6 +29,7 @@ from stopadvisor.report.headline import (
 )
 from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.sheets.calibrate import graded_facts
+from stopadvisor.report.sheets.plan import label_needs, label_savings
 from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,
@@ -83,8 +82,8 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
         sections.append(_rules(result, document, verbose=verbose))
         sections += _always(result)
         if verbose:
-            sections += _label_savings(result.label_savings)
-        sections += _label_needs(result.label_needs or ())
+            sections += label_savings(result.label_savings)
+        sections += label_needs(result.label_needs or ())
         costs = _costs(result, result.serving)
     if verbose:
         sections += costs
@@ -368,49 +367,6 @@ def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
             "calibration questions at hand certify a saving, and how many would make it 90 %.",
         ),
     )
-
-
-def _label_savings(rows: Sequence[LabelRow]) -> Iterator[Section]:
-    """What the advised rule saves by the number of labels; nothing without one."""
-    if rows:
-        yield Section(
-            "What more labels would buy (forecast of the saving that calibration certifies)",
-            ("labels", "of them for calibration", "saving", ""),
-            tuple(
-                (
-                    str(row.labels),
-                    str(row.calibration),
-                    percent(row.saving_pct),
-                    "here" if row.is_here else "",
-                )
-                for row in rows
-            ),
-            left=0,
-        )
-
-
-def _label_needs(rows: Sequence[LabelNeed]) -> Iterator[Section]:
-    """The gold labels that a promise on lost answers would take."""
-    if rows:
-        yield Section(
-            "What gold labels would buy: a promise about lost answers (imitated calibrations)",
-            ("if of the replies that differ", "labels", "saving"),
-            tuple(
-                (
-                    "(no labels: at most so many differ)"
-                    if row.lost_of_differing is None
-                    else f"{share(row.lost_of_differing)} are lost",
-                    f"about {row.labels}" if row.labels else "0",
-                    percent(row.saving_pct),
-                )
-                for row in rows
-            ),
-            (
-                "Only a question whose reply differs can be lost, so that few labels will do; "
-                "`stopadvisor label` asks for them. Which share of those is lost nobody knows "
-                "beforehand.",
-            ),
-        )
 
 
 def _by_stack(costs: StackCosts) -> dict[str, StackCost]:
