@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.generation import GenerationMixin
 
 from signals import print_signals
-from stopadvisor.constants import DEFAULT_CUE, MARKERS, PAPER_BUDGETS, PROMPT_TEMPLATES
+from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PAPER_BUDGETS, PROMPT_TEMPLATES
 from vocabulary import END_THINK, THINK
 
 BATCH = 128

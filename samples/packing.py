@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from questions import Question
-from stopadvisor.constants import DEFAULT_CUE, PROMPT_TEMPLATES
+from stopadvisor.ground.constants import DEFAULT_CUE, PROMPT_TEMPLATES
 from traces import Line, think
 from vocabulary import END, END_THINK, THINK
 

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from stopadvisor.constants import CUES, PROMPT_TEMPLATES
+from stopadvisor.ground.constants import CUES, PROMPT_TEMPLATES
 
 __all__ = ["END", "END_THINK", "PAD", "THINK", "build_tokenizer", "save_tokenizer"]
 

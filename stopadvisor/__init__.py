@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stopadvisor._version import __version__
 
 if TYPE_CHECKING:
-    from stopadvisor.errors import (
+    from stopadvisor.ground.errors import (
         CalibrationError,
         EngineError,
         ModelError,
@@ -64,13 +64,13 @@ _MODULES = {
     "read_archive": "runs.archives",
     "read_workload": "workload.questions",
 }
-"""Module of each public name that is not in ``errors``."""
+"""Module of each public name that is not in ``ground.errors``."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    module = import_module(f"{__name__}.{_MODULES.get(name, 'ground.errors')}")
     return globals().setdefault(name, getattr(module, name))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
-from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
+from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
 from stopadvisor.policy.fields import parse, plain
 from stopadvisor.policy.file import Format, encode
 from stopadvisor.policy.terms import PolicyTerms

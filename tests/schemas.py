@@ -7,7 +7,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.schema import result_class
-from stopadvisor.results import schema_of
+from stopadvisor.ground.results import schema_of
 
 __all__ = ["check_valid", "schema"]
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.constants import CUES
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.chat import Chat
+from stopadvisor.ground.constants import CUES
 from stopadvisor.probes.plan import (
     Capabilities,
     Check,

@@ -13,11 +13,11 @@ from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import ExportedRule, calibrate
 from stopadvisor.cli.main import main
-from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
+from stopadvisor.ground.constants import PAPER_BOOTSTRAP_RESAMPLES
+from stopadvisor.ground.results import to_document
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.from_assessment import assessed
-from stopadvisor.results import to_document
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source

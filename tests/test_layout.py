@@ -230,7 +230,7 @@ def test_the_wing_table_names_every_wing() -> None:
 
 
 OWN_JSON = {
-    "stopadvisor/json_text.py": "what the others call",
+    "stopadvisor/ground/json_text.py": "what the others call",
     "stopadvisor/answers/grader_process.py": "a script that imports nothing of the package",
     "stopadvisor/policy/file.py": "a policy's own rules: limits first, no key twice, no NaN",
     "stopadvisor/serving/audit_records.py": "each line of a log: decoders that are made once",

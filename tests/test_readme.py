@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor import errors
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.parts.exit_codes import EXIT_CODES
+from stopadvisor.ground import errors
 from tests.generate import pages
 from tests.snippets import KNOWN
 

@@ -18,8 +18,8 @@ from typing import Protocol, Self
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import NORMALIZER, extract_forced
 from stopadvisor.answers.worker import NotReady, Workers
-from stopadvisor.errors import EngineError, GraderError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import EngineError, GraderError
+from stopadvisor.ground.json_text import parse_json
 
 __all__ = [
     "BY_GOLD", "FUNCTION_SECONDS", "FunctionGrader", "Graders", "Grades",

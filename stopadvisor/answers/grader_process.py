@@ -32,7 +32,7 @@ SUPPORTED = "0.9."
 _MEMORY_BYTES = 4 << 30
 _MOST_SAID = 300
 """Characters of a message: with any encoding less than what a pipe takes at once."""
-_GIVES_UP = "stopadvisor.errors"
+_GIVES_UP = "stopadvisor.ground.errors"
 """Errors from this module end the command: nothing can be graded now."""
 
 _Grade = Callable[[Mapping[str, Any]], bytes]

@@ -14,7 +14,7 @@ from typing import Self
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER, extract_forced, normalize
 from stopadvisor.answers.worker import NotReady, Workers
-from stopadvisor.errors import StopAdvisorError
+from stopadvisor.ground.errors import StopAdvisorError
 
 __all__ = ["GRADING", "Grader"]
 

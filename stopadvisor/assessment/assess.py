@@ -20,8 +20,8 @@ from stopadvisor.assessment.promises import Promise, promises, proposed
 from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.assessment.rung_candidates import AlwaysRung, always_rungs
-from stopadvisor.constants import SMALL_WORKLOAD
-from stopadvisor.errors import CalibrationError, NothingToChoose
+from stopadvisor.ground.constants import SMALL_WORKLOAD
+from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import GradedBy, ProbeTable

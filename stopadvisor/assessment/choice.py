@@ -29,7 +29,7 @@ from stopadvisor.assessment.rated import (
 )
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.errors import NothingToChoose
+from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, display_threshold

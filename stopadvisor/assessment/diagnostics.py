@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.arrays import FloatArray, Numbers, numbers
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.examples import Stops
 from stopadvisor.assessment.frontier import (
@@ -24,6 +23,7 @@ from stopadvisor.assessment.frontier import (
 from stopadvisor.assessment.probabilities import certification_probability, fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.signals import Signal, signals_of
+from stopadvisor.ground.arrays import FloatArray, Numbers, numbers
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.schedules import grid_view
 from stopadvisor.stats.reliability import Reliability, reliability

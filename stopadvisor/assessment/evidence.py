@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
 
 __all__ = ["compare", "overthinks", "saving_lower"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
 

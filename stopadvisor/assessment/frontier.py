@@ -13,9 +13,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, grid_view
 from stopadvisor.rules.scorer import Scorer

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.limits import allowed, most_of
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.stats.bounds import max_losses
 
 __all__ = ["ExpectedSaving", "Imitation"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stopadvisor.assessment.assess import FitAssessment, LabelRow
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.losses import DROP, LOST, Guarantee, LossName
 
 __all__ = ["LabelPlan", "plan_labels"]

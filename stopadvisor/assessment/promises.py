@@ -18,7 +18,7 @@ from stopadvisor.assessment.probabilities import (
 )
 from stopadvisor.assessment.rated import RatedRule, RulesOnFit, advised_rule
 from stopadvisor.assessment.requirements import Settings
-from stopadvisor.errors import NothingToChoose
+from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.rules.outcomes import measure
 
 __all__ = ["PROMISES", "Promise", "promises", "proposed"]

@@ -15,7 +15,7 @@ from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.errors import CalibrationError, NothingToChoose
+from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, FitAssessment, split_hint
 from stopadvisor.assessment.settings import alpha_remark
-from stopadvisor.constants import TRUNCATED_WARN
+from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.rules.losses import DIFFERS
 
 __all__ = ["meaning_of_cut", "remarks_on_promise", "remarks_on_sample"]

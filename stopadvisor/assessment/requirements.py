@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.constants import DEFAULT_ALPHA, DEFAULT_DELTA
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,

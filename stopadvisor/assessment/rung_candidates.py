@@ -12,7 +12,6 @@ from itertools import combinations
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.sequences import (
     FitData,
     ScoredRule,
@@ -20,6 +19,7 @@ from stopadvisor.assessment.sequences import (
     out_of_fold,
     sequence_of,
 )
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
 from stopadvisor.rules.scorer import Scorer

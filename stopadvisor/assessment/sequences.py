@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.limits import BlockCounts, FitLimits, block_counts
-from stopadvisor.constants import DEFAULT_ALPHA, N_FOLDS
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import DEFAULT_ALPHA, N_FOLDS
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.constants import COMMON_ALPHAS, LARGE_ALPHA
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.constants import COMMON_ALPHAS, LARGE_ALPHA
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, Numbers, numbers
+from stopadvisor.ground.arrays import BoolArray, FloatArray, Numbers, numbers
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import feature_array
 from stopadvisor.stats.reliability import auroc

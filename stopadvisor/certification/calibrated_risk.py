@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses, upper_limit

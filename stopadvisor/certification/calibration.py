@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, useful_shares
@@ -20,7 +19,8 @@ from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable

@@ -44,7 +44,7 @@ from stopadvisor.certification.looks import (
 from stopadvisor.certification.partial_labels import to_choose_by
 from stopadvisor.certification.refusals import advised_against, refused_beforehand, without_figures
 from stopadvisor.certification.several import check_categories
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions

@@ -35,7 +35,7 @@ from stopadvisor.certification.transfer import (
     transferred_content,
 )
 from stopadvisor.certification.verification import costing
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.runs.look_log import Look, record_result

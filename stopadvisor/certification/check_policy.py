@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from stopadvisor.answers.function_grader import BY_GOLD, described
-from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.remarks import meaning_of_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.limit_verdicts import LimitVerdict
@@ -25,8 +24,9 @@ from stopadvisor.certification.verification import (
     scorer_of,
     verify,
 )
-from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
-from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.ground.arrays import IntArray
+from stopadvisor.ground.constants import DEFAULT_DELTA, TRUNCATED_WARN
+from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.outcomes import OpenQuestions

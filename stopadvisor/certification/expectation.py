@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import ExportedRule
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.outcomes import Outcome, measure

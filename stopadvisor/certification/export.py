@@ -19,8 +19,8 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.certification.expectation import Expectation, expectation
 from stopadvisor.certification.watching import differs_limit, served_features
-from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.engines.sampling import Sampling
+from stopadvisor.ground.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.grouping import calibration_rows, group_sizes

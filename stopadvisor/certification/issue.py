@@ -15,12 +15,12 @@ from stopadvisor.certification.calibrated import CalibratedRun, Headline, calibr
 from stopadvisor.certification.calibrated_risk import CalibratedRisk, calibrated_risk
 from stopadvisor.certification.certify import Certification, CertifyRequest, certify
 from stopadvisor.certification.certify_transfer import TransferCertification, certify_transfer
-from stopadvisor.errors import OutputError
+from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.results import to_document
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.signature import SigningKey
-from stopadvisor.results import to_document
 from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory

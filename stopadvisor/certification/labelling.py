@@ -34,7 +34,7 @@ from stopadvisor.collection.gold_labels import (
     grade_by,
     settle,
 )
-from stopadvisor.errors import CalibrationError, GraderError
+from stopadvisor.ground.errors import CalibrationError, GraderError
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import ProbeTable

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.limits import Shares, counted_rows
 from stopadvisor.certification.verdicts import Evidence, Verdict, of_drop, of_pairs, of_questions
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.arrays import IntArray
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.losses import Guarantee, Loss, loss_of
 from stopadvisor.rules.scorer import Scorer

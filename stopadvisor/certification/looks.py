@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
 from stopadvisor.rules.losses import LOSSES, LOST

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.collection.gold_labels import GoldGrade
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer

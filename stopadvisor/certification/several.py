@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.assessment.limits import allowed, counted_rows, fewest, most_of
 from stopadvisor.assessment.requirements import Settings
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.losses import Guarantee

@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verdicts import Verdict, verdict_on
 from stopadvisor.certification.verification import questions_seen, scorer_of
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.arrays import IntArray
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable

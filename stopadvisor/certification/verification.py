@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.certification.limit_verdicts import LimitVerdict, limit_verdicts, of_values
 from stopadvisor.certification.verdicts import Verdict
-from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.terms import reads_logprobs
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_traces

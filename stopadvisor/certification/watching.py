@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from stopadvisor.certification.calibration import ExportedRule
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.stats.bounds import upper_limit

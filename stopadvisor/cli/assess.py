@@ -45,9 +45,9 @@ from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_graded_by, regrade_run
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
-from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
+from stopadvisor.ground.errors import CalibrationError, StopAdvisorError, WorkloadError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
-from stopadvisor.progress import Progress
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.saved import save_assessment
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet

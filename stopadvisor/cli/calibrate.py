@@ -20,7 +20,7 @@ from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare,
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.headline import calibrated_headline

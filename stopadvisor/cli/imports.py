@@ -24,7 +24,7 @@ from stopadvisor.cli.parts.declare import (
 )
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on, remark_first
-from stopadvisor.constants import KNOWN_MARKERS
+from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.report.sheets.files import (
     import_dataset_sheet,
     import_log_sheet,

@@ -19,9 +19,9 @@ from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.label_loop import LabelLoop
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import ALLOW_TRUNCATED, overrides, setting_options
-from stopadvisor.errors import CalibrationError, WorkloadError
+from stopadvisor.ground.errors import CalibrationError, WorkloadError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.progress import Progress
 from stopadvisor.report.sheets.label import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet

@@ -19,7 +19,7 @@ import click
 
 from stopadvisor._version import __version__
 from stopadvisor.cli.parts.exit_codes import EXIT_CODES
-from stopadvisor.errors import StopAdvisorError
+from stopadvisor.ground.errors import StopAdvisorError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -221,7 +221,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         if as_json:
             return _fail(type(error).__name__, error.format_message(), error.exit_code, as_json)
-        from stopadvisor.printable import printable
+        from stopadvisor.ground.printable import printable
 
         shown = StringIO()
         error.show(shown)
@@ -278,13 +278,13 @@ def _as_json_escapes(error: UnicodeError) -> tuple[str, int]:
 
 
 def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
-    from stopadvisor.printable import printable
+    from stopadvisor.ground.printable import printable
 
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
             from stopadvisor.cli.parts.failed import CommandError, FailedCommand
-            from stopadvisor.results import to_json
+            from stopadvisor.ground.results import to_json
 
             failed = FailedCommand(CommandError(kind, message, exit_code))
             text, stream = to_json(failed, indent=None), sys.stdout

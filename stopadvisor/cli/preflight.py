@@ -17,7 +17,7 @@ from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.cues import CUE_QUESTIONS
 from stopadvisor.collection.probing import try_questions
-from stopadvisor.errors import PreflightError
+from stopadvisor.ground.errors import PreflightError
 from stopadvisor.report.sheets.preflight import preflight_sheet
 
 __all__ = ["command"]

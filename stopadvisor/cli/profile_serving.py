@@ -25,8 +25,8 @@ from stopadvisor.cli.parts.model import (
     open_local,
 )
 from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.ground.results import to_document
 from stopadvisor.report.sheets.profile_serving import profile_serving_sheet
-from stopadvisor.results import to_document
 from stopadvisor.runs.storage import check_writable, write_json_atomically
 from stopadvisor.serving.profiling import profile_model
 from stopadvisor.serving.server_profile import measure_server

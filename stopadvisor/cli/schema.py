@@ -11,8 +11,8 @@ import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, declare, show
 from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.ground.results import schema_of
 from stopadvisor.report.sheet import Sheet
-from stopadvisor.results import schema_of
 
 __all__ = ["RESULTS", "command", "result_class"]
 

@@ -20,7 +20,7 @@ from stopadvisor.cli.parts.declare import PATH, SIGNATURE, declare, take
 from stopadvisor.cli.parts.gateway import GATEWAY, gateway_settings, require_gateway
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.engines.errors import require_packages
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.vllm.plugin_settings import NAME, PluginSettings, check_vllm
 

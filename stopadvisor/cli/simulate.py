@@ -12,7 +12,7 @@ import click
 
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.constants import PAPER_BUDGETS
+from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.report.sheets.files import simulate_sheet
 
 __all__ = ["command"]

@@ -21,9 +21,13 @@ from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, Parsed, declare, 
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on, time_left
 from stopadvisor.cli.parts.settings import ALPHA, DELTA, setting_options
-from stopadvisor.constants import DEFAULT_ALPHA, PAPER_BOOTSTRAP_RESAMPLES, PAPER_BOOTSTRAP_SEED
-from stopadvisor.errors import StopAdvisorError, StudyError
-from stopadvisor.progress import Progress
+from stopadvisor.ground.constants import (
+    DEFAULT_ALPHA,
+    PAPER_BOOTSTRAP_RESAMPLES,
+    PAPER_BOOTSTRAP_SEED,
+)
+from stopadvisor.ground.errors import StopAdvisorError, StudyError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory

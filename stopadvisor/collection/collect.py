@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.collection.labels import grade_traces
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.errors import EngineError, ProbeError
+from stopadvisor.ground.errors import EngineError, ProbeError
+from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import probed_positions
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.progress import NullProgress, Progress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import describe_workload
 from stopadvisor.workload.questions import Question, Workload, render_messages

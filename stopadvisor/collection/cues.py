@@ -13,9 +13,9 @@ from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.labels import grade_traces
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
+from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.probes.plan import Engine, ProbePlan, RawProbe, RawTrace, Status
-from stopadvisor.progress import NullProgress, Progress
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 

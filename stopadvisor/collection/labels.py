@@ -14,10 +14,10 @@ from pathlib import Path
 
 from stopadvisor.answers.function_grader import BY_GOLD, Grades, described, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.errors import GraderError, ProbeError, WorkloadError
+from stopadvisor.ground.errors import GraderError, ProbeError, WorkloadError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
-from stopadvisor.progress import Progress
 from stopadvisor.runs.directory import RunDirectory, digest_of, line_of
 from stopadvisor.runs.look_log import record_regraded
 from stopadvisor.runs.storage import lock_directory

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.positions import marker_positions
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from stopadvisor.collection.collect import ask_all, make_prompts
-from stopadvisor.constants import PAPER_BUDGETS
-from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.ground.constants import PAPER_BUDGETS
+from stopadvisor.ground.errors import ModelError, ProbeError
+from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace, is_open
-from stopadvisor.progress import NullProgress, Progress
 from stopadvisor.workload.questions import Question
 
 __all__ = [

@@ -23,11 +23,11 @@ from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.cues import CueAgreement, CueComparison, CueExample, agreement, below
 from stopadvisor.collection.markers import MarkerFindings, count_words
 from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
-from stopadvisor.constants import TRUNCATED_WARN
-from stopadvisor.errors import EngineError, PreflightError
+from stopadvisor.ground.constants import TRUNCATED_WARN
+from stopadvisor.ground.errors import EngineError, PreflightError
+from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.probes.positions import marker_positions
-from stopadvisor.progress import NullProgress, Progress
 from stopadvisor.workload.questions import Question
 
 __all__ = ["PREFLIGHT_QUESTIONS", "PreflightReport", "WrongExample", "run_preflight", "worst"]

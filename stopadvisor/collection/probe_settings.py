@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.collection.markers import sentence_ids
-from stopadvisor.constants import CUES, PROBE_CAP
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.constants import CUES, PROBE_CAP
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.plan import Engine, OnStop, ProbePlan, Schedule
 from stopadvisor.workload.questions import (
     ASSUMED_TASK,

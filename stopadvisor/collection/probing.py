@@ -34,12 +34,12 @@ from stopadvisor.collection.probe_settings import (
 )
 from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle_plan
-from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
-from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
+from stopadvisor.ground.errors import EngineError, ModelError, ProbeError, WorkloadError
+from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.progress import Progress, report_remarks
+from stopadvisor.ground.results import to_document
 from stopadvisor.probes.plan import Check, Engine, ProbePlan
-from stopadvisor.progress import Progress, report_remarks
-from stopadvisor.results import to_document
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.server_regime import RegimeMeasure, read_regime, write_regime

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.plan import Engine, ProbePlan
-from stopadvisor.progress import Progress
 from stopadvisor.workload.questions import Question, RecordedTrace
 
 __all__ = ["recorded_cap"]

@@ -15,10 +15,10 @@ import numpy as np
 from stopadvisor.collection.markers import CANDIDATES, LEAST_RATE, MarkerFindings, count_words
 from stopadvisor.collection.pilot import auto_budgets, auto_stride, draw_pilot
 from stopadvisor.collection.probe_settings import ProbeSettings
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace
 from stopadvisor.probes.positions import trace_positions
-from stopadvisor.progress import Progress
 from stopadvisor.workload.questions import Question
 
 __all__ = [

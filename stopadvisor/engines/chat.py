@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.engines.errors import first_line
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.constants import KNOWN_MARKERS
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
+from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
 
 __all__ = ["OutOfMemory", "first_error", "first_line", "require_packages"]
 

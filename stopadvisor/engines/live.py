@@ -19,7 +19,7 @@ from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.replies import report_answer
 from stopadvisor.engines.trace import Trace, report_drawn
-from stopadvisor.errors import EngineError, UndecidedError
+from stopadvisor.ground.errors import EngineError, UndecidedError
 from stopadvisor.policy.requests import OnStop
 from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop, Think
 

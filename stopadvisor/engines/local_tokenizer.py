@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from stopadvisor.engines.errors import first_line
 from stopadvisor.engines.model_files import require_hub
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 
 __all__ = ["LoadedTokenizer", "generation_settings", "load_tokenizer", "quiet", "stop_ids"]
 

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 
 __all__ = ["content_revision", "require_hub"]
 

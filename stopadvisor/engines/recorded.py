@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.plan import Prompt
 from stopadvisor.workload.questions import RecordedTrace
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.probes.plan import ProbePlan
 
 __all__ = ["Sampling", "entropy_top_k", "identity_settings", "thinking_room"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stopadvisor.engines.http.completion import Completion
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.session import Session
 from stopadvisor.probes.plan import ProbePlan, Prompt
 

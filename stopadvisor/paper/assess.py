@@ -11,8 +11,8 @@ import numpy as np
 
 from stopadvisor.assessment.assess import Assessment, check_labels, marked
 from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
-from stopadvisor.constants import PAPER_ALPHAS
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.constants import PAPER_ALPHAS
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult, PaperServing, run_paper
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile, profile, trajectory

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.constants import LOGISTIC_C, LOGISTIC_MAX_ITER
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import LOGISTIC_C, LOGISTIC_MAX_ITER
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["CLASSIFIERS", "Classifier", "classify_out_of_fold"]
 

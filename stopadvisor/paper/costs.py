@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
-from stopadvisor.constants import PAPER_CACHED_WEIGHT, PROBE_CAP
+from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT, PROBE_CAP
 from stopadvisor.probes.table import ProbeTable
 
 __all__ = ["PaperCosts", "paper_costs"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.stats.bootstrap import block_sums, resample_counts
 
 __all__ = ["resample_gains"]

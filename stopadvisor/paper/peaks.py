@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.frontier import (
     Frontier,
     Interpolation,
@@ -18,7 +17,8 @@ from stopadvisor.assessment.frontier import (
     gains,
     grid_frontier,
 )
-from stopadvisor.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
 from stopadvisor.paper.protocol import PaperSetting, first_stops
 from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, RulePeak, pair_peak
 from stopadvisor.probes.outcomes import GradedTable

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.constants import (
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import (
     DEFAULT_DELTA,
     PAPER_ALPHAS,
     PAPER_BOOTSTRAP_RESAMPLES,
@@ -26,7 +26,7 @@ from stopadvisor.constants import (
     PAPER_SPLIT_SEED,
     PROBE_CAP,
 )
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.costs import PaperCosts, paper_costs
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.families import SCALAR_FAMILIES

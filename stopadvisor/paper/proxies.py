@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.frontier import Frontier, Interpolation, gains
-from stopadvisor.constants import (
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import (
     PAPER_DEER_GRID,
     PAPER_EAT_GRID,
     PAPER_EAT_WINDOW,

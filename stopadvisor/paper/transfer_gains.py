@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scipy.special import expit
 
-from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting, paper_split
 from stopadvisor.probes.outcomes import GradedTable

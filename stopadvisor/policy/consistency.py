@@ -10,14 +10,14 @@ import math
 from itertools import pairwise
 
 from stopadvisor.answers.normal_form import NORMALIZER
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.claims import CertificateTerms, check_certificate
 from stopadvisor.policy.evidence import check_expected, check_split
 from stopadvisor.policy.fields import expect
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.terms import PolicyTerms, TreeTerms, TriggerTerms
 from stopadvisor.policy.triggers import check_trigger, make_trigger, most_probes
-from stopadvisor.printable import short_repr
 from stopadvisor.rules.families import LEARNED_FAMILIES, display_threshold
 from stopadvisor.rules.features import GRID_FEATURES, OPEN_FEATURES, TEXT_FEATURES
 from stopadvisor.rules.losses import LOST

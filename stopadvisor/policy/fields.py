@@ -24,8 +24,8 @@ from typing import (
     get_type_hints,
 )
 
-from stopadvisor.errors import PolicyError
-from stopadvisor.printable import short_repr
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.printable import short_repr
 
 __all__ = [
     "MOST_TOKENS",

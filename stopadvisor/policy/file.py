@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from stopadvisor.errors import PolicyError
-from stopadvisor.printable import short_repr
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.printable import short_repr
 
 __all__ = ["MAX_BYTES", "POLICY_SCHEMA", "Format", "decode", "encode", "read_bytes", "sealed"]
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.consistency import check_consistency
 from stopadvisor.policy.fields import parse, plain

@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 
 from stopadvisor.answers.normal_form import TASKS, normalize
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.terms import MIXED_TASKS, GoldenExample
-from stopadvisor.printable import short_repr
 from stopadvisor.probes.trigger import MarkerTrigger
 
 __all__ = ["make_golden", "replay_golden"]

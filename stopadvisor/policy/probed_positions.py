@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, Trigger, recorded_positions

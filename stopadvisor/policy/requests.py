@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt, plan_cue
 from stopadvisor.probes.trigger import NO_MARKER_IDS, MarkerTrigger

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import Positions, Trigger

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.results import from_document
 from stopadvisor.policy.claims import GraderTerms, GuaranteeTerms, shown_certificate
 from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.policy.triggers import trigger_of
-from stopadvisor.results import from_document
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import at_budget, schedule_of
 

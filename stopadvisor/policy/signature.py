@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stopadvisor.errors import PolicyError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.file import read_bytes
-from stopadvisor.printable import short_repr
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.fields import plain
 from stopadvisor.policy.terms import ModelTerms, PolicyTerms, SamplingTerms, TokenText
-from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import plan_cue
 
 __all__ = ["check_source", "policy_source"]

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 from stopadvisor.answers.normal_form import TASKS, normalize
-from stopadvisor.errors import PolicyError, UndecidedError
+from stopadvisor.ground.errors import PolicyError, UndecidedError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
 from stopadvisor.policy.tree_sum import TreeSum
 from stopadvisor.policy.triggers import listed_positions, make_trigger, most_probes
-from stopadvisor.printable import short_repr
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
 from stopadvisor.rules.features import (

@@ -9,8 +9,8 @@ from collections.abc import Container
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, IntArray
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
 
 __all__ = [

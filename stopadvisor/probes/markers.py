@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from stopadvisor.constants import MARKERS
+from stopadvisor.ground.constants import MARKERS
 
 __all__ = ["RULE", "count_markers", "count_markers_of_prefixes"]
 

@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import BoolArray, IntArray
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.table import ProbeTable, on_grid, row_numbers
 

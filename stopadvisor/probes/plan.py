@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
-from stopadvisor.constants import PROBE_CAP
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.constants import PROBE_CAP
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.workload.questions import RecordedTrace
 
 __all__ = [

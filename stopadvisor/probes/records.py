@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.arrays import BoolArray
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.arrays import BoolArray
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.table import NO_PROBE, ProbeTable, Reference, agreeing, answer_codes

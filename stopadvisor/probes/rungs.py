@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.errors import ProbeError
 
 __all__ = ["Rungs", "Spent", "votes"]
 

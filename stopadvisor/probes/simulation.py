@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.constants import PAPER_BUDGETS, PROBE_CAP
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.constants import PAPER_BUDGETS, PROBE_CAP
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import Reference
 from stopadvisor.probes.trajectories import TYPES

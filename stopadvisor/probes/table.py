@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.rungs import Rungs
 

@@ -12,15 +12,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import BoolArray
-from stopadvisor.constants import (
+from stopadvisor.ground.arrays import BoolArray
+from stopadvisor.ground.constants import (
     EARLY_SOLVED_LEARNED_MAX,
     EARLY_SOLVED_SCALAR,
     OSCILLATING_MATERIAL,
     REGIME_DRAWS,
     UNSOLVED_FULL_BUDGET,
 )
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.stats.intervals import exact_interval
 

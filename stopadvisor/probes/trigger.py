@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Literal, Protocol
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 
 __all__ = [
     "NO_MARKER_IDS",

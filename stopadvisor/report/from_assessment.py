@@ -10,6 +10,7 @@ from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.assessment.points import FitPoint
+from stopadvisor.ground.results import to_document
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint
 from stopadvisor.policy.evidence import WeightTerms
@@ -36,7 +37,6 @@ from stopadvisor.report.assessed import (
     StackCosts,
 )
 from stopadvisor.report.headline import assessed_headline
-from stopadvisor.results import to_document
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from stopadvisor.certification.check_policy import CheckedPolicy
-from stopadvisor.printable import printable
+from stopadvisor.ground.printable import printable
 from stopadvisor.report.words import share
 from stopadvisor.runs.storage import replace_file
 

@@ -14,8 +14,9 @@ from typing import TypeVar
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.issue import Issued
-from stopadvisor.errors import ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.figures.data import CalibratedFigures, Figures
@@ -23,7 +24,6 @@ from stopadvisor.report.figures.deploy import calibrated_figures, deploy_figures
 from stopadvisor.report.figures.examples import Texts
 from stopadvisor.report.figures.paper import paper_figures
 from stopadvisor.report.words import shell_quote
-from stopadvisor.results import from_document, to_document
 from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
 from stopadvisor.runs.storage import write_json_atomically

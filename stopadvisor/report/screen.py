@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stopadvisor.printable import printable
+from stopadvisor.ground.printable import printable
 from stopadvisor.report.sheet import Section, Sheet, Tone
 
 __all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone", "draw"]

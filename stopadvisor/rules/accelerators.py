@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["ACCELERATORS", "DEFAULT_GPU", "Accelerator", "accelerator", "recognised"]
 

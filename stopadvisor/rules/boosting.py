@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import BoolArray, FloatArray
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.features import FEATURES
 from stopadvisor.rules.leaf_bits import PER_UNIT, LeafBits, leaf_bits
 

@@ -15,8 +15,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.rungs import Rungs, Spent
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.features import log_odds_of

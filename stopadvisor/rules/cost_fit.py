@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["BatchSeconds", "CostFit", "Measurement", "fit_costs"]
 

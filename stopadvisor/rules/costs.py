@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import FloatArray
-from stopadvisor.constants import PAPER_CACHED_WEIGHT
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.rungs import Spent
 from stopadvisor.probes.table import ProbeTable
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.features import feature_array
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import FloatArray, IntArray
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, IntArray
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import GradedTable
 
 __all__ = [

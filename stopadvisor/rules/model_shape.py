@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["PRESETS", "ModelShape", "model_shape"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.costs import Costing

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.accelerators import Accelerator
 from stopadvisor.rules.costs import PAPER_WEIGHTS, SECONDS, Weights
 from stopadvisor.rules.model_shape import ModelShape

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, IntArray
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import NO_PROBE, ProbeTable
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.climb import Climb

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.constants import LOGISTIC_C, LOGISTIC_MAX_ITER, N_FOLDS
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import LOGISTIC_C, LOGISTIC_MAX_ITER, N_FOLDS
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, RUNG_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.features import FEATURES, run_lengths, standing_tokens

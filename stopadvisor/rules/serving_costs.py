@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,

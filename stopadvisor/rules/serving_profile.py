@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from stopadvisor.errors import CalibrationError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import SECONDS, Weights
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.constants import PROBE_CAP
-from stopadvisor.errors import ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.constants import PROBE_CAP
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import agreeing, answer_codes
 from stopadvisor.workload.questions import name_key

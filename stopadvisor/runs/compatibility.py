@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.access import labels
 from stopadvisor.runs.manifest import differences, identity_of
 from stopadvisor.runs.sources import Source

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.errors import ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord, graded_table

@@ -14,9 +14,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import OutputError, ProbeError
-from stopadvisor.json_text import parse_json
-from stopadvisor.printable import csv_cell, short_repr
+from stopadvisor.ground.errors import OutputError, ProbeError
+from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.printable import csv_cell, short_repr
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import timestamp
 from stopadvisor.runs.storage import append, encode, finished_lines, replace_file, set_aside_tail

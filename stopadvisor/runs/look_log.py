@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import CalibrationError, ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import CalibrationError, ProbeError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.runs.directory import ARCHIVE, MANIFEST, digest_of
 from stopadvisor.runs.storage import (
     append,

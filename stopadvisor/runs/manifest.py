@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor._version import __version__
-from stopadvisor.constants import PROMPT_TEMPLATES
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.constants import PROMPT_TEMPLATES
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.workload.questions import Workload
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stopadvisor.errors import ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.runs.directory import ARCHIVE, RunDirectory, digest_of
 from stopadvisor.runs.look_log import Look, has_looks, read_log
 

@@ -27,7 +27,7 @@ from stopadvisor.answers.normal_form import (
     guess_task,
     normalize,
 )
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key

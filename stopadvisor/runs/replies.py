@@ -17,8 +17,8 @@ import numpy as np
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import NORMALIZER, normalize
-from stopadvisor.arrays import BoolArray, FloatArray
-from stopadvisor.errors import ProbeError, WorkloadError
+from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.records import graded_by_gold
 from stopadvisor.probes.rungs import Rungs, Spent, votes

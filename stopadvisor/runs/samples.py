@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from stopadvisor.errors import OutputError
+from stopadvisor.ground.errors import OutputError
 from stopadvisor.runs.storage import check_writable
 
 __all__ = ["MODEL", "SAMPLES", "WORKLOADS", "Samples", "write_samples"]

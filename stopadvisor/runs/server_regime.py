@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from stopadvisor.errors import ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.runs.storage import write_json_atomically
 
 __all__ = [

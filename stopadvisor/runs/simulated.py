@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from stopadvisor._version import __version__
 from stopadvisor.answers.grading import GRADING
-from stopadvisor.constants import PROBE_CAP
-from stopadvisor.errors import OutputError
+from stopadvisor.ground.constants import PROBE_CAP
+from stopadvisor.ground.errors import OutputError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord

@@ -15,8 +15,8 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.errors import ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.probes.table import GradedBy

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import OutputError, ProbeError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import OutputError, ProbeError
+from stopadvisor.ground.json_text import parse_json
 
 __all__ = [
     "append",

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.answers.normal_form import normalize
-from stopadvisor.errors import OutputError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.requests import Reply
 from stopadvisor.runs.storage import append, encode
 from stopadvisor.workload.questions import Question

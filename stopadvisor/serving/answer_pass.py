@@ -14,11 +14,11 @@ from typing import Protocol
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines import OutOfMemory
+from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import Engine, ProbePlan
-from stopadvisor.progress import Progress, report_remarks
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
 from stopadvisor.workload.questions import Question
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.answers.function_grader import Grades, described, open_graders
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.progress import Progress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord

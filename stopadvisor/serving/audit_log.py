@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import CalibrationError, OutputError, PolicyError
+from stopadvisor.ground.errors import CalibrationError, OutputError, PolicyError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.printable import short_repr
 from stopadvisor.runs.storage import make_folder, no_follow
 from stopadvisor.serving.audit_records import (
     SCHEMA,

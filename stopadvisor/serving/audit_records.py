@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import CalibrationError, PolicyError
-from stopadvisor.printable import short_repr
+from stopadvisor.ground.errors import CalibrationError, PolicyError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.runs.storage import no_follow
 from stopadvisor.serving.watch_settings import WatchSettings
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.errors import PolicyError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.monitoring import ALARMS, MEANINGS, Alarm, AlarmKind, exit_code

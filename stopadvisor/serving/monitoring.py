@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.serving.watch_settings import WATCHED, WatchSettings
 from stopadvisor.stats.exchangeability import ExchangeabilityTest
 from stopadvisor.stats.sequential import AuditProcess, betting_upper_limit

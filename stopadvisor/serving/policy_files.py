@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 
 __all__ = ["check_tasks", "for_task", "load_policies"]

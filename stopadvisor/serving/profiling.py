@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from stopadvisor.progress import Progress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.rules.cost_fit import fit_costs
 from stopadvisor.rules.serving_profile import ServingProfile
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, Stepper
 from stopadvisor.policy.session import AskProbe, Session, Stop
 from stopadvisor.probes.plan import OnStop

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stopadvisor.engines.errors import first_error, require_packages
-from stopadvisor.errors import ModelError
-from stopadvisor.progress import Progress
+from stopadvisor.ground.errors import ModelError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.rules.cost_fit import Measurement, fit_costs
 from stopadvisor.rules.serving_profile import ServingProfile
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.stats.sequential import AuditTest, requests_to_alarm
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = [
     "LabelForecast",

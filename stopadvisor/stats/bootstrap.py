@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.ground.arrays import FloatArray, IntArray
 
 __all__ = ["MOST_BLOCKS", "Interval", "block_sums", "interval", "ratio_interval", "resample_counts"]
 

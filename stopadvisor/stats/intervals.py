@@ -10,7 +10,7 @@ import math
 
 import scipy
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["exact_interval", "paired_difference"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["Reliability", "auroc", "reliability"]
 

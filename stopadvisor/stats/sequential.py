@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["AuditProcess", "AuditTest", "betting_upper_limit", "requests_to_alarm"]
 

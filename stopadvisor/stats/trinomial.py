@@ -24,8 +24,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 
 __all__ = [
     "MOST_QUESTIONS",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stopadvisor.constants import PAPER_ALPHAS
+from stopadvisor.ground.constants import PAPER_ALPHAS
 from stopadvisor.paper.protocol import match_risk, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import paper_setting

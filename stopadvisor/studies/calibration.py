@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
 from stopadvisor.stats.reliability import auroc, reliability

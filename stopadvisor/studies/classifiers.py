@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import paper_folds

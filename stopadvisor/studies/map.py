@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.map import PAPER_ROWS, PaperRow
 from stopadvisor.paper.peaks import find_peak, fixed_budgets
 from stopadvisor.paper.protocol import peak_serving

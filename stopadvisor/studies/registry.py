@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import study_each
 from stopadvisor.studies.study import StudyOptions, StudyResult

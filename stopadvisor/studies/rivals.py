@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.errors import CalibrationError, NothingToChoose, StudyError
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError, NothingToChoose, StudyError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.access import View, basis_remarks, labels, view

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.errors import CalibrationError, StudyError
+from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError, StudyError
 from stopadvisor.paper.gain_bootstrap import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.arrays import IntArray
-from stopadvisor.constants import PAPER_SCHEDULES, PROBE_CAP
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import IntArray
+from stopadvisor.ground.constants import PAPER_SCHEDULES, PROBE_CAP
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.peaks import fixed_budgets, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.rules.features import feature_array

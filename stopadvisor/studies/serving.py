@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stopadvisor.constants import PAPER_CACHED_WEIGHT
+from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.paper.protocol import first_stops, peak_serving
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import paper_setting

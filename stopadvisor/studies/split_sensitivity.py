@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stopadvisor.constants import PAPER_SPLIT_SEEDS
+from stopadvisor.ground.constants import PAPER_SPLIT_SEEDS
 from stopadvisor.paper.protocol import operating_points, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import paper_setting

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.access import basis_remarks, labels, view

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stopadvisor.errors import WorkloadError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.runs.archives import read_answers
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ARCHIVE, Source

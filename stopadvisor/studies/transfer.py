@@ -16,7 +16,7 @@ from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.transfer import calibrate_transfer, compare, target_view
-from stopadvisor.errors import CalibrationError, PolicyError
+from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.paper.transfer_gains import Learner, transfer_gains
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.access import View, basis_remarks, open_all, unsealed_calibration

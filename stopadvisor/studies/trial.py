@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Saving", "Split", "Trial", "draw_split"]
 

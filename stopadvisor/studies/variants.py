@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.frontier import fixed_budget_frontier
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.paper.gain_bootstrap import resample_gains
 from stopadvisor.paper.peaks import peak, peak_thresholds
 from stopadvisor.paper.protocol import first_stops

@@ -9,9 +9,9 @@ import csv
 import io
 from pathlib import Path
 
-from stopadvisor.errors import OutputError
-from stopadvisor.printable import csv_cell
-from stopadvisor.results import to_document
+from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.printable import csv_cell
+from stopadvisor.ground.results import to_document
 from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
 from stopadvisor.studies.report import StudyReport
 from stopadvisor.studies.study import Table

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.answers.normal_form import check_gold
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 
 __all__ = ["BENCHMARKS", "Benchmark", "Converted", "convert", "load_rows"]
 

@@ -14,8 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
-from stopadvisor.errors import WorkloadError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.json_text import parse_json
 
 __all__ = ["check_text", "is_reply", "messages_field", "read_rows", "refuse", "text_field"]
 

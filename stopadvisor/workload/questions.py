@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.answers.normal_form import TASKS, check_gold, guess_task, normalize
-from stopadvisor.constants import PROMPT_TEMPLATES
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.constants import PROMPT_TEMPLATES
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 
 __all__ = [

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.constants import KNOWN_MARKERS
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.constants import KNOWN_MARKERS
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.lines import check_text, is_reply, messages_field, read_rows, refuse
 from stopadvisor.workload.questions import RecordedTrace, Workload, content_key
 

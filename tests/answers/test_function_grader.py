@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.answers.function_grader import FunctionGrader, Graders, open_graders
-from stopadvisor.errors import EngineError, GraderError
+from stopadvisor.ground.errors import EngineError, GraderError
 
 MODULE = """
 import json, os, sys, time
@@ -38,7 +38,7 @@ def text(question, gold, answer):
     return "yes"
 
 def down(question, gold, answer):
-    from stopadvisor.errors import EngineError
+    from stopadvisor.ground.errors import EngineError
     raise EngineError("the judge is away")
 
 def numpy_bool(question, gold, answer):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from stopadvisor.answers import grading, worker
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import normalize
-from stopadvisor.errors import StopAdvisorError
+from stopadvisor.ground.errors import StopAdvisorError
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.candidates import (
     boosted_candidates,
     candidates,
@@ -17,6 +16,7 @@ from stopadvisor.assessment.candidates import (
     marker_schedules,
 )
 from stopadvisor.assessment.sequences import FitData
+from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import Population
 from stopadvisor.probes.table import NO_PROBE

@@ -17,7 +17,7 @@ from stopadvisor.assessment.imitation import ExpectedSaving, Imitation
 from stopadvisor.assessment.probabilities import certification_probability, first_useful_risk
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, rank_of
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stopadvisor.arrays import numbers
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.diagnostics import (
     Curve,
@@ -20,6 +19,7 @@ from stopadvisor.assessment.diagnostics import (
     stops_of,
 )
 from stopadvisor.assessment.probabilities import fit_limit
+from stopadvisor.ground.arrays import numbers
 from stopadvisor.rules.families import FIXED_BUDGET
 from tests.populations import POPULATIONS
 

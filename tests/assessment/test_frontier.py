@@ -20,7 +20,7 @@ from stopadvisor.assessment.frontier import (
     served_budget_frontier,
 )
 from stopadvisor.assessment.sequences import FitData, score, sequence_of
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.protocol import first_stops
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET

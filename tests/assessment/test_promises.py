@@ -14,7 +14,7 @@ from stopadvisor.assessment.probabilities import certification_probability
 from stopadvisor.assessment.promises import Promise, promises, proposed
 from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.errors import NothingToChoose
+from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions
 from tests.populations import FREE_FORM
 

@@ -23,7 +23,7 @@ from stopadvisor.assessment.sequences import (
     score_learned,
     sequence_of,
 )
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.boosting import BoostedModel

@@ -28,7 +28,7 @@ import aiohttp
 import numpy as np
 import scipy
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.workload.questions import read_workload

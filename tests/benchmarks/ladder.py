@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import choose
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.certification.calibration import calibrate
+from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import LADDER, MONEY, Weights

@@ -24,10 +24,10 @@ def main() -> None:
     import tempfile
     from pathlib import Path
 
-    from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
+    from stopadvisor.ground.constants import PAPER_BOOTSTRAP_RESAMPLES
+    from stopadvisor.ground.results import to_document
     from stopadvisor.paper.assess import assess_paper
     from stopadvisor.report.from_assessment import assessed
-    from stopadvisor.results import to_document
     from stopadvisor.runs.sources import open_source
     from tests.material import archive_arrays, write_archive
 

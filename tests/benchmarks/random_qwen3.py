@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
 
-from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.cache import KeptCache, register_attention
@@ -24,6 +23,7 @@ from stopadvisor.engines.hf.rolling import Finished, Kept, Limits, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.size import kv_bytes_per_token
+from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.probes.plan import Prompt
 
 __all__ = ["SHAPES", "RandomQwen3", "Shape", "Spent"]

@@ -50,7 +50,7 @@ from typing import Any
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # before numpy is imported
     os.environ.setdefault(_name, "1")
 
-from stopadvisor.arrays import BoolArray, FloatArray  # noqa: E402
+from stopadvisor.ground.arrays import BoolArray, FloatArray  # noqa: E402
 from stopadvisor.rules.families import FIXED_BUDGET  # noqa: E402
 from stopadvisor.studies.trial import Trial, draw_split  # noqa: E402
 from tests.benchmarks.real_advisor import StopAdvisor  # noqa: E402

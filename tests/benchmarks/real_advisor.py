@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.constants import PAPER_CACHED_WEIGHT
+from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
 from stopadvisor.rules.accelerators import accelerator

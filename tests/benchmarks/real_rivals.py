@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from scipy import stats
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from tests.benchmarks.real_traces import Traces, Waits
 
 __all__ = [

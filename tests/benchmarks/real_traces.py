@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = [
     "HALVES",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.studies.trial import Split, Trial, draw_split
 from tests.benchmarks.real_rivals import Contestant
 from tests.benchmarks.real_traces import PASSES, Traces

@@ -24,7 +24,7 @@ def main() -> None:
     import tempfile
     from pathlib import Path
 
-    from stopadvisor.errors import StopAdvisorError
+    from stopadvisor.ground.errors import StopAdvisorError
     from stopadvisor.runs.sources import open_source
     from stopadvisor.studies.batch import together
     from stopadvisor.studies.registry import run_study

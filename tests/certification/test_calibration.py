@@ -19,7 +19,7 @@ from stopadvisor.certification.calibration import (
     recalibrate,
     require_gold,
 )
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET

@@ -11,11 +11,11 @@ from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
-from stopadvisor.errors import OutputError
+from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.report.headline import calibrated_headline
-from stopadvisor.results import from_document
 from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.sources import open_source
 from tests.material import archive_arrays, looks_of, write_archive

@@ -12,7 +12,7 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.labelling import Labelling
 from stopadvisor.certification.partial_labels import at_worst, check_partial, to_choose_by
 from stopadvisor.collection.gold_labels import GoldGrade
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.stats.bounds import max_losses

@@ -25,7 +25,7 @@ from stopadvisor.certification.looks import (
     without_shown_fit,
     without_used,
 )
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.runs.access import closed_questions, open_all, unsealed_rows
 from stopadvisor.runs.look_log import digests_of, read_log, record_result

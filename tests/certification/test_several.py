@@ -17,7 +17,7 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.refusals import refused_beforehand
 from stopadvisor.certification.several import check_categories, counts_of
 from stopadvisor.certification.verification import Verification, fresh_questions, verify
-from stopadvisor.errors import CalibrationError, PolicyError
+from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.losses import DROP, LOST, Guarantee

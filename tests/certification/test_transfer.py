@@ -20,7 +20,7 @@ from stopadvisor.certification.transfer import (
 )
 from stopadvisor.certification.verdicts import verdict_on
 from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger

@@ -14,7 +14,7 @@ from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_prob
 from stopadvisor.certification.calibration import calibrate, counted_traces
 from stopadvisor.certification.several import counts_of
 from stopadvisor.certification.verification import fresh_questions, verify
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee

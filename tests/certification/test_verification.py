@@ -20,7 +20,7 @@ from stopadvisor.certification.verification import (
     scorer_of,
     verify,
 )
-from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trigger import GridTrigger

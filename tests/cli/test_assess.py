@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.assess import command
+from stopadvisor.ground.results import from_document, to_json
 from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.assess import assess_sheet
-from stopadvisor.results import from_document, to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory

@@ -21,11 +21,11 @@ import click
 import pytest
 
 import stopadvisor
-from stopadvisor import errors
 from stopadvisor.cli import main as main_module
 from stopadvisor.cli.main import COMMANDS, LIBRARIES, CommandEntry, main
 from stopadvisor.cli.parts.exit_codes import EXIT_CODES
 from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.ground import errors
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify")

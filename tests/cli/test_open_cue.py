@@ -12,7 +12,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.cli.parts.probing import _cue
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.features import feature_array
 from stopadvisor.runs.directory import RunDirectory

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.parts import pricing
-from stopadvisor.results import to_json
+from stopadvisor.ground.results import to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import REGIMES, Weights
 from stopadvisor.rules.model_shape import PRESETS

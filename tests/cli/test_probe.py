@@ -24,9 +24,9 @@ from stopadvisor.cli.parts.probing import take_probing
 from stopadvisor.cli.parts.progress import LineProgress, progress_on, time_left
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
-from stopadvisor.constants import CUES
-from stopadvisor.errors import WorkloadError
-from stopadvisor.progress import NullProgress
+from stopadvisor.ground.constants import CUES
+from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.scripted import ScriptedEngine, write_sums

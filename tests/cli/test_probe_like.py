@@ -13,7 +13,7 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.cli.parts.model import EngineSettings
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import policy_plan

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.schedule import MOST_SHARE
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import run_id
 from tests.material import Call, caller

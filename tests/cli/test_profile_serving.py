@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from stopadvisor.cli.main import cli, main
-from stopadvisor.errors import CalibrationError
-from stopadvisor.results import to_document
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.results import to_document
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.serving_profile import ServingProfile, read_serving_profile

@@ -14,7 +14,7 @@ from stopadvisor.collection.labels import grade_traces
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.runs.directory import RunDirectory

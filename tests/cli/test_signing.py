@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.policy.signature import public_key
 from tests.keys import make_key

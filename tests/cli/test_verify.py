@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.ground.printable import printable
 from stopadvisor.policy.fields import plain
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
-from stopadvisor.printable import printable
 from stopadvisor.report.junit import write_junit
 from stopadvisor.report.words import share
 from stopadvisor.rules.drift import DRIFT_FEATURES, Drift

@@ -19,7 +19,7 @@ from stopadvisor.collection.markers import (
     count_words,
     sentence_ids,
 )
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.positions import marker_positions
 from tests.engines.fake_server import words as tiny_reasoner

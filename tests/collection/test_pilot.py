@@ -18,8 +18,8 @@ from stopadvisor.collection.pilot import (
     draw_pilot,
     thinking_cap,
 )
-from stopadvisor.constants import PAPER_BUDGETS
-from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.ground.constants import PAPER_BUDGETS
+from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 from stopadvisor.workload.questions import Question, Workload, read_workload
 from tests.scripted import ScriptedEngine, write_sums

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.collection.recorded import recorded_cap
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.runs.directory import RunDirectory

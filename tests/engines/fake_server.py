@@ -19,9 +19,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.constants import CUES
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.local_tokenizer import load_tokenizer
+from stopadvisor.ground.constants import CUES
 from stopadvisor.probes.plan import cue_text, is_open
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"

@@ -7,7 +7,7 @@ from inspect import signature
 import pytest
 
 from stopadvisor.engines.chat import Chat, find_markers
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 

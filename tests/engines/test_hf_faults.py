@@ -18,8 +18,8 @@ from stopadvisor.collection.collect import collect
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.progress import NullProgress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import read_workload

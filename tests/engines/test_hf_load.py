@@ -18,14 +18,14 @@ from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.size import ModelSize, check_size, size_of_folder, size_of_name
 from stopadvisor.engines.model_files import content_revision
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import edit_config, plan, prompt
 
 REFUSAL = """
 import sys
 from stopadvisor.engines.hf import load_engine
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 try:
     load_engine("Qwen/Qwen3-8B", dtype={dtype!r})
 except ModelError as error:

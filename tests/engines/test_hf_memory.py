@@ -20,10 +20,10 @@ from stopadvisor.engines.hf import branch, early_exit
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.rolling import RollingBatch
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
-from stopadvisor.progress import NullProgress
 from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from stopadvisor.workload.questions import Question, read_workload

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stopadvisor.engines.hf import generate, wrap
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.policy.triggers import trigger_content

@@ -22,7 +22,7 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.rolling import Limits, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling
-from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.probes.positions import trace_positions
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER

@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 )
 
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.errors import EngineError, ModelError
 from tests.engines.tiny import plan, prompt
 
 VOCABULARY = 40

@@ -8,7 +8,7 @@ import pytest
 
 from stopadvisor.answers.function_grader import FunctionGrader
 from stopadvisor.engines.openai.judge import judge
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from tests.engines.fake_server import FakeServer, fake_server
 
 JUDGE = "stopadvisor.engines.openai.judge:judge"

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.trace import Trace
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
 from stopadvisor.policy.triggers import trigger_content

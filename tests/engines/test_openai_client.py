@@ -12,7 +12,7 @@ import pytest
 
 from stopadvisor.engines.http.client import Client, Key, Refused
 from stopadvisor.engines.http.completion import read_completion
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.errors import EngineError, ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import FAULTS, FakeServer, fake_server, ids_of, logprob, words
 

@@ -15,7 +15,7 @@ import pytest
 from stopadvisor.engines.http.client import Client, Unreachable
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.endpoint import Endpoint, check_streams, find_endpoint
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import TINY, FakeServer, _send, fake_server
 

@@ -13,11 +13,11 @@ import anyio.lowlevel
 import pytest
 
 from stopadvisor.collection.collect import make_prompts
-from stopadvisor.constants import CUES
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.constants import CUES
+from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import (

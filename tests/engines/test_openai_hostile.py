@@ -26,7 +26,7 @@ from stopadvisor.engines.http.client import Client, Key, Refused, Unreachable
 from stopadvisor.engines.http.completion import read_completion
 from stopadvisor.engines.http.servers import Servers
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from tests.engines.fake_server import FakeServer, Story, _send, fake_server, ids_of
 from tests.engines.test_openai_client import SECRET, asked, prompt_ids
 from tests.engines.test_openai_engine import PLAN, prompts

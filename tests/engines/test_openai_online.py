@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.policy_server import connect
-from stopadvisor.errors import EngineError, ModelError, PolicyError
+from stopadvisor.ground.constants import CUES
+from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source, save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words

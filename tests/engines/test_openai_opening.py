@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import FakeServer, fake_server
 
@@ -23,7 +23,7 @@ importlib.util.find_spec = lambda name, package=None: (
 )
 sys.modules.update(dict.fromkeys(sys.argv[2:]))  # importing them fails, as where they are missing
 
-from stopadvisor.constants import CUES
+from stopadvisor.ground.constants import CUES
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.probes.plan import ProbePlan, Prompt
 

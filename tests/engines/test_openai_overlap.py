@@ -14,13 +14,13 @@ import httpx2
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.constants import CUES
 from stopadvisor.engines.http.body import Body, BodyLimits
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import read_events
 from stopadvisor.engines.openai.early_exit import choose_thinking_mode
 from stopadvisor.engines.openai.policy_server import connect
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.constants import CUES
+from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from stopadvisor.policy.triggers import trigger_content

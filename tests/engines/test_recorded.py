@@ -10,7 +10,7 @@ import pytest
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import RecordedTrace, read_workload
 from tests.engines.fake_server import fake_server

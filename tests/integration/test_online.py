@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.policy_server import connect
-from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
 from stopadvisor.workload.questions import read_workload

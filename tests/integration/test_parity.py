@@ -16,10 +16,10 @@ import pytest
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import collect, make_prompts
 from stopadvisor.collection.pilot import cue_ids
-from stopadvisor.constants import CUES
 from stopadvisor.engines import openai
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.source import policy_source
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawTrace

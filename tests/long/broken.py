@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import choose
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.boosting import fit_boosted
 from stopadvisor.rules.costs import Costing

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.evidence import compare
 from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score_scalar, sequence_of
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Costing
 from tests.populations import POPULATIONS, KnownPopulation

@@ -14,9 +14,9 @@ from functools import cache
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.partial_labels import AskingPlan, label_tests, to_choose_by
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
 from stopadvisor.stats.adaptive_labels import LabelTest, LabelWalk, asking_order, walk

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.limits import block_counts, counted_rows
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.several import Counts
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import last_passed, max_losses

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.several import counts_of
+from stopadvisor.ground.arrays import BoolArray
 from stopadvisor.stats.bounds import last_passed, max_losses
 from tests.long.broken import Found
 from tests.long.coverage import DELTA, Truth, seeded

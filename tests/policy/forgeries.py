@@ -15,7 +15,7 @@ from typing import Any
 
 from scipy import stats
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.bounds import upper_limit

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.file import decode, encode, sealed
 from stopadvisor.policy.frozen import Policy, load_policy
 from tests.policy_content import file_bytes

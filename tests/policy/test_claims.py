@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.claims import CertificateTerms, claim
 from stopadvisor.policy.fields import parse
 from stopadvisor.policy.frozen import Policy, build_policy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.shown import (
     ExpectedOnTest,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy
 from tests.policy.forgeries import EXAMPLE, forge, impossible, originals

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.ground.errors import OutputError, PolicyError
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen
 from stopadvisor.policy.fields import plain

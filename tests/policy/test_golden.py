@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.policy.triggers import listed_positions, trigger_content

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.file import MAX_BYTES, MAX_ELEMENTS, decode, encode, sealed
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from tests.policy_content import example_content, file_bytes

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy import consistency, file
 from stopadvisor.policy.file import MAX_BYTES, MAX_CONTAINERS, MAX_ELEMENTS, MAX_TEXT, decode
 from stopadvisor.policy.frozen import Policy, build_policy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy, load_policy
 from stopadvisor.policy.run_policies import calibration_of, promote, put
 from stopadvisor.runs.directory import CALIBRATION

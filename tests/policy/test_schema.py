@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy, load_policy
 from stopadvisor.policy.triggers import check_trigger, most_probes
 from stopadvisor.probes.trigger import MarkerTrigger

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.certification.verification import scorer_of
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
 from stopadvisor.policy.stepper import Decision

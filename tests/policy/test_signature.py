@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.ground.errors import OutputError, PolicyError
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy, sign_policy

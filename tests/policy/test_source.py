@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, policy_source, save_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.session import Session

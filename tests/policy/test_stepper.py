@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.answers import normal_form as answers
-from stopadvisor.errors import PolicyError, UndecidedError
+from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.policy.frozen import Policy, Stepper, build_policy
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.policy.triggers import trigger_content

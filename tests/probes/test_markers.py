@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.constants import MARKERS
+from stopadvisor.ground.constants import MARKERS
 from stopadvisor.probes.markers import count_markers, count_markers_of_prefixes
 
 

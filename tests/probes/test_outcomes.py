@@ -14,7 +14,7 @@ from stopadvisor.assessment.assess import advice_profile
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, GradedTable, Outcomes
 from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.access import hand_out, open_all, open_test

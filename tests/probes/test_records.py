@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.constants import PROBE_CAP
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.constants import PROBE_CAP
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, answer_codes

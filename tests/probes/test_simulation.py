@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.collection.labels import regrade
-from stopadvisor.constants import PAPER_BUDGETS
-from stopadvisor.errors import OutputError, WorkloadError
+from stopadvisor.ground.constants import PAPER_BUDGETS
+from stopadvisor.ground.errors import OutputError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import KINDS, PRESETS, Population, checkpoint_grid, parse_profile
 from stopadvisor.probes.table import Reference

@@ -16,12 +16,12 @@ from stopadvisor.certification.calibrated import CalibratedRun, calibrated
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.export import policy_content
+from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.headline import calibrated_headline
-from stopadvisor.results import from_document, to_document
 from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.look_rules import LookRequest, take_look
 from stopadvisor.runs.sources import Source, open_source

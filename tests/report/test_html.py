@@ -15,7 +15,8 @@ import pytest
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.cli.main import main
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.results import to_document, to_json
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.figures.data import RiskFigure
@@ -25,7 +26,6 @@ from stopadvisor.report.html.page import render
 from stopadvisor.report.saved import ReportData, read_report
 from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.words import percent, risk_difference, share
-from stopadvisor.results import to_document, to_json
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit

@@ -17,9 +17,9 @@ import pytest
 
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.schema import RESULTS
+from stopadvisor.ground.results import to_document, to_json
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.policy.inspected import inspected
-from stopadvisor.results import to_document, to_json
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory

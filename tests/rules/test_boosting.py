@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules import boosting
 from stopadvisor.rules.boosting import BoostedModel, Tree, fit_boosted
 from stopadvisor.rules.features import FEATURES, feature_array

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
 from stopadvisor.rules.costs import LADDER, full_counts, stopped_counts

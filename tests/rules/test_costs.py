@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.rules.costs import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.rules.drift import DRIFT_FEATURES, feature_drift, holm, question_features
 from stopadvisor.rules.features import FEATURES, feature_array
 from tests.populations import POPULATIONS, with_own_positions

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.features import (
     AUDIT_FEATURES,

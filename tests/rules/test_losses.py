@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import PRESETS
 from stopadvisor.probes.table import EMPTY_ANSWER

@@ -21,7 +21,8 @@ from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
 from stopadvisor.collection.labels import regrade
-from stopadvisor.errors import EngineError, ProbeError
+from stopadvisor.ground.errors import EngineError, ProbeError
+from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import Checkpoint, graded_table
@@ -29,7 +30,6 @@ from stopadvisor.probes.trajectories import trajectory
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
-from stopadvisor.results import from_document, to_document
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing

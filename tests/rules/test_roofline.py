@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.accelerators import ACCELERATORS, accelerator, recognised
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS, Weights
 from stopadvisor.rules.model_shape import PRESETS, model_shape

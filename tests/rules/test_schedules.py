@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.triggers import check_trigger, trigger_content, trigger_of
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import NO_PROBE

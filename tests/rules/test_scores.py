@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.constants import N_FOLDS
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.constants import N_FOLDS
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES, feature_array
 from stopadvisor.rules.scores import (

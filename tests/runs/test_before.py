@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.sources import open_source
 from tests.material import Call, caller

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory

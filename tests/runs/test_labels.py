@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import Label, LabelFile, LabelSheet, read_sheet, write_sheet
 

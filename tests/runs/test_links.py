@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import OutputError
+from stopadvisor.ground.errors import OutputError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.storage import append, lock_directory, replace_file
 from stopadvisor.studies.report import StudyReport

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.errors import CalibrationError, OutputError, ProbeError
+from stopadvisor.ground.errors import CalibrationError, OutputError, ProbeError
 from stopadvisor.runs import look_log, look_rules
 from stopadvisor.runs.look_log import (
     LOOKS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.runs.look_log import Look, digests_of
 from stopadvisor.runs.look_rules import LookRequest, take_look

@@ -11,10 +11,10 @@ import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.labels import regrade_run
-from stopadvisor.errors import OutputError, ProbeError, WorkloadError
+from stopadvisor.ground.errors import OutputError, ProbeError, WorkloadError
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.probes.plan import is_open
 from stopadvisor.probes.table import EMPTY_ANSWER
-from stopadvisor.progress import NullProgress
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import IMPORTED, write_recording
 from stopadvisor.runs.recording import Recording, read_recording

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.answers.function_grader import open_graders
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.replies import RecordedReplies, read_replies

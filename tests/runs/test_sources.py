@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.arrays import IntArray
+from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE
 from stopadvisor.runs.sources import open_source

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stopadvisor.arrays import IntArray
+from stopadvisor.ground.arrays import IntArray
 from stopadvisor.studies.trial import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_rivals import (

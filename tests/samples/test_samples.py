@@ -19,7 +19,7 @@ import questions  # noqa: E402
 import traces  # noqa: E402
 import train  # noqa: E402
 from make_workloads import SIZES, workload  # noqa: E402
-from stopadvisor.constants import CUES, DEFAULT_CUE, PROMPT_TEMPLATES  # noqa: E402
+from stopadvisor.ground.constants import CUES, DEFAULT_CUE, PROMPT_TEMPLATES  # noqa: E402
 from vocabulary import build_tokenizer  # noqa: E402
 
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -12,10 +12,10 @@ import pytest
 
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.errors import EngineError, OutputError, PolicyError
+from stopadvisor.ground.errors import EngineError, OutputError, PolicyError
+from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.results import to_document
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.progress import NullProgress
-from stopadvisor.results import to_document
 from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.answer_summary import AnswerSummary
 from stopadvisor.serving.answering import AnswerSettings, answer_workload

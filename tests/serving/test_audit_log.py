@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.ground.errors import OutputError, PolicyError
 from stopadvisor.serving.audit_log import AuditLog, find_series, replay, reset
 from stopadvisor.serving.audit_records import record_line
 from stopadvisor.serving.monitoring import Course

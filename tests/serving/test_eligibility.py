@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.constants import PROMPT_TEMPLATES
 from stopadvisor.engines.sampling import Sampling
+from stopadvisor.ground.constants import PROMPT_TEMPLATES
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.serving.eligibility import _FIELDS, Coverage, CoveredRequest, NotCovered

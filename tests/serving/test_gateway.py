@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry as Registry
 
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.live import LiveRequest
-from stopadvisor.errors import EngineError, ModelError, PolicyError
+from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
 from stopadvisor.serving import responder
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.server import serve

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.serving.monitoring import Course, exit_code
 from stopadvisor.serving.watch_settings import WatchSettings, watch_settings

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.certification.verification import scorer_of
-from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.triggers import trigger_content

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from stopadvisor.engines.http.client import Client
-from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.progress import NullProgress
+from stopadvisor.ground.errors import EngineError, ModelError
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.serving.server_profile import measure_server, profile_server
 from tests.engines.fake_server import fake_server

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from stopadvisor.arrays import BoolArray
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.adaptive_labels import (
     LabelTest,
     asking_order,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.stats.bootstrap import (
     MOST_BLOCKS,
     block_sums,

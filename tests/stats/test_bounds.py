@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats import bounds
 from stopadvisor.stats.bounds import (
     Certified,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.reliability import auroc, reliability
 
 

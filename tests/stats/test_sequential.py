@@ -12,7 +12,7 @@ import pytest
 from mapie.exchangeability_testing import RiskMonitoring
 from scipy import stats
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats import sequential
 from stopadvisor.stats.sequential import (
     AuditProcess,

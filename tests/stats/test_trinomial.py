@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 
-from stopadvisor.arrays import BoolArray, IntArray
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats import trinomial
 from stopadvisor.stats.bounds import p_values
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, drop_size, most_lost

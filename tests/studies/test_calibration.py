@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bootstrap import MOST_BLOCKS, resample_counts
 from stopadvisor.studies import calibration

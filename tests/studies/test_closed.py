@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.certification.looks import open_calibration
-from stopadvisor.constants import CUES
+from stopadvisor.ground.constants import CUES
 from stopadvisor.runs.access import is_unsealed
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.study import StudyOptions

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.constants import CUES
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.constants import CUES
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.runs.directory import RunDirectory

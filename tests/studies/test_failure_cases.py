@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.study import StudyOptions

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.map import PAPER_ROWS
 from stopadvisor.probes.trajectories import TYPES
 from stopadvisor.studies.study import StudyOptions

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.access import view
 from stopadvisor.studies.rivals import OURS

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.constants import PAPER_BUDGETS, PAPER_SCHEDULES
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.constants import PAPER_BUDGETS, PAPER_SCHEDULES
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.schedules import nearest_columns
 from tests.material import ARCHIVES, BUDGETS, edit_records, make_run

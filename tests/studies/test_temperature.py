@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.records import graded_table

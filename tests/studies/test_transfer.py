@@ -16,7 +16,7 @@ from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.transfer import calibrate_transfer, compare, target_view
 from stopadvisor.cli.main import main
-from stopadvisor.errors import StudyError
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source

@@ -17,7 +17,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from stopadvisor.errors import CalibrationError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.classifiers import classify_out_of_fold
 from stopadvisor.runs.sources import open_source
 from tests.material import ARCHIVES

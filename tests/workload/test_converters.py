@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.questions import read_workload
 from tests.material import Call, caller

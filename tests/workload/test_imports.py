@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.imports import inspect_log
 from stopadvisor.workload.imports.gather import Gathered, gather
 from stopadvisor.workload.imports.logged import LogOptions

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.questions import (
     PARTS,
     Question,

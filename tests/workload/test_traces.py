@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.constants import KNOWN_MARKERS
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.constants import KNOWN_MARKERS
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.questions import read_workload
 from stopadvisor.workload.traces import read_traces, split_thinking, with_traces
 

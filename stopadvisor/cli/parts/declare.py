@@ -103,7 +103,7 @@ class Parsed(click.ParamType[Any]):
 def parse_object(text: str) -> dict[str, Any]:
     """Parse a JSON object; a ValueError says what was expected, as `Parsed` wants it."""
     try:
-        from stopadvisor.json_text import parse_json
+        from stopadvisor.ground.json_text import parse_json
 
         value = parse_json(text)
     except ValueError as error:
@@ -161,8 +161,8 @@ def is_open(name: str) -> bool:
 def show(result: DataclassInstance, sheet: Sheet, *, json: bool) -> None:
     """Print a result on standard output: as JSON, or its sheet."""
     # Loaded here, so that `--help` does not pay for them.
+    from stopadvisor.ground.results import to_json
     from stopadvisor.report.screen import draw
-    from stopadvisor.results import to_json
 
     if json:
         click.echo(to_json(result))

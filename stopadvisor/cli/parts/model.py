@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stopadvisor.cli.parts.declare import Decorator, Parsed, declare, option, parse_object
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 
 if TYPE_CHECKING:

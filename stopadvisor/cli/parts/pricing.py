@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from stopadvisor.cli.parts.declare import COUNT, declare, option
-from stopadvisor.errors import CalibrationError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.rules.accelerators import ACCELERATORS, DEFAULT_GPU, accelerator, recognised
 from stopadvisor.rules.costs import Weights, mean_context
 from stopadvisor.rules.model_shape import PRESETS, model_shape

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from stopadvisor.answers.function_grader import BY_GOLD, described, open_graders
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.positions import at_trigger

@@ -30,7 +30,7 @@ from stopadvisor.cli.parts.model import (
     model_options,
 )
 from stopadvisor.collection.probe_settings import ProbeSettings
-from stopadvisor.constants import CUES, DEFAULT_CUE
+from stopadvisor.ground.constants import CUES, DEFAULT_CUE
 from stopadvisor.probes.plan import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from stopadvisor.printable import printable
+from stopadvisor.ground.printable import printable
 
 if TYPE_CHECKING:
-    from stopadvisor.progress import Progress
+    from stopadvisor.ground.progress import Progress
 
 __all__ = ["LineProgress", "progress_on", "remark_first", "time_left"]
 
@@ -29,7 +29,7 @@ once, and the first that is finished says nothing of the others."""
 def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     """What a command reports its progress to, while it runs."""
     if quiet:
-        from stopadvisor.progress import NullProgress
+        from stopadvisor.ground.progress import NullProgress
 
         yield NullProgress()
     elif err.isatty():

@@ -23,7 +23,7 @@ from stopadvisor.cli.parts.declare import (
     option,
     take,
 )
-from stopadvisor.constants import DEFAULT_DELTA
+from stopadvisor.ground.constants import DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile

@@ -24,7 +24,7 @@ from stopadvisor.engines.hf.size import ModelSize, check_size, free_memory, stor
 from stopadvisor.engines.local_tokenizer import quiet, stop_ids
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.sampling import identity_settings
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 
 __all__ = ["assemble", "wrap"]
 

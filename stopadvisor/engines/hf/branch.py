@@ -23,7 +23,7 @@ from stopadvisor.engines.hf.cache import additive
 from stopadvisor.engines.hf.rolling import Kept
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.sampling import entropy_top_k
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 
 __all__ = ["MOST_AT_ONCE", "Branch", "probe_branches", "probe_in_chunks"]
 

@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 
 __all__ = ["ATTENTION", "KeptCache", "additive", "attend", "fold", "register_attention"]
 

@@ -21,7 +21,7 @@ from stopadvisor.engines.hf.size import (
     size_of_name,
 )
 from stopadvisor.engines.model_files import require_hub
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stopadvisor.engines.hf.cache import KeptCache, additive, fold
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 
 __all__ = ["Runner", "check_branches"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stopadvisor.engines.sampling import Sampling
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.plan import Prompt
 
 __all__ = ["Sampler", "Sampling", "uniforms"]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stopadvisor.errors import ModelError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import ModelError
+from stopadvisor.ground.json_text import parse_json
 
 if TYPE_CHECKING:
     import torch

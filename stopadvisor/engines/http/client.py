@@ -37,8 +37,8 @@ from stopadvisor.engines.http.retries import (
 )
 from stopadvisor.engines.http.servers import Server, Servers
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
-from stopadvisor.errors import EngineError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import EngineError
+from stopadvisor.ground.json_text import parse_json
 
 __all__ = [
     "FINAL",

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any
 
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.json_text import parse_json
 
 __all__ = [
     "Completion",

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 
 __all__ = ["FORWARDED", "ForwardedKey", "Key", "KeyMask"]
 

@@ -30,7 +30,7 @@ from stopadvisor.engines.replies import (
     written_reply,
 )
 from stopadvisor.engines.trace import Trace
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
 from stopadvisor.policy.session import Rule

@@ -13,7 +13,7 @@ from typing import Any
 
 from stopadvisor.engines.http.client import FINAL, Client, Refused, Unreachable
 from stopadvisor.engines.http.completion import read_count
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.errors import EngineError, ModelError
 
 __all__ = ["Endpoint", "ListedModel", "check_streams", "find_endpoint", "find_model"]
 

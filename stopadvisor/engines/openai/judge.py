@@ -13,7 +13,7 @@ import os
 import re
 
 from stopadvisor.engines.http.client import Client, Key
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 
 __all__ = ["judge"]
 

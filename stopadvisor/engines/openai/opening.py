@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stopadvisor.engines.errors import require_packages
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.errors import EngineError, ModelError
 
 if TYPE_CHECKING:
     from stopadvisor.engines.chat import Chat

@@ -26,7 +26,7 @@ from stopadvisor.engines.trace import (
     mean_statistics,
     token_statistics,
 )
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["NO_ENTROPY", "ServedModel"]

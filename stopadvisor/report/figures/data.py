@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stopadvisor.arrays import Numbers
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import CheckpointAccuracy, Signal
+from stopadvisor.ground.arrays import Numbers
 from stopadvisor.rules.losses import LossName
 from stopadvisor.stats.reliability import Reliability
 

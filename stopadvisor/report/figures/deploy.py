@@ -6,7 +6,6 @@ come in as a `CalibratedRisk` or not at all.
 
 from __future__ import annotations
 
-from stopadvisor.arrays import Numbers, numbers
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.diagnostics import (
     accuracy_at_cost,
@@ -22,6 +21,7 @@ from stopadvisor.assessment.diagnostics import (
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.assessment.signals import checkpoint_accuracy
 from stopadvisor.certification.calibrated_risk import CalibratedRisk
+from stopadvisor.ground.arrays import Numbers, numbers
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CalibratedFigures,

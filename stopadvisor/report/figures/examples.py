@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.assessment.examples import Stops, choose_examples
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import NO_PROBE

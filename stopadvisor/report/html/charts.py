@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from stopadvisor.arrays import FloatArray, Numbers
 from stopadvisor.assessment.signals import Signal
+from stopadvisor.ground.arrays import FloatArray, Numbers
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from stopadvisor.assessment.recommendation import PROVISIONAL
-from stopadvisor.errors import OutputError, StopAdvisorError
-from stopadvisor.printable import printable
+from stopadvisor.ground.errors import OutputError, StopAdvisorError
+from stopadvisor.ground.printable import printable
+from stopadvisor.ground.results import to_document
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.html import captions
@@ -28,7 +29,6 @@ from stopadvisor.report.sheet import Sheet
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.words import cell, kind_points, share, shell_quote
-from stopadvisor.results import to_document
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file

@@ -10,6 +10,7 @@ from typing import Any
 
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
+from stopadvisor.ground.results import to_document
 from stopadvisor.policy.promises import promise_of, promised
 from stopadvisor.report.assessed import (
     Assessed,
@@ -49,7 +50,6 @@ from stopadvisor.report.words import (
     shell_quote,
     why,
 )
-from stopadvisor.results import to_document
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.archives import SIMULATED

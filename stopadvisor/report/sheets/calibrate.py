@@ -13,6 +13,7 @@ from stopadvisor.certification.calibrated import (
     LookEntry,
     Transfer,
 )
+from stopadvisor.ground.results import to_document
 from stopadvisor.policy.promises import counted, loss_name, promised
 from stopadvisor.policy.shown import Certificate, Expected, ExpectedOnTest
 from stopadvisor.report.headline import (
@@ -36,7 +37,6 @@ from stopadvisor.report.words import (
     share,
     shell_quote,
 )
-from stopadvisor.results import to_document
 
 __all__ = ["calibrate_sheet", "evidence", "expectation", "graded_facts", "meaning", "pointwise"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.certification.check_policy import CheckedPolicy
+from stopadvisor.ground.results import to_document
 from stopadvisor.policy.promises import counted, promise_of, promised
 from stopadvisor.report.headline import (
     change_words,
@@ -13,7 +14,6 @@ from stopadvisor.report.headline import (
 )
 from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
 from stopadvisor.report.words import BRACKETS, explained, interval, plural, share, shell_quote
-from stopadvisor.results import to_document
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.losses import LOSSES
 

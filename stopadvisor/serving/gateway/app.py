@@ -21,8 +21,8 @@ from stopadvisor.engines.http.client import Refused
 from stopadvisor.engines.http.key import FORWARDED, Key
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
-from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull

@@ -19,8 +19,8 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from stopadvisor.engines.http.key import Key
-from stopadvisor.errors import EngineError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import EngineError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER
 from stopadvisor.serving.gateway.gateway_settings import Timeouts
 from stopadvisor.serving.gateway.intake import Incoming, Message, Target

@@ -17,7 +17,7 @@ from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.opening import open_client
 from stopadvisor.engines.openai.policy_server import bind
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.plan import ProbePlan

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from stopadvisor.engines.http.client import Unreachable
-from stopadvisor.errors import EngineError, StopAdvisorError
+from stopadvisor.ground.errors import EngineError, StopAdvisorError
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.metrics import Metrics
 

@@ -24,7 +24,7 @@ from starlette.routing import Mount, Route, Router
 
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.http.servers import Servers
-from stopadvisor.errors import ModelError, StopAdvisorError
+from stopadvisor.ground.errors import ModelError, StopAdvisorError
 from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.connections import (
     ACCEPTED_AT_ONCE,

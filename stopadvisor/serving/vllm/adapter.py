@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.vllm.binding import EngineAccess, EngineFacts
 
 __all__ = ["PATH", "access_to", "facts_of", "take_route", "unforeseen"]

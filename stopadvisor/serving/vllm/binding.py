@@ -18,7 +18,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.local_tokenizer import LoadedTokenizer
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings
-from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.plan import ProbePlan

@@ -20,7 +20,7 @@ from stopadvisor.engines.live import LiveRequest, Observer, StreamedThinking
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.engines.trace import RequestUsage, Trace, TraceEnd, mean_statistics
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.plan import ProbePlan, Prompt, is_open
 from stopadvisor.serving.vllm.probed import Likeliest, Position, figures, positions

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stopadvisor.engines.local_tokenizer import LoadedTokenizer
-from stopadvisor.errors import StopAdvisorError
+from stopadvisor.ground.errors import StopAdvisorError
+from stopadvisor.ground.printable import printable
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.printable import printable
 from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.policy_files import load_policies

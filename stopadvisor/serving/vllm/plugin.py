@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stopadvisor.errors import StopAdvisorError
-from stopadvisor.printable import printable
+from stopadvisor.ground.errors import StopAdvisorError
+from stopadvisor.ground.printable import printable
 
 __all__ = ["StopAdvisorPlugin"]
 

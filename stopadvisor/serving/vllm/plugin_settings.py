@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError, PolicyError
 
 if TYPE_CHECKING:
     from stopadvisor.serving.audits import AuditSettings

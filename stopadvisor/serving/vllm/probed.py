@@ -16,7 +16,7 @@ import numpy as np
 
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.trace import token_statistics
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 
 __all__ = ["Likeliest", "Position", "figures", "positions"]
 

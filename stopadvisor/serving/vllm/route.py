@@ -21,7 +21,7 @@ from starlette.responses import Response
 from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.trace import Trace
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered

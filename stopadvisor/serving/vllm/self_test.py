@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_statistics
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.plan import Prompt
 from stopadvisor.serving.vllm.engine_model import EngineModel
 from stopadvisor.serving.vllm.probed import Position, figures, positions

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.answers.normal_form import check_gold, guess_task
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.imports.logged import LogContent, Logged
 from stopadvisor.workload.lines import check_text, refuse
 from stopadvisor.workload.questions import content_key

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from stopadvisor.answers.normal_form import TASKS
-from stopadvisor.constants import KNOWN_MARKERS
-from stopadvisor.errors import WorkloadError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.constants import KNOWN_MARKERS
+from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.workload.lines import refuse
 
 __all__ = [

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.imports.logged import LogContent, Logged, LogOptions, chat_messages
 from stopadvisor.workload.lines import read_rows, refuse, text_field
 from stopadvisor.workload.traces import message_reply

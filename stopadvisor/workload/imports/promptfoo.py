@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.workload.imports.logged import (
     LogContent,
     Logged,

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from stopadvisor.constants import CUES
 from stopadvisor.engines.local_tokenizer import LoadedTokenizer, load_tokenizer
 from stopadvisor.engines.model_files import content_revision
+from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind
 from tests.engines.fake_server import TINY, Story, words

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.sampling import Sampling
-from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.serving.vllm.binding import EngineAccess, bind
 from tests.policy_content import family_content
 from tests.serving.vllm.fake_engine import FACTS, FakeEngine, bound_at, loaded, policy_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError
 from stopadvisor.serving.audits import Auditor, AuditSettings
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics

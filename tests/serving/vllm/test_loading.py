@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving.audits import AuditSettings
 from stopadvisor.serving.metrics import Metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings, check_vllm, is_tried

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from stopadvisor.errors import EngineError
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.serving.vllm.probed import Likeliest, Position, figures, positions
 from tests.serving.vllm.fake_engine import FlatLogprobs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import ModelError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.vllm import self_test
 from stopadvisor.serving.vllm.self_test import try_engine
 from tests.serving.vllm.fake_engine import FACTS, bound_at

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from stopadvisor.cli.parts.progress import LineProgress
-from stopadvisor.printable import csv_cell, json_safe, printable, short_repr
+from stopadvisor.ground.printable import csv_cell, json_safe, printable, short_repr
+from stopadvisor.ground.results import to_json
 from stopadvisor.report.screen import Screen
-from stopadvisor.results import to_json
 from stopadvisor.studies.report import SkippedStudy
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\x07d\u202ee\re\x7f"

@@ -22,8 +22,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from stopadvisor.errors import ProbeError
-from stopadvisor.printable import json_safe
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.printable import json_safe
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -11,8 +11,8 @@ import pytest
 
 from stopadvisor.cli.parts.declare import parse_object
 from stopadvisor.collection import probing
-from stopadvisor.errors import StopAdvisorError
-from stopadvisor.json_text import parse_json
+from stopadvisor.ground.errors import StopAdvisorError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.rules.serving_profile import read_serving_profile
 from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import read_assessment, read_calibration

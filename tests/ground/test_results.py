@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.schema import RESULTS, result_class
-from stopadvisor.errors import ProbeError
-from stopadvisor.results import from_document, schema_of, sentences_of, to_document, to_json
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.results import from_document, schema_of, sentences_of, to_document, to_json
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def test_sentences_of_a_parent_hold_for_its_children() -> None:
 
 def test_nothing_that_prints_a_result_loads_pydantic() -> None:
     code = (
-        "import sys; from stopadvisor.results import to_json; "
+        "import sys; from stopadvisor.ground.results import to_json; "
         "from stopadvisor.stats.bootstrap import Interval; to_json(Interval(0.1, 0.2, 0.3)); "
         "import stopadvisor.cli.promote, stopadvisor.policy.frozen; "
         "sys.exit('pydantic' in sys.modules)"
@@ -150,8 +150,9 @@ WRONG = {"digest": "promise", "promise": "digest", "headline": "promoted", "copy
 
 
 def test_mypy_refuses_a_sheet_in_which_two_fields_are_swapped(tmp_path: Path) -> None:
-    def errors(names: Mapping[str, str]) -> str:
-        file = tmp_path / "sheet.py"
+    def errors(name: str, names: Mapping[str, str]) -> str:
+        # A file of its own each time: mypy's cache takes two of one size and second for one.
+        file = tmp_path / name
         file.write_text(SWAPPED.format(**names), encoding="utf-8")
         run = subprocess.run(
             [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", str(file)],
@@ -159,6 +160,6 @@ def test_mypy_refuses_a_sheet_in_which_two_fields_are_swapped(tmp_path: Path) ->
         )  # fmt: skip
         return run.stdout
 
-    assert "Success" in errors(RIGHT)
-    swapped = errors(WRONG)
+    assert "Success" in errors("right.py", RIGHT)
+    swapped = errors("wrong.py", WRONG)
     assert swapped.count('"Sheet" has incompatible type "str | None"; expected "str"') == 2
