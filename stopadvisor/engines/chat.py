@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open
 
-__all__ = ["Chat", "ChatEngine", "Marker", "find_markers"]
+__all__ = ["Chat", "ChatEngine", "GrowingText", "Marker", "find_markers"]
 
 _TAG = re.compile(r"<\|.*?\|>")
 _SPECIMEN = (
@@ -215,41 +215,6 @@ class Chat:
         """Return ids as text, special tokens left out unless they are asked for."""
         return self.hide(_decode(self.tokenizer, ids, special=special))
 
-    def decode_prefixes(self, ids: Sequence[int], ends: Iterable[int]) -> dict[int, str]:
-        """Return `decode(ids[:end])` for each end, decoding each token a few times in all.
-
-        Notes
-        -----
-        A tokenizer may write a token differently at the beginning of a text, in the middle of a
-        character, or after its neighbours.  So a part is decoded with the tokens before it, and is
-        joined to the text before it where both agree on those tokens; elsewhere the whole prefix is
-        decoded.
-        """
-
-        def text_of(start: int, end: int) -> str:
-            return _decode(self.tokenizer, ids[start:end], special=False)
-
-        texts = {}
-        text, start, whole = "", 0, 0  # of ids[:whole], and where its context starts
-        for end in sorted(set(ends)):
-            context, longer = text_of(start, whole), text_of(start, end)
-            agree = longer.startswith(context)
-            prefix = text + longer[len(context) :] if agree else text_of(0, end)
-            texts[end] = self.hide(prefix)
-            if not prefix.endswith("\N{REPLACEMENT CHARACTER}"):
-                text, start, whole = prefix, self._context(ids[:end], prefix), end
-        return texts
-
-    def _context(self, ids: Sequence[int], text: str) -> int:
-        """Return where the fewest last tokens begin that decode to the end of the text."""
-        n_tokens = _CONTEXT
-        while n_tokens < len(ids):
-            context = _decode(self.tokenizer, ids[-n_tokens:], special=False)
-            if context.strip() and text.endswith(context):
-                return len(ids) - n_tokens
-            n_tokens *= 2
-        return 0
-
     def checks(self, prompts: Sequence[Prompt]) -> list[Check]:
         """Check the markers and the template, as preflight does for every engine that has them."""
         return [self._check_markers(), self._check_template(prompts)]
@@ -316,6 +281,50 @@ class Chat:
         if isinstance(template, str):
             return hashlib.sha256(template.encode()).hexdigest()
         return _json_sha256(template)
+
+
+@dataclass
+class GrowingText:
+    """The text of ids that grow, each of which is decoded a few times in all.
+
+    Notes
+    -----
+    A tokenizer may write a token differently at the beginning of a text, in the middle of a
+    character, or after its neighbours.  So new ids are decoded with the ones before them, and are
+    joined to the text before them where both agree on those; elsewhere all ids are decoded.
+    """
+
+    chat: Chat
+    _text: str = ""
+    """Of the first `_whole` ids."""
+    _whole: int = 0
+    _start: int = 0
+    """Where the ids begin that new ones are decoded with."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return `chat.decode(ids)`; they begin with the ids of the call before."""
+        context, longer = (
+            self._decode(ids[self._start : self._whole]),
+            self._decode(ids[self._start :]),
+        )
+        agree = longer.startswith(context)
+        text = self._text + longer[len(context) :] if agree else self._decode(ids)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            self._text, self._whole, self._start = text, len(ids), self._context(ids, text)
+        return self.chat.hide(text)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return _decode(self.chat.tokenizer, ids, special=False)
+
+    def _context(self, ids: Sequence[int], text: str) -> int:
+        """Return where the fewest last tokens begin that decode to the end of the text."""
+        n_tokens = _CONTEXT
+        while n_tokens < len(ids):
+            context = self._decode(ids[-n_tokens:])
+            if context.strip() and text.endswith(context):
+                return len(ids) - n_tokens
+            n_tokens *= 2
+        return 0
 
 
 class _HasChat(Protocol):

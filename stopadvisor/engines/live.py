@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.replies import report_answer
+from stopadvisor.engines.replies import AnswerReport
 from stopadvisor.engines.trace import Trace, report_drawn
 from stopadvisor.ground.errors import EngineError, UndecidedError
 from stopadvisor.policy.requests import OnStop
@@ -271,12 +271,14 @@ class LiveRequest:
     _shadowed: Stop | None = None
     _content_shown: int = 0
     _early: _Early | None = None
+    _report: AnswerReport = field(init=False)
     _session: Session = field(init=False)
     _showing: Session = field(init=False)
     """Says what may be shown; where nothing is ever stopped that is another session."""
 
     def __post_init__(self) -> None:
         streams = self.observer is not None and self.observer.shows
+        self._report = AnswerReport(self.rule, self.backend.chat)
         self._session = self._begin(self.rule, streams and not self.shadow)
         self._showing = self._begin(None, streams) if self.shadow else self._session
 
@@ -386,10 +388,10 @@ class LiveRequest:
         else:
             forced = await backend.force(self.trace, position)
         try:
-            report_answer(self._session, self.rule, backend.chat, seen, forced)
+            self._report.judge(self._session, seen, forced)
         except UndecidedError:
             forced = await backend.force(self.trace, position, precise=True)
-            report_answer(self._session, self.rule, backend.chat, seen, forced)
+            self._report.judge(self._session, seen, forced)
         return forced
 
     # --- What is shown ---

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
-from stopadvisor.probes.markers import count_markers_of_prefixes
+from stopadvisor.engines.chat import GrowingText
+from stopadvisor.probes.markers import MarkerCounter
 from stopadvisor.probes.plan import ProbePlan, RawProbe, RawTrace
 from stopadvisor.probes.positions import TracePositions
 
@@ -37,8 +38,9 @@ def raw_trace(
     length share the one at its end.  Visible ones are given by position.
     """
     chat, closer = stops.chat, len(stops.chat.closer.ids)
-    texts = chat.decode_prefixes(ids, [*forced, thinking])
-    markers = dict(zip(texts, count_markers_of_prefixes(texts.values()), strict=True))
+    growing, counter = GrowingText(chat), MarkerCounter()
+    texts = {at: growing.decode(ids[:at]) for at in sorted({*forced, thinking})}
+    markers = {at: counter.count(text) for at, text in texts.items()}
 
     def probe(budget: int) -> RawProbe:
         at = min(budget, thinking)

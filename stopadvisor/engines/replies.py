@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
-from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.chat import Chat, GrowingText
 from stopadvisor.policy.requests import Reply
 from stopadvisor.policy.session import Rule, Session, Stop
-from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.markers import MarkerCounter
 from stopadvisor.probes.plan import ProbePlan
 
 __all__ = [
+    "AnswerReport",
     "ReplyText",
     "forced_reply",
     "make_reply",
     "natural_reply",
-    "report_answer",
     "written_reply",
 ]
 
@@ -78,19 +78,29 @@ def make_reply(
     )
 
 
-def report_answer(
-    session: Session, rule: Rule | None, chat: Chat, thinking: list[int], forced: ForcedAnswer
-) -> None:
-    """Hand the session the forced answer that it asked for."""
-    markers = None
-    # Decoding a long prefix holds up all other requests: only for a rule that reads it.
-    if rule is not None and rule.needs_markers:
-        markers = float(count_markers(chat.decode(thinking)))
-    session.judge(
-        answer=forced.text,
-        mean_logprob=forced.mean_logprob,
-        mean_entropy=forced.mean_entropy,
-        markers=markers,
-        closed_by_itself=forced.closed_by_itself,
-        entropy_slack=forced.entropy_slack,
-    )
+@dataclass
+class AnswerReport:
+    """Hands forced answers of one request to its session, with the markers before each."""
+
+    rule: Rule | None
+    chat: Chat
+    _text: GrowingText = field(init=False)
+    _markers: MarkerCounter = field(default_factory=MarkerCounter, init=False)
+
+    def __post_init__(self) -> None:
+        self._text = GrowingText(self.chat)
+
+    def judge(self, session: Session, thinking: Sequence[int], forced: ForcedAnswer) -> None:
+        """Hand over the forced answer that the session asked for after this thinking."""
+        markers = None
+        # Decoding holds up all other requests: only for a rule that reads markers.
+        if self.rule is not None and self.rule.needs_markers:
+            markers = float(self._markers.count(self._text.decode(thinking)))
+        session.judge(
+            answer=forced.text,
+            mean_logprob=forced.mean_logprob,
+            mean_entropy=forced.mean_entropy,
+            markers=markers,
+            closed_by_itself=forced.closed_by_itself,
+            entropy_slack=forced.entropy_slack,
+        )

@@ -7,11 +7,11 @@ rebuild it from those words.  Knows text only: no tokens, no model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from stopadvisor.ground.constants import MARKERS
 
-__all__ = ["RULE", "count_markers", "count_markers_of_prefixes"]
+__all__ = ["RULE", "MarkerCounter", "count_markers"]
 
 RULE = "case-insensitive, non-overlapping, not inside a longer word"
 """The counting rule in words, as it stands in a frozen policy."""
@@ -43,30 +43,37 @@ def count_markers(text: str) -> int:
     return sum(1 for _ in _PATTERN.finditer(text))
 
 
-def count_markers_of_prefixes(texts: Iterable[str]) -> list[int]:
-    """Count the markers in each of several texts, most of which continue the one before.
+@dataclass
+class MarkerCounter:
+    """Counts the markers of texts, most of which continue the one before.
 
-    The counts are those of `count_markers`; what two texts have in common is searched once.
-
-    Examples
-    --------
-    >>> count_markers_of_prefixes(["Wait", "Waiter, hold", "Waiter, hold on"])
-    [1, 0, 1]
+    Counts are those of `count_markers`; what two texts have in common is searched once.
     """
-    counts = []
-    before, searched, n_final = "", 0, 0
-    for text in texts:
-        if not text.startswith(before):
-            searched, n_final = 0, 0
-        # A marker that starts before this place, or none there, is the same in every longer text.
+
+    _before: str = ""
+    _searched: int = 0
+    """A marker that starts before this place, or none there, is the same in every longer text."""
+    _final: int = 0
+    """Markers before it."""
+
+    def count(self, text: str) -> int:
+        """Count the markers in a text.
+
+        Examples
+        --------
+        >>> counter = MarkerCounter()
+        >>> [counter.count(text) for text in ("Wait", "Waiter, hold", "Waiter, hold on")]
+        [1, 0, 1]
+        """
+        if not text.startswith(self._before):
+            self._searched = self._final = 0
         final = len(text) - _LONGEST
         n_open = 0
-        for match in _PATTERN.finditer(text, searched):
+        for match in _PATTERN.finditer(text, self._searched):
             if match.start() < final:
-                searched = match.end()
-                n_final += 1
+                self._searched = match.end()
+                self._final += 1
             else:
                 n_open += 1
-        counts.append(n_final + n_open)
-        before, searched = text, max(searched, final, 0)
-    return counts
+        self._before, self._searched = text, max(self._searched, final, 0)
+        return self._final + n_open

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from tokenizers.models import BPE, WordPiece
 from transformers import PreTrainedTokenizerFast
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
-from stopadvisor.engines.chat import Chat, find_markers
+from stopadvisor.engines.chat import Chat, GrowingText, find_markers
 from stopadvisor.engines.raw_trace import raw_trace
+from stopadvisor.engines.replies import AnswerReport
 from stopadvisor.probes.positions import TracePositions
 from tests.engines.tiny import byte_tokenizer, plan
 
@@ -75,8 +76,9 @@ def test_prefixes_are_decoded_as_each_would_be_alone(kind: str, data: st.DataObj
     parts = data.draw(st.lists(st.sampled_from(runs) | tokens, max_size=60))
     ids = [i for part in parts for i in part]
     ends = range(0, len(ids) + 1, data.draw(st.integers(1, 12)))
-    prefixes = chat.decode_prefixes(ids, ends)
-    assert prefixes == {end: chat.decode(ids[:end]) for end in ends}
+    growing = GrowingText(chat)
+    for end in ends:
+        assert growing.decode(ids[:end]) == chat.decode(ids[:end])
 
 
 @dataclass
@@ -118,4 +120,30 @@ def test_a_long_trace_is_decoded_about_once() -> None:
     assert [p.markers for p in trace.probes] == [
         tokenizer.decode(ids[:at]).count("Wait") for at in budgets
     ]
+    assert counting.decoded < 2 * len(ids)
+
+
+@dataclass
+class Judging:
+    """Stands for a session and its rule: reads markers and keeps them."""
+
+    needs_markers = True
+    markers: list[float] = field(default_factory=list)
+
+    def judge(self, *, markers: float, **_: object) -> None:
+        self.markers.append(markers)
+
+
+def test_a_live_request_decodes_its_thinking_about_once() -> None:
+    tokenizer = byte_tokenizer()
+    counting = Counting(tokenizer)
+    chat = Chat(counting, *find_markers(tokenizer))
+    ids = chat.encode("So 7 it is. Wait, no: 八です. " * 400)[:8_192]
+    ends = range(64, 8_193, 64)
+    session: Any = Judging()
+    report = AnswerReport(session, chat)
+    counting.decoded = 0
+    for end in ends:
+        report.judge(session, ids[:end], ForcedAnswer((), "7", 0.0, 0.0, None))
+    assert session.markers == [tokenizer.decode(ids[:end]).count("Wait") for end in ends]
     assert counting.decoded < 2 * len(ids)

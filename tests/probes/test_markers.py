@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.ground.constants import MARKERS
-from stopadvisor.probes.markers import count_markers, count_markers_of_prefixes
+from stopadvisor.probes.markers import MarkerCounter, count_markers
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,7 @@ def test_prefixes_are_counted_as_each_would_be_alone(parts: list[str], data: st.
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=10))
     # Unsorted: a text need not continue the one before it.
     texts = [text[:cut] for cut in cuts]
-    assert count_markers_of_prefixes(texts) == [count_markers(prefix) for prefix in texts]
+    counter = MarkerCounter()
+    assert [counter.count(prefix) for prefix in texts] == [
+        count_markers(prefix) for prefix in texts
+    ]

@@ -22,11 +22,11 @@ from stopadvisor.engines.hf.rolling import SMALLEST_SPLIT, Limits, RollingBatch
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.replies import (
+    AnswerReport,
     ReplyText,
     forced_reply,
     make_reply,
     natural_reply,
-    report_answer,
     written_reply,
 )
 from stopadvisor.policy.requests import OnStop, Reply, Request
@@ -74,6 +74,7 @@ class _BatchRow:
     session: Session
     event: Event
     """What the session said last."""
+    report: AnswerReport
     probe_tokens: int = 0
     over: bool = False
 
@@ -157,7 +158,8 @@ class _Serving:
             session = Session(
                 self.rule, closer_tokens=len(self._closer), on_stop=self.on_stop, task=request.task
             )
-            self._rows.append(_BatchRow(i, request, prompt, started, session, session.next_event()))
+            event, report = session.next_event(), AnswerReport(self.rule, model.chat)
+            self._rows.append(_BatchRow(i, request, prompt, started, session, event, report))
         return prompts, sampler, limits
 
     # --- Checkpoints ---
@@ -230,7 +232,7 @@ class _Serving:
     def _judge(self, batch: RollingBatch, i: int, forced: ForcedAnswer) -> Event:
         """Hand a row's session the forced answer it asked for; returns what it says then."""
         row, thinking = self._rows[i], batch.generated(i)[: self._asked(i).position]
-        report_answer(row.session, self.rule, self.model.chat, thinking, forced)
+        row.report.judge(row.session, thinking, forced)
         row.probe_tokens += len(forced.ids)
         row.event = row.session.next_event()
         row.over = isinstance(row.event, Stop)
