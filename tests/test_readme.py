@@ -54,7 +54,6 @@ OTHERS = {
     ),  # benchmarks
     *("--wing", "--module", "--count", "--piece"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
-    *("--no-remove-reasoning-tags", "--save-details"),  # lighteval
     *("--signature", "--public"),  # model_signing
 }
 """Options of other programs."""

@@ -73,7 +73,6 @@ def _columns(text: str) -> dict[str, str]:
     examples=[
         "stopadvisor import inspect logs/2026-11-22_math.eval -o math.jsonl",
         "stopadvisor import lm-eval samples_gsm8k_*.jsonl -o gsm8k.jsonl",
-        "stopadvisor import openai-batch output.jsonl input.jsonl -o batch.jsonl",
         "stopadvisor import csv mine.csv --map question=ask,gold=right -o mine.jsonl",
         "stopadvisor import dataset gsm8k -n 300 -o gsm8k.jsonl",
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
@@ -90,7 +89,7 @@ def _columns(text: str) -> dict[str, str]:
     type=Parsed("kind=column,...", _columns),
     show_default="as the format has it",
     help=f"What each column holds ({', '.join(COLUMNS)}). For lm-eval name fields of the "
-    "question's doc, for promptfoo variables.",
+    "question's doc.",
 )
 @click.option(
     "--task",

@@ -84,6 +84,23 @@ def test_only_what_has_its_thinking_may_be_wanted() -> None:
     assert sum("expected its thinking" in sentence for sentence in found.left_out) == 2
 
 
+def test_a_model_that_ended_without_a_reply_was_not_cut(tmp_path: Path) -> None:
+    thinking = {"type": "reasoning", "reasoning": "So"}
+    samples = [
+        {
+            "input": name,
+            "messages": [*user(name), {"role": "assistant", "content": [thinking]}],
+            "output": {"choices": [{"stop_reason": reason}]},
+        }
+        for name, reason in (("a", "stop"), ("b", "max_tokens"))
+    ]
+    (tmp_path / "l.json").write_text(json.dumps({"samples": samples}))
+    found = read("inspect", tmp_path / "l.json")
+    ended, cut = (line["traces"][0] for line in found.lines)
+    assert (ended, cut) == ({"thinking": "So", "finish": "stop"}, {"thinking": "So"})
+    assert found.n_cut == 1
+
+
 def test_ids_that_several_questions_have_are_told_apart(tmp_path: Path) -> None:
     def sample(text: str) -> dict[str, Any]:
         return {"id": 1, "input": text, "target": "x", "messages": []}
@@ -173,7 +190,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         read("inspect", LOGS / "inspect" / "sums.eval")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(WorkloadError, match=r"pip install 'stopadvisor\[import\]'"):
-        read("lighteval", LOGS / "lighteval" / "details_sums.parquet")
+        read("parquet", LOGS / "sums.jsonl", question="question")
 
 
 # --- lm-eval --------------------------------------------------------------------------------------
@@ -332,7 +349,7 @@ def test_bad_parquet_is_refused(tmp_path: Path) -> None:
 def test_a_small_parquet_file_does_not_unpack_to_a_large_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.workload.imports.parquet._MOST_UNPACKED", 2**20)
+    monkeypatch.setattr("stopadvisor.workload.imports.tables._MOST_UNPACKED", 2**20)
     file = table(tmp_path / "t.parquet", *[{"ask": "Why? " * 400}] * 1000)
     assert file.stat().st_size < 10_000
     message = refused("parquet", file, question="ask")
@@ -350,142 +367,3 @@ def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Pa
     broken = replace(log, entries=(replace(log.entries[0], thinking="\ud800"),))
     with pytest.raises(WorkloadError, match=r"t.csv:2: .*half a surrogate pair"):
         gather(broken)
-
-
-# --- lighteval, OpenAI batches and promptfoo ------------------------------------------------------
-
-
-def test_lightevals_details_keep_messages_gold_and_thinking() -> None:
-    found = read("lighteval", LOGS / "lighteval" / "details_sums.parquet")
-    golds = {row["question"]: row["answer"] for row in SUMS}
-    assert {line["messages"][0]["content"]: line["gold"] for line in found.lines} == golds
-    assert sorted(line["id"] for line in found.lines) == ["0", "1", "2", "3"]
-    for line in found.lines:
-        (trace,) = line["traces"]
-        first = line["messages"][0]["content"].split()[1]
-        assert trace == {"thinking": f"\nFirst {first}.\n", "reply": f"\n\n{line['gold']}"}
-
-
-def detail(path: Path, response: dict[str, Any], **doc: Any) -> Path:
-    asked = {"query": "Which?", "choices": ["Oslo", "Rome"], "gold_index": 1, **doc}
-    return table(path / "d.parquet", {"doc": asked, "model_response": response})
-
-
-def test_lightevals_reasonings_options_and_instruction(tmp_path: Path) -> None:
-    response = {"input": "<|im_start|>", "text": ["Rome"] * 2, "reasonings": ["a", "b"]}
-    (line,) = read("lighteval", detail(tmp_path, response, instruction="Be brief.")).lines
-    assert [m["content"] for m in line["messages"]] == ["Be brief.", "Which?"]
-    assert line["traces"] == [{"thinking": k, "reply": "Rome"} for k in "ab"]
-    assert line["gold"] == "Rome"
-    likely = detail(tmp_path, {"text": []}, sampling_methods=["LOGPROBS"])
-    assert read("lighteval", likely).lines == (
-        {"question": "Which?\n\nA. Oslo\nB. Rome", "gold": "B"},
-    )
-    several = read("lighteval", detail(tmp_path, {"text": []}, gold_index=[0, 1]))
-    assert several.n_gold == 0
-    broken = detail(tmp_path, {"text": []}, gold_index=2)
-    assert "field 'doc.gold_index': expected one of 2 choices" in refused("lighteval", broken)
-    broken = detail(tmp_path, {"text": ["a"], "reasonings": ["b", "c"]})
-    assert "field 'model_response.reasonings': expected 1 texts" in refused("lighteval", broken)
-
-
-BATCH = LOGS / "openai-batch"
-
-
-def test_a_batch_joins_questions_and_reasoning() -> None:
-    found = read("openai-batch", BATCH / "output.jsonl", BATCH / "input.jsonl")
-    assert found == read("openai-batch", BATCH / "input.jsonl", BATCH / "output.jsonl")
-    *answered, failed = found.lines
-    assert [line["id"] for line in answered] == [row["id"] for row in SUMS]
-    assert answered[0]["messages"] == tuple(user(SUMS[0]["question"]))
-    assert answered[0]["traces"][0]["thinking"].endswith("So 95\n")
-    assert answered[0]["traces"][0]["reply"] == "\n\nFinal answer: 95"
-    assert answered[3]["traces"][0].keys() == {"thinking"}  # cut at 20 tokens
-    assert failed == {"id": "bad", "question": "What is 1 + 1?"}
-    assert "output.jsonl:5: reply: expected one, got the error" in found.left_out[0]
-    assert (found.n_gold, found.n_cut, found.n_untraced) == (0, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({}, ":1: field 'custom_id': expected the request's id"),
-        ({"custom_id": "a", "body": {}}, ":1: field 'body.messages': expected the messages"),
-        (
-            {"custom_id": "a", "response": {"status_code": 200, "body": {}}},
-            ": expected the batch's input file beside its output file",
-        ),
-    ],
-)
-def test_bad_batches_are_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    (tmp_path / "b.jsonl").write_text(json.dumps(row))
-    assert refused("openai-batch", tmp_path / "b.jsonl").startswith(message)
-
-
-def test_a_batchs_lines_must_fit_each_other(tmp_path: Path) -> None:
-    asked = {"custom_id": "a", "body": {"messages": user("Why?")}}
-    file = tmp_path / "b.jsonl"
-    file.write_text(f"{json.dumps(asked)}\n{json.dumps(asked)}\n")
-    assert refused("openai-batch", file).startswith(":2: field 'custom_id': expected one not yet")
-    reply = {"response": {"status_code": 200, "body": {"object": "response", "output": []}}}
-    for name, expected in (("b", "an id of the input file"), ("a", "the choices of a chat")):
-        file.write_text(f"{json.dumps(asked)}\n{json.dumps({'custom_id': name, **reply})}\n")
-        assert expected in refused("openai-batch", file)
-
-
-def test_promptfoos_results_keep_each_prompt() -> None:
-    file = LOGS / "promptfoo" / "results.json"
-    found = read("promptfoo", file)
-    plain, chat = found.lines[:2]
-    assert plain["messages"] == tuple(user("What is 3 + 4?"))
-    assert [dict(m)["role"] for m in chat["messages"]] == ["system", "user"]
-    assert plain["traces"] == [{"thinking": "Three and four make seven.", "reply": "7"}]
-    assert [line.get("gold") for line in found.lines[::2]] == ["7", None, None, "18"]
-    assert (found.n_traces, found.n_cut) == (6, 2)
-    named = read("promptfoo", file, gold="right", question="sum")
-    assert [(line["messages"][0]["content"], line["gold"]) for line in named.lines] == [
-        ("3 + 4", "7"), ("12 - 5", "7"), ("6 * 7", "42"), ("9 + 9", "18"),
-    ]  # fmt: skip
-    message = refused("promptfoo", file, gold="wrong")
-    assert (
-        message
-        == ": results[0]: field 'vars.wrong': expected a variable of sum, right, got nothing"
-    )
-
-
-def test_promptfoos_own_thinking_is_told_apart_where_it_can_be(tmp_path: Path) -> None:
-    written = LOGS / "promptfoo" / "results_openai.json"
-    several, none = read("promptfoo", written).lines
-    output = "Thinking: Three and four.\n\nMake seven.\n\nIt is\n\n7"
-    assert several["traces"] == [{"reply": output}]  # where does the thinking end?
-    assert none["traces"] == [{"reply": "18"}]
-    once = json.loads(written.read_text())
-    once["results"]["results"][0]["response"]["output"] = "Thinking: So.\n\n7"
-    (tmp_path / "r.json").write_text(json.dumps(once))
-    (line, _) = read("promptfoo", tmp_path / "r.json").lines
-    assert line["traces"] == [{"thinking": "So.", "reply": "7"}]
-
-
-def test_a_failed_request_of_promptfoo_is_named(tmp_path: Path) -> None:
-    row = {"prompt": {"raw": "Why?"}, "error": "no route", "response": {"error": "no route"}}
-    (tmp_path / "r.json").write_text(json.dumps({"results": {"results": [row]}}))
-    found = read("promptfoo", tmp_path / "r.json")
-    assert found.left_out == (
-        f"{tmp_path}/r.json: results[0]: reply: expected text, got 'no route'",
-    )
-    (tmp_path / "r.json").write_text(json.dumps({"results": {"results": [3]}}))
-    assert "expected an object, got 3" in refused("promptfoo", tmp_path / "r.json")
-
-
-def test_a_model_that_ended_without_a_reply_was_not_cut(tmp_path: Path) -> None:
-    rows = []
-    for name, reason in (("a", "stop"), ("b", "length")):
-        message = {"role": "assistant", "content": None, "reasoning": "So"}
-        body = {"choices": [{"message": message, "finish_reason": reason}]}
-        rows.append({"custom_id": name, "body": {"messages": user(name)}})
-        rows.append({"custom_id": name, "response": {"status_code": 200, "body": body}})
-    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read("openai-batch", tmp_path / "b.jsonl")
-    ended, cut = (line["traces"][0] for line in found.lines)
-    assert (ended, cut) == ({"thinking": "So", "finish": "stop"}, {"thinking": "So"})
-    assert found.n_cut == 1

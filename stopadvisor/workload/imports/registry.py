@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from stopadvisor.workload.imports.inspect_log import read_inspect
-from stopadvisor.workload.imports.lighteval import read_lighteval
 from stopadvisor.workload.imports.lm_eval import read_lm_eval
 from stopadvisor.workload.imports.logged import LogContent, LogOptions
-from stopadvisor.workload.imports.openai_batch import read_openai_batch
-from stopadvisor.workload.imports.promptfoo import read_promptfoo
 from stopadvisor.workload.imports.tables import read_csv, read_parquet_table
 
 __all__ = ["FORMATS", "LogFormat"]
@@ -32,9 +29,6 @@ class LogFormat:
 FORMATS = {
     "inspect": LogFormat(read_inspect, "logs of inspect_ai, .eval or .json"),
     "lm-eval": LogFormat(read_lm_eval, "samples_*.jsonl of lm-eval --log_samples", "some"),
-    "lighteval": LogFormat(read_lighteval, "details_*.parquet of lighteval --save-details"),
-    "openai-batch": LogFormat(read_openai_batch, "a batch's output file and its input file"),
-    "promptfoo": LogFormat(read_promptfoo, "results of promptfoo eval -o, .json", "some"),
     "csv": LogFormat(read_csv, "CSV with a header", "question"),
     "parquet": LogFormat(read_parquet_table, "Parquet", "question"),
 }

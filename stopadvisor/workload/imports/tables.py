@@ -24,7 +24,6 @@ from stopadvisor.workload.imports.logged import (
     open_log,
     plain_text,
 )
-from stopadvisor.workload.imports.parquet import read_parquet
 from stopadvisor.workload.lines import is_reply, refuse
 from stopadvisor.workload.traces import split_thinking
 
@@ -32,6 +31,12 @@ __all__ = ["COLUMNS", "read_csv", "read_parquet_table"]
 
 COLUMNS = ("question", "gold", "thinking", "answer", "id", "category", "group", "task")
 """What a column may hold."""
+
+_ROWS_AT_ONCE = 64
+_MOST_UNPACKED = 2**28
+"""Bytes: what a hundred kilobytes of one repeated row unpack to has no end otherwise."""
+_OF_A_ROW = 1024
+"""Bytes that a row takes beside its text."""
 
 _Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
@@ -43,7 +48,7 @@ def read_csv(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
 
 def read_parquet_table(paths: Sequence[Path], log_options: LogOptions) -> LogContent:
     """Read Parquet files; raises as `read_csv`."""
-    return _read(paths, log_options, read_parquet)
+    return _read(paths, log_options, _parquet_rows)
 
 
 def _read(paths: Sequence[Path], log_options: LogOptions, rows: Any) -> LogContent:
@@ -116,3 +121,31 @@ def _csv_rows(path: Path, wanted: Sequence[str]) -> _Rows:
         raise WorkloadError(f"{path}:{rows.reader.line_num}: expected CSV, got: {error}") from None
     finally:
         csv.field_size_limit(usual)
+
+
+def _parquet_rows(path: Path, wanted: Sequence[str]) -> _Rows:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise WorkloadError(
+            "Parquet files are read by pyarrow: pip install 'stopadvisor[import]'"
+        ) from error
+    with open_log(path) as file:
+        try:
+            table = ParquetFile(file)
+            check_columns(str(path), wanted, table.schema_arrow.names)
+            number = unpacked = 0
+            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(wanted)):
+                unpacked += batch.nbytes + _OF_A_ROW * batch.num_rows
+                if unpacked > _MOST_UNPACKED:
+                    raise WorkloadError(
+                        f"{path}: expected rows of at most {_MOST_UNPACKED >> 20} MB in all when "
+                        f"unpacked, got more by row {number + 1}; import it in parts"
+                    )
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", row
+        except (ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise WorkloadError(f"{path}: expected a Parquet file, got: {reason}") from None
