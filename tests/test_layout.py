@@ -155,7 +155,7 @@ def _users() -> dict[str, set[str]]:
 
 
 SHOWN = {
-    *("assessment.diagnostics", "assessment.evidence", "assessment.examples"),
+    *("assessment.diagnostics", "assessment.evidence"),
     *("assessment.recommendation", "assessment.signals"),
     "paper.diagnostics",
 }

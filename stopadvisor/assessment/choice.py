@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, counted_questions
-from stopadvisor.assessment.points import FitPoint, LabelSaving
 from stopadvisor.assessment.probabilities import (
     certification_probability,
     counted_labels,
@@ -32,13 +31,15 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.families import AGREEMENT_FAMILIES, display_threshold
+from stopadvisor.rules.climb import Climb
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import measure
+from stopadvisor.rules.schedules import GridSchedule, Schedule, at_budget
 from stopadvisor.rules.serving_costs import ServingCost, serving_costs
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
 
-__all__ = ["Choice", "Settings", "choose", "fewest_labels", "nothing_chosen"]
+__all__ = ["Choice", "FitPoint", "Settings", "choose", "fewest_labels", "nothing_chosen"]
 
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
@@ -294,3 +295,49 @@ def fewest_labels(choice: Choice) -> int:
     needed = counted_labels(choice.settings, choice.settings.delta, 0.0)
     assert needed is not None  # no loss at all is below any alpha
     return needed
+
+
+@dataclass(frozen=True)
+class FitPoint:
+    """A sequence at the threshold that fit data expect calibration to certify; out of fold."""
+
+    feasible: bool
+    family: str
+    probes: Schedule
+    threshold: float | None
+    """As people know it (probability, confidence, tokens); None where infeasible."""
+    candidates: int
+    expected_saving_pct: float
+    """What a calibration is expected to certify: mean over imitated ones."""
+    fit_risk: float | None
+    fit_accuracy: float | None
+    fit_think_saving_pct: float | None
+    fit_total_saving_pct: float | None
+    fit_uncut_saving_pct: float | None = None
+    """Net saving on traces that were not cut off; None also where all were, or none."""
+    fit_answer_saving_pct: float | None = None
+    """None also where a stop gives the forced answer."""
+
+    @property
+    def schedule(self) -> tuple[int, ...] | None:
+        """Where it asks, in thinking tokens; None where each trace has positions of its own."""
+        if self.family == FIXED_BUDGET:
+            return () if self.threshold is None else (int(self.threshold),)
+        return self.probes.positions if isinstance(self.probes, GridSchedule) else None
+
+    @property
+    def where(self) -> str:
+        """Where it asks, in words."""
+        if self.family == FIXED_BUDGET and self.threshold is not None:
+            return at_budget(int(self.threshold))
+        if isinstance(self.probes, Climb):
+            return self.probes.describe(self.threshold)
+        return self.probes.describe()
+
+
+@dataclass(frozen=True)
+class LabelSaving:
+    """What a calibration on so many questions is expected to save."""
+
+    calibration: int
+    saving_pct: float

@@ -24,8 +24,7 @@ from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import closed_questions, hand_out, unsealed_rows, unshown_questions
 from stopadvisor.runs.directory import PROBES, digest_of
 from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
-from stopadvisor.runs.look_rules import LookRequest, take_look
-from stopadvisor.runs.neighbours import LooksBeside, looks_beside
+from stopadvisor.runs.look_rules import LookRequest, LooksBeside, looks_beside, take_look
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours
 from stopadvisor.workload.questions import PARTS

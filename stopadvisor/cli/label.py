@@ -22,7 +22,7 @@ from stopadvisor.cli.parts.settings import ALLOW_TRUNCATED, overrides, setting_o
 from stopadvisor.ground.errors import CalibrationError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.report.sheets.label import label_sheet
+from stopadvisor.report.sheets.plan import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet
 from stopadvisor.runs.sources import open_source, read_assessment

@@ -26,10 +26,9 @@ from stopadvisor.cli.parts.model import (
 )
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.ground.results import to_document
-from stopadvisor.report.sheets.profile_serving import profile_serving_sheet
+from stopadvisor.report.sheets.files import profile_serving_sheet
 from stopadvisor.runs.storage import check_writable, write_json_atomically
-from stopadvisor.serving.profiling import profile_model
-from stopadvisor.serving.server_profile import measure_server
+from stopadvisor.serving.server_profile import measure_server, profile_model
 
 __all__ = ["command"]
 

@@ -13,7 +13,7 @@ from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.policy.run_policies import check_promotion, promote
 from stopadvisor.report.html.page import refresh_report
-from stopadvisor.report.sheets.promote import promote_sheet
+from stopadvisor.report.sheets.files import promote_sheet
 from stopadvisor.runs.storage import lock_directory
 
 __all__ = ["command"]

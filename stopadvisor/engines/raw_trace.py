@@ -1,19 +1,23 @@
 """A drawn trace with its answers, from token ids to texts and figures; the same for every engine.
 
-Knows no model, no server and no gold answer.
+A recorded trace is split into token ids by the tokenizer of the model that is probed, as if that
+model had drawn it.  Knows no model, no server and no gold answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
-from stopadvisor.engines.chat import GrowingText
+from stopadvisor.engines.chat import Chat, GrowingText
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.probes.markers import MarkerCounter
-from stopadvisor.probes.plan import ProbePlan, RawProbe, RawTrace
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
 from stopadvisor.probes.positions import TracePositions
+from stopadvisor.workload.questions import RecordedTrace
 
-__all__ = ["raw_trace"]
+__all__ = ["RecordedIds", "are_recorded", "raw_trace", "recorded_ids"]
 
 
 def raw_trace(
@@ -76,3 +80,50 @@ def raw_trace(
         thinking_ids=tuple(ids[:thinking]),
         marker_positions=positions.markers,
     )
+
+
+@dataclass(frozen=True)
+class RecordedIds:
+    """A trace that was read, in the terms of one that was drawn."""
+
+    ids: tuple[int, ...]
+    """Thinking, and where that was closed, closer, reply and ending token."""
+    thinking: int
+    """How many of them are thinking."""
+    closed: bool
+    """Thinking came to its end, and did so within the cap."""
+    cut: bool = False
+    """It was cut."""
+
+
+def recorded_ids(
+    chat: Chat, trace: RecordedTrace, *, stop_id: int, max_think: int, answer_cap: int
+) -> RecordedIds:
+    """Split a recorded trace as a drawn one is split; cut where a drawn one would be cut.
+
+    Parameters
+    ----------
+    stop_id
+        The token that ends a reply.
+    max_think, answer_cap
+        Most tokens of thinking and of reply.
+    """
+    thinking = chat.encode(trace.thinking)
+    length = len(thinking)
+    if length > max_think or trace.reply is None:
+        thinking = thinking[:max_think]
+        cut = not trace.ended or len(thinking) < length
+        return RecordedIds(tuple(thinking), len(thinking), closed=False, cut=cut)
+    reply = [*chat.encode(trace.reply), stop_id][:answer_cap]
+    return RecordedIds((*thinking, *chat.closer.ids, *reply), len(thinking), closed=True)
+
+
+def are_recorded(prompts: Sequence[Prompt]) -> bool:
+    """Whether prompts bring recorded traces."""
+    recorded = sum(prompt.recorded is not None for prompt in prompts)
+    if recorded not in (0, len(prompts)):
+        raise EngineError(
+            f"all prompts of a batch must bring a recorded trace or none, got {recorded} of "
+            f"{len(prompts)}"
+        )
+    return recorded > 0

@@ -1,6 +1,6 @@
 """The paper's own protocol: its costs, thresholds, peaks, bootstraps and settings."""
 
 __all__ = [
-    "assess", "cases", "classifiers", "costs", "diagnostics", "gain_bootstrap", "map", "peaks",
-    "protocol", "proxies", "transfer_gains"
+    "assess", "cases", "classifiers", "diagnostics", "gain_bootstrap", "map", "peaks",
+    "protocol", "proxies", "transfer_gains",
 ]  # fmt: skip

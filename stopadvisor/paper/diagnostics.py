@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.assessment.diagnostics import Curve, curve_of
-from stopadvisor.assessment.examples import Stops
+from stopadvisor.assessment.diagnostics import Curve, Stops, curve_of
 from stopadvisor.assessment.frontier import fixed_budget_frontier, grid_frontier
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.paper.protocol import (

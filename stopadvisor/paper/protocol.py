@@ -21,14 +21,15 @@ from stopadvisor.ground.constants import (
     PAPER_ALPHAS,
     PAPER_BOOTSTRAP_RESAMPLES,
     PAPER_BOOTSTRAP_SEED,
+    PAPER_CACHED_WEIGHT,
     PAPER_CALIBRATION_SHARE,
     PAPER_OPERATING_GRID,
     PAPER_SPLIT_SEED,
     PROBE_CAP,
 )
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.paper.costs import PaperCosts, paper_costs
 from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.losses import lost_correct
@@ -44,6 +45,7 @@ __all__ = [
     "first_stops",
     "match_risk",
     "operating_points",
+    "paper_costs",
     "paper_split",
     "peak_serving",
     "run_paper",
@@ -358,4 +360,40 @@ def run_paper(
         {f: len(threshold_grid(scores[calibration])) for f, scores in setting.scores.items()},
         match_risk(setting, calibration, test, alphas=alphas, delta=delta),
         peak_serving(setting),
+    )
+
+
+@dataclass(frozen=True)
+class PaperCosts:
+    """Capped tokens under the paper's accounting."""
+
+    thinking: FloatArray  # (n_questions, n_checkpoints) min(T, B_j)
+    total: FloatArray  # (n_questions, n_checkpoints) thinking + cap · (j + 1)
+    full_thinking: FloatArray  # (n_questions,) T, whatever the last budget
+    full_total: FloatArray  # (n_questions,) T + cap
+    prefix_cache: FloatArray  # (n_questions, n_checkpoints)
+    black_box: FloatArray  # (n_questions, n_checkpoints)
+
+
+def paper_costs(table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperCosts:
+    """The paper's capped accounting under its three regimes.
+
+    References
+    ----------
+    Paper, Section "Training and Metrics" (Eq. for C^cap) and Section "Deployment Cost".  As in
+    the published scripts, prefix-cache adds 0.1 · B_j per probe so far, black-box the prefixes of
+    all of them.
+    """
+    thinking = table.think_tokens.astype(np.float64)
+    steps = np.arange(1, table.n_checkpoints + 1)
+    total = thinking + cap * steps
+    full = table.trace_tokens.astype(np.float64)
+    budgets = table.budgets.astype(np.float64)
+    return PaperCosts(
+        thinking,
+        total,
+        full,
+        full + cap,
+        total + PAPER_CACHED_WEIGHT * budgets * steps,
+        total + np.cumsum(budgets),
     )

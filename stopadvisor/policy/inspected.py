@@ -6,14 +6,20 @@ Knows a policy that was loaded and the files next to it; words nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from stopadvisor.policy.engine_settings import EngineSetting, engine_settings
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.signature import is_signed, signature_path
-from stopadvisor.policy.terms import EngineTerms, ModelTerms, ProbeTerms, TokenText, TriggerTerms
+from stopadvisor.policy.terms import (
+    EngineTerms,
+    ModelTerms,
+    PolicyTerms,
+    ProbeTerms,
+    TokenText,
+    TriggerTerms,
+)
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = ["InspectedPolicy", "inspected"]
@@ -182,3 +188,44 @@ def _features(content: Mapping[str, Any]) -> list[Feature]:
         for k, name in enumerate(names)
     ]
     return sorted(rows, key=lambda row: -abs(row.coef or 0.0))
+
+
+@dataclass(frozen=True)
+class EngineSetting:
+    """What to tell one engine."""
+
+    engine: str
+    """``vLLM``, ``SGLang`` or ``llama.cpp``."""
+    server: tuple[str, ...] = ()
+    """Words of the command line that starts it."""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of each request."""
+
+
+def engine_settings(terms: PolicyTerms) -> tuple[EngineSetting, ...]:
+    """Give a policy's fixed budget as engine settings.
+
+    Notes
+    -----
+    The engine has to close the thinking with the policy's own ``probe.closer``; another text, such
+    as a message before it, was not calibrated.  Each needs to know the model's thinking markers:
+    vLLM by its reasoning parser or ``--reasoning-config``, SGLang by its reasoning parser,
+    llama.cpp by the chat template.
+
+    References
+    ----------
+    vLLM, "Reasoning Outputs", thinking budget; SGLang, "Thinking Budget", strict thinking;
+    llama.cpp, ``tools/server/README.md``.
+    """
+    if terms.family != "fixed-budget" or terms.on_stop != "answer" or terms.trigger is None:
+        return ()
+    tokens = terms.trigger.stop_at
+    return (
+        EngineSetting("vLLM", ("--reasoning-parser", "NAME"), {"thinking_token_budget": tokens}),
+        EngineSetting(
+            "SGLang",
+            ("--reasoning-parser", "NAME", "--enable-strict-thinking"),
+            {"custom_params": {"thinking_budget": tokens}},
+        ),
+        EngineSetting("llama.cpp", ("--reasoning-budget", str(tokens))),
+    )

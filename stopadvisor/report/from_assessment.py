@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.choice import Choice, FitPoint
 from stopadvisor.assessment.measured import LoadSaving
-from stopadvisor.assessment.points import FitPoint
 from stopadvisor.ground.results import to_document
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint

@@ -1,7 +1,7 @@
 """Files of a run, and who may see which outcome."""
 
 __all__ = [
-    "access", "archives", "compatibility", "directory", "imported", "labels", "ladder",
-    "look_log", "look_rules", "manifest", "neighbours", "recording", "replies", "samples",
-    "server_regime", "simulated", "sources", "storage"
+    "access", "archives", "directory", "imported", "labels", "ladder", "look_log", "look_rules",
+    "manifest", "recording", "replies", "samples", "server_regime", "simulated", "sources",
+    "storage",
 ]  # fmt: skip

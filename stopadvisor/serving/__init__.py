@@ -2,5 +2,5 @@
 
 __all__ = [
     "answer_pass", "answer_summary", "answering", "audit_log", "audits", "gateway", "monitored",
-    "monitoring", "policy_files", "profiling", "server_profile", "vllm", "watch_settings"
+    "monitoring", "policy_files", "server_profile", "vllm", "watch_settings",
 ]  # fmt: skip

@@ -16,10 +16,9 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.runs.access import View, basis_remarks
-from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
-from stopadvisor.studies.runner import paper_views
+from stopadvisor.studies.runner import paper_views, require_related
 from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
 
 __all__ = ["OUTLINE", "run"]

@@ -7,18 +7,23 @@ workload file, if it is still where it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from stopadvisor.ground.errors import StudyError
+from stopadvisor.ground.errors import StudyError, WorkloadError
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
 from stopadvisor.runs.access import View, basis_remarks
-from stopadvisor.runs.sources import Source
+from stopadvisor.runs.archives import read_answers
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import ARCHIVE, Source
 from stopadvisor.studies.runner import paper_setting, paper_views
 from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
-from stopadvisor.studies.texts import SourceTexts, source_texts
+from stopadvisor.workload.questions import read_workload
 
 __all__ = ["OUTLINE", "run"]
 
@@ -53,7 +58,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     found: list[Row] = []
     views = paper_views(sources)
     for source, view in zip(sources, views, strict=True):
-        found += _rows(view, source_texts(source), int(shown), options)
+        found += _rows(view, _source_texts(source), int(shown), options)
     return OUTLINE.result(found, options, basis_remarks(views))
 
 
@@ -85,3 +90,35 @@ def _rows(view: View, texts: SourceTexts, shown: int, options: StudyOptions) -> 
             yield Row(_PATHS, (*names, table.ids[row], j, int(table.budgets[j]), *cells))
         if table.ids[row] in texts.questions:
             yield Row(_TEXTS, (view.label, table.ids[row], *texts.questions[table.ids[row]]))
+
+
+@dataclass(frozen=True)
+class SourceTexts:
+    """Texts by question."""
+
+    answers: Mapping[tuple[str, int], Sequence[str]]
+    """Forced answers, by id and sample."""
+    questions: Mapping[str, tuple[str | None, str | None, str | None]]
+    """By id: question, gold, natural answer of the first sample."""
+
+
+def _source_texts(source: Source) -> SourceTexts:
+    """Read the texts of a source; an archive has answers alone."""
+    if source.manifest is None:
+        path = parse_json((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
+        rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
+        return SourceTexts({(name, 0): answers for name, answers in rows}, {})
+    records = RunDirectory.load(source.folder).records()
+    try:
+        workload = read_workload(Path(source.manifest["workload"]["path"]))
+        asked = {q.key: q.messages[-1]["content"] for q in workload.questions}
+    except WorkloadError:
+        asked = {}  # the file is gone or has changed: answers stand without their questions
+    return SourceTexts(
+        {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records},
+        {
+            r.id: (asked.get(r.key), r.gold, r.natural_answer and r.natural_answer.strip())
+            for r in records
+            if r.sample == 0
+        },
+    )

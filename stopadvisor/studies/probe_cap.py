@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from stopadvisor.paper.costs import paper_costs
+from stopadvisor.paper.protocol import paper_costs
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import compare_at_risk, paper_setting
 from stopadvisor.studies.study import Outline, Row, StudyOptions, layout

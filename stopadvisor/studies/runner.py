@@ -5,7 +5,7 @@ Computes no figure of a study, and knows none by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from stopadvisor.paper.gain_bootstrap import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks, labels, paper_view, view
+from stopadvisor.runs.manifest import differences, identity_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult
 
@@ -24,6 +25,7 @@ __all__ = [
     "gains_resampled",
     "paper_setting",
     "paper_views",
+    "require_related",
     "study_each",
     "study_settings",
 ]
@@ -102,3 +104,32 @@ def study_settings(options: StudyOptions) -> Settings:
         delta=options.delta,
         serving=options.serving,  # type: ignore[arg-type]  # Settings itself checks it
     )
+
+
+def require_related(sources: Sequence[Source], *, varied: Collection[str]) -> None:
+    """Refuse runs that differ in more than a study varies.
+
+    `varied` holds dotted names of manifest fields that may differ, such as ``plan.cue``.
+
+    Raises
+    ------
+    StudyError
+        An archive, which says nothing of how it was drawn; runs over other questions; or runs
+        that differ in another field.
+    """
+    names = labels(sources)
+    identities = []
+    for name, source in zip(names, sources, strict=True):
+        if source.manifest is None:
+            raise StudyError(f"{name} is an archive: it does not say how its probes were drawn")
+        identities.append(identity_of(source.manifest))
+    keys = set(sources[0].table.keys)
+    for name, identity, source in zip(names[1:], identities[1:], sources[1:], strict=True):
+        if not keys & set(source.table.keys):
+            raise StudyError(f"{name} and {names[0]} have no question in common")
+        for found in differences(identity, identities[0]):
+            if found.partition(":")[0] not in varied:
+                raise StudyError(
+                    f"runs may differ in {', '.join(sorted(varied))} only; {name} beside "
+                    f"{names[0]}: {found}"
+                )

@@ -16,10 +16,9 @@ from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.access import basis_remarks, labels, view
-from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
-from stopadvisor.studies.runner import paper_setting
+from stopadvisor.studies.runner import paper_setting, require_related
 from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
 
 __all__ = ["OUTLINE", "run"]

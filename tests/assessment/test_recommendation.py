@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.assessment.points import FitPoint
+from stopadvisor.assessment.choice import Choice, FitPoint, Settings
 from stopadvisor.assessment.recommendation import (
     deciding_reason,
     probability_words,

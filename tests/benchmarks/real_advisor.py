@@ -17,10 +17,9 @@ from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
-from stopadvisor.rules.accelerators import accelerator
 from stopadvisor.rules.costs import Costing, Weights, mean_context
 from stopadvisor.rules.model_shape import PRESETS, model_shape
-from stopadvisor.rules.roofline import Roofline
+from stopadvisor.rules.roofline import Roofline, accelerator
 from stopadvisor.studies.rivals import certified
 from tests.benchmarks.real_rivals import CUE_TOKENS, Outcome
 from tests.benchmarks.real_traces import Traces, Waits

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.rules.accelerators import accelerator
 from stopadvisor.rules.model_shape import PRESETS, model_shape
-from stopadvisor.rules.roofline import Roofline
+from stopadvisor.rules.roofline import Roofline, accelerator
 
 FIGURES = Path(__file__).with_name("serving-figures.csv")
 FACTOR = 1.5

@@ -26,7 +26,7 @@ from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.cli.label import ask, begin, finish
 from stopadvisor.cli.parts.progress import LineProgress
 from stopadvisor.report.screen import draw
-from stopadvisor.report.sheets.label import label_sheet
+from stopadvisor.report.sheets.plan import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS
 from tests.material import Call, caller, forget_looks, make_run

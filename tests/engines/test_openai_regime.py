@@ -13,7 +13,7 @@ import pytest
 
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import Completion
-from stopadvisor.engines.openai.regime import found_in_cache, measure_regime
+from stopadvisor.engines.openai.engine import found_in_cache, measure_regime
 from stopadvisor.engines.trace import RequestUsage
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.runs.server_regime import (

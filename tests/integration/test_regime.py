@@ -11,7 +11,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
-from stopadvisor.engines.openai.regime import measure_regime
+from stopadvisor.engines.openai.engine import measure_regime
 from stopadvisor.runs.server_regime import RegimeMeasure, read_regime
 from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stopadvisor.paper.costs import paper_costs
+from stopadvisor.paper.protocol import paper_costs
 from tests.rules.test_costs import one_question
 
 

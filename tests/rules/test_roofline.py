@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.rules.accelerators import ACCELERATORS, accelerator, recognised
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS, Weights
 from stopadvisor.rules.model_shape import PRESETS, model_shape
-from stopadvisor.rules.roofline import Prices, Roofline
+from stopadvisor.rules.roofline import ACCELERATORS, Prices, Roofline, accelerator, recognised
 from tests.benchmarks.roofline import cells, config, share
 
 _16 = {"torch_dtype": "bfloat16", "tie_word_embeddings": False}

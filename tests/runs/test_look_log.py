@@ -25,8 +25,7 @@ from stopadvisor.runs.look_log import (
     record_result,
     record_shown,
 )
-from stopadvisor.runs.look_rules import LookRequest
-from stopadvisor.runs.neighbours import LooksBeside
+from stopadvisor.runs.look_rules import LookRequest, LooksBeside
 from stopadvisor.stats.bounds import Certified, certify
 from stopadvisor.stats.intervals import exact_interval
 

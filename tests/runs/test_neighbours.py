@@ -11,8 +11,7 @@ import pytest
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.runs.look_log import Look, digests_of
-from stopadvisor.runs.look_rules import LookRequest, take_look
-from stopadvisor.runs.neighbours import LooksBeside, looks_beside
+from stopadvisor.runs.look_rules import LookRequest, LooksBeside, looks_beside, take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import BUDGETS, forget_looks, make_run, write_archive
 

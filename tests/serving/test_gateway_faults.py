@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.serving.gateway.admission import Admission, QueueFull
+from stopadvisor.serving.gateway.intake import Admission, QueueFull
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from tests.engines.fake_server import Story, fake_server
 from tests.serving.gateways import (

@@ -13,10 +13,16 @@ import click
 from stopadvisor.cli.parts.declare import COUNT, declare, option
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.rules.accelerators import ACCELERATORS, DEFAULT_GPU, accelerator, recognised
 from stopadvisor.rules.costs import Weights, mean_context
 from stopadvisor.rules.model_shape import PRESETS, model_shape
-from stopadvisor.rules.roofline import DEFAULT_IN_FLIGHT, Roofline
+from stopadvisor.rules.roofline import (
+    ACCELERATORS,
+    DEFAULT_GPU,
+    DEFAULT_IN_FLIGHT,
+    Roofline,
+    accelerator,
+    recognised,
+)
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import replace_file

@@ -16,14 +16,12 @@ import torch
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import ChatEngine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_in_chunks
-from stopadvisor.engines.hf.early_exit import serve
+from stopadvisor.engines.hf.early_exit import StoppedTrace, serve, visible_answers
 from stopadvisor.engines.hf.local_model import LocalModel, within_memory
 from stopadvisor.engines.hf.rolling import Finished, Limits, RollingBatch, read_recorded
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
-from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
-from stopadvisor.engines.raw_trace import raw_trace
-from stopadvisor.engines.recorded import RecordedIds, are_recorded, recorded_ids
+from stopadvisor.engines.raw_trace import RecordedIds, are_recorded, raw_trace, recorded_ids
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan

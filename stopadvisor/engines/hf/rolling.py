@@ -20,7 +20,7 @@ from torch import Tensor
 from stopadvisor.engines.hf.cache import KeptCache, KeptLayer, additive
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler
-from stopadvisor.engines.recorded import RecordedIds
+from stopadvisor.engines.raw_trace import RecordedIds
 
 __all__ = ["SMALLEST_SPLIT", "Finished", "Kept", "Limits", "RollingBatch", "read_recorded"]
 

@@ -16,7 +16,7 @@ from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnsw
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.endpoint import Endpoint
-from stopadvisor.engines.recorded import recorded_ids
+from stopadvisor.engines.raw_trace import recorded_ids
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.engines.trace import (
     Kind,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.assessment.examples import Stops, choose_examples
+from stopadvisor.assessment.diagnostics import Stops, choose_examples
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.records import ProbeRecord

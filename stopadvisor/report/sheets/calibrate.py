@@ -24,7 +24,7 @@ from stopadvisor.report.headline import (
     saving_words,
 )
 from stopadvisor.report.sheet import Fact, Section, Sheet
-from stopadvisor.report.sheets.label import label_counts, more_labels
+from stopadvisor.report.sheets.plan import label_counts, more_labels
 from stopadvisor.report.words import (
     BRACKETS,
     advised_otherwise,

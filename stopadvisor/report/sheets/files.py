@@ -1,11 +1,16 @@
-"""Sheets of commands that write files: samples, made-up probes, imports, probes, a page."""
+"""Sheets of commands that write files: samples, imports, probes, profiles, a page, a promotion."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stopadvisor.collection.probing import ProbeSummary
+from stopadvisor.policy.promises import promised
+from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.report.saved import WrittenPage
 from stopadvisor.report.sheet import Fact, Section, Sheet
-from stopadvisor.report.words import listed, plural, share, shell_quote
+from stopadvisor.report.words import listed, percent, plural, share, shell_quote
+from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
 from stopadvisor.runs.samples import Samples
 from stopadvisor.runs.simulated import Simulated
@@ -15,6 +20,8 @@ __all__ = [
     "import_log_sheet",
     "import_probes_sheet",
     "probe_sheet",
+    "profile_serving_sheet",
+    "promote_sheet",
     "report_sheet",
     "samples_sheet",
     "simulate_sheet",
@@ -189,5 +196,56 @@ def report_sheet(page: WrittenPage) -> Sheet:
             ("file", f"{page.report} ({page.bytes / 1000:.0f} kB)"),
             ("of", str(page.run)),
             ("state", states[page.certified]),
+        ),
+    )
+
+
+def promote_sheet(promotion: Promotion) -> Sheet:
+    """Return what is in use now."""
+    same = promotion.previous_digest == promotion.digest
+    if promotion.promise is not None:
+        promise = promotion.promise
+    elif promotion.alpha is not None:
+        promise = f"at most {promised(promotion.alpha)} lost"
+    else:
+        promise = "none: it never stops"
+    facts: list[Fact] = [
+        ("promise", promise),
+        ("served as", f"{promotion.current}, a copy of it"),
+        ("digest", f"{promotion.digest[:16]}..."),
+    ]
+    back = None if same else promotion.previous_policy
+    if back is not None:
+        facts.append(("before", str(back)))
+    return Sheet(
+        f"{promotion.policy} is in use {'already' if same else 'now'}.",
+        "good",
+        tuple(facts),
+        None if back is None else f"stopadvisor promote {shell_quote(back)}",
+        "way back",
+    )
+
+
+def profile_serving_sheet(profile: ServingProfile, file: Path) -> Sheet:
+    """Return the seconds that were measured, and the `file` that keeps them."""
+    seconds = profile.per_token_seconds
+    return Sheet(
+        f"{profile.model} on {profile.device}",
+        facts=(
+            ("request", f"{1e6 * profile.per_request_seconds:.0f} µs each"),
+            ("prefilled", f"{1e6 * seconds.prefilled:.2f} µs per token"),
+            ("cached", f"{1e6 * seconds.cached:.3f} µs per token that is read again"),
+            ("decoded", f"{1e6 * seconds.decoded:.1f} µs per token, {profile.at_batch} at once"),
+            ("fit", f"misses {percent(100 * profile.misfit)} of the seconds measured"),
+            ("profile", str(file)),
+        ),
+        command=f"stopadvisor assess RUN --serving-profile {shell_quote(file)}",
+        sections=(
+            Section(
+                "Decoding, by requests in flight",
+                ("at once", "µs per token"),
+                tuple((str(b.batch), f"{1e6 * b.seconds:.1f}") for b in profile.decoded_by_batch),
+                left=0,
+            ),
         ),
     )

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -19,23 +19,39 @@ import aiohttp
 
 from stopadvisor.engines.http.client import Refused
 from stopadvisor.engines.http.key import FORWARDED, Key
+from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Request
+from stopadvisor.serving.audits import Auditor, AuditSettings, FullThinking
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
-from stopadvisor.serving.gateway.admission import Admission, QueueFull
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send, error_body
-from stopadvisor.serving.gateway.gateway_audits import GatewayAudits
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
-from stopadvisor.serving.gateway.intake import Incoming, Intake, Receive, Refusal
+from stopadvisor.serving.gateway.intake import (
+    Admission,
+    Incoming,
+    Intake,
+    QueueFull,
+    Receive,
+    Refusal,
+)
 from stopadvisor.serving.gateway.log import Log
-from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
+from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.policy_files import for_task
-from stopadvisor.serving.responder import Gone, Responder, Sender, SlowReader, unless_gone
+from stopadvisor.serving.responder import (
+    Gone,
+    Responder,
+    Sender,
+    SlowReader,
+    audited_reply,
+    unless_gone,
+)
 
 __all__ = ["Gateway"]
 
@@ -350,3 +366,76 @@ def _has_room(service: PolicyService, prompt_ids: tuple[int, ...]) -> bool:
     except ModelError:
         return False
     return room >= service.plan.max_think
+
+
+# --- Audits ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class GatewayAudits:
+    """An auditor for each policy that promises anything; none without settings."""
+
+    settings: AuditSettings | None
+    metrics: Metrics
+    is_crowded: Callable[[], bool] = lambda: False
+    """Whether requests wait for a place; then no audit begins."""
+    leave: Callable[[], None] = lambda: None
+    """Ends the gateway; set by whoever runs it."""
+    exit_code: int = 0
+    """Of the alarm that ended the gateway; 0 while none has."""
+    _auditors: dict[str, Auditor] = field(default_factory=dict)
+
+    def prepare(self, policies: Iterable[Policy]) -> None:
+        """Open the audit log of every policy that has none open."""
+        for policy in policies:
+            digest = policy.digest
+            if self.settings is None or policy.kind != "stop" or digest in self._auditors:
+                continue
+            self._auditors[digest] = Auditor(policy, self.settings, self.metrics, self._end)
+
+    def is_shadowed(self, policy: Policy) -> bool:
+        """Whether an alarm put the policy into its shadow."""
+        auditor = self._auditors.get(policy.digest)
+        return auditor is not None and auditor.is_shadowed()
+
+    def served(
+        self,
+        bound: Bound,
+        covered: CoveredRequest,
+        request: Request,
+        answered: LiveAnswer,
+        name: str,
+    ) -> None:
+        """Take note of a request that was answered under its policy.
+
+        `request` is the covered one with the seed that it was answered under.
+        """
+        service = bound.service
+        policy = service.rule
+        auditor = self._auditors.get(policy.digest) if isinstance(policy, Policy) else None
+        if auditor is None:
+            return
+        prompt_ids = answered.trace.prompt_ids
+
+        async def finish() -> FullThinking:
+            with bound.used():
+                full = replace(service, rule=None, shadow=False)
+                whole = await full.answer(request, prompt_ids=prompt_ids, replica=0)
+            return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
+
+        found = audited_reply(name, covered, answered, service.model, auditor.policy)
+        auditor.served(found, None if self.is_crowded() else finish)
+
+    def shed(self) -> None:
+        """Give up all audits under way: somebody waits for the place they take."""
+        for auditor in self._auditors.values():
+            auditor.shed()
+
+    async def drain(self, seconds: float) -> None:
+        """Let audits end, and give up what takes longer."""
+        for auditor in self._auditors.values():
+            await auditor.drain(seconds)
+
+    def _end(self, code: int) -> None:
+        self.exit_code = code
+        self.leave()

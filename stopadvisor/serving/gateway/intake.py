@@ -1,4 +1,4 @@
-"""Takes in requests: which paths lead to an upstream, how large and how slow a body may be.
+"""Takes in requests: which paths lead where, how large a body may be, how many are worked on.
 
 Bodies count against one budget for as long as they are held.  Knows HTTP by ASGI; nothing of what
 a body says.
@@ -7,7 +7,9 @@ a body says.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,9 +19,19 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from yarl import URL
 
 from stopadvisor.serving.gateway.gateway_settings import Timeouts
+from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import Gone
 
-__all__ = ["Incoming", "Intake", "Message", "Receive", "Refusal", "Target"]
+__all__ = [
+    "Admission",
+    "Incoming",
+    "Intake",
+    "Message",
+    "QueueFull",
+    "Receive",
+    "Refusal",
+    "Target",
+]
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Not TRACE, which returns the upstream's key, and not CONNECT."""
@@ -168,3 +180,72 @@ class Intake:
             raise Refusal(429, "too many bodies are held", "rate_limit_exceeded", after)
         body += piece
         self._held += len(piece)
+
+
+# --- How many at once -----------------------------------------------------------------------------
+
+
+_LONGEST = 60
+"""Seconds a client is sent away for at most."""
+_WEIGHT = 0.05
+"""Of the newest request in the running mean of durations."""
+
+
+class QueueFull(Exception):
+    """No place is left to wait in."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+        """Seconds after which a place may be free."""
+
+
+class Admission:
+    """A limited number of requests at once and a limited queue, first come, first served."""
+
+    def __init__(self, places: int, queue: int, metrics: Metrics) -> None:
+        self._free = asyncio.Semaphore(places)
+        self._places, self._queue, self._metrics = places, queue, metrics
+        self._waiting = 0
+        self._seconds = 1.0
+        self.make_room: Callable[[], None] = lambda: None
+        """Is called when a request has to wait: what nobody waits for is given up."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether requests wait."""
+        return self._waiting > 0
+
+    @asynccontextmanager
+    async def place(self, record: RequestRecord) -> AsyncIterator[None]:
+        """Hold a place, after waiting for one.
+
+        Raises
+        ------
+        QueueFull
+            As many are waiting as may.
+        """
+        began = time.perf_counter()
+        if self._free.locked():
+            self.make_room()
+            if self._waiting >= self._queue:
+                wait = math.ceil(self._seconds * (1 + self._waiting) / self._places)
+                raise QueueFull(max(1, min(wait, _LONGEST)))
+            self._waiting += 1
+            self._metrics.waiting.set(self._waiting)
+            try:
+                await self._free.acquire()
+            finally:
+                self._waiting -= 1
+                self._metrics.waiting.set(self._waiting)
+        else:
+            await self._free.acquire()
+        entered = time.perf_counter()
+        record.queue_seconds = entered - began
+        try:
+            with self._metrics.running():
+                yield
+        finally:
+            self._free.release()
+            spent = time.perf_counter() - entered
+            self._seconds += _WEIGHT * (spent - self._seconds)

@@ -24,8 +24,7 @@ from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.policy_files import check_tasks
-from stopadvisor.serving.vllm.engine_model import EngineModel
-from stopadvisor.serving.vllm.probed import Likeliest
+from stopadvisor.serving.vllm.engine_model import EngineModel, Likeliest
 
 __all__ = ["BoundPolicy", "EngineAccess", "EngineFacts", "bind"]
 

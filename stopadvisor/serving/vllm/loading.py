@@ -12,20 +12,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.local_tokenizer import LoadedTokenizer
 from stopadvisor.ground.errors import StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.audits import Auditor
+from stopadvisor.serving.audits import Auditor, FullThinking
+from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.policy_files import load_policies
+from stopadvisor.serving.responder import audited_reply
 from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind
-from stopadvisor.serving.vllm.engine_audits import EngineAudits
+from stopadvisor.serving.vllm.engine_model import EngineModel
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.serving.vllm.route import PolicyInUse, PolicyRoute
 from stopadvisor.serving.vllm.self_test import try_engine
 
-__all__ = ["PolicyLoader"]
+__all__ = ["EngineAudits", "PolicyLoader"]
 
 _log = logging.getLogger("vllm.stopadvisor")
 
@@ -99,3 +102,24 @@ class PolicyLoader:
             except StopAdvisorError as error:
                 message = printable(str(error))
                 _log.error("reload refused, the policies in use stay: %s", message)
+
+
+@dataclass(frozen=True)
+class EngineAudits:
+    """Audits of one policy in the engine; a `route.AfterReply`."""
+
+    auditor: Auditor
+
+    def __call__(
+        self, covered: CoveredRequest, answered: LiveAnswer, model: EngineModel, name: str
+    ) -> None:
+        """Take note of a request that was answered under the policy."""
+        trace = answered.trace
+
+        async def finish() -> FullThinking:
+            tokens = await model.finish(trace)
+            text = model.stops.visible_text(trace.visible) if trace.end.closed else None
+            return FullThinking(text, tokens)
+
+        found = audited_reply(name, covered, answered, model, self.auditor.policy)
+        self.auditor.served(found, finish)

@@ -13,7 +13,7 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.serving.audits import Auditor, AuditSettings
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.engine_audits import EngineAudits
+from stopadvisor.serving.vllm.loading import EngineAudits
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.serving.vllm.probed import Likeliest, Position, figures, positions
+from stopadvisor.serving.vllm.engine_model import Likeliest, Position, figures, positions
 from tests.serving.vllm.fake_engine import FlatLogprobs
 
 VOCABULARY = 500
