@@ -1,6 +1,7 @@
 """What every test gets: no network, no user settings, two threads; `gpu` tests need a GPU.
 
-And how `pytest -n` shares the tests out: a worker takes whole files, and two take the vLLM servers.
+And how `pytest -n` shares the tests out: a worker takes whole files, or a page's snippets; two take
+the vLLM servers.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ _SERVED = "tests/integration/"
 """Tests of vLLM servers, each of which takes seconds to start and then most of a core."""
 _OTHER_SERVERS = (f"{_SERVED}test_chat.py", f"{_SERVED}test_monitoring.py")
 """Ask servers that no other file asks, so that another worker can take them."""
-_FIRST = (_SERVED, "tests/test_snippets.py")
+_SNIPPETS = "tests/test_snippets.py"
+_FIRST = (_SERVED, _SNIPPETS)
 """What takes one worker longest: begun last, it would end alone."""
 
 
@@ -163,6 +165,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
+            if scope == _SNIPPETS:  # each page has a folder of its own
+                return nodeid.partition(".md:")[0]
             if not scope.startswith(_SERVED):
                 return scope
             return "other servers" if scope in _OTHER_SERVERS else _SERVED

@@ -41,7 +41,7 @@ COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz", "openssl"}
 
 MODEL = "samples/tiny-reasoner"
 WORKLOAD = "samples/arithmetic.jsonl"
-N_BUNDLED = 100
+N_BUNDLED = 80
 """Questions of it in a scratch folder, in place of all 900."""
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -108,7 +108,7 @@ class Workplace:
         (folder / WORKLOAD).write_text("".join(lines[:N_BUNDLED]), encoding="utf-8")
         # The names that pages give to what readers bring: workloads, a model, a policy.
         for name, part in {
-            "my.jsonl": lines[:100],
+            "my.jsonl": lines[:80],
             "work.jsonl": lines[:200],
             "more.jsonl": lines[600:800],
             "next-week.jsonl": lines[600:800],

@@ -43,6 +43,10 @@ from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer, envi
 from tests.policy_content import full_budget_content
 
 GOALS = {"pass-through": 0.90, "full budget": 0.95}
+PASSED = ((True, 64), (False, 64), (True, 8))
+"""Whether requests that are passed on are streamed, and how many at once."""
+STOPPED = ((False, 8), (False, 48), (True, 8), (True, 48))
+"""The same of requests under a policy."""
 _Result = TypeVar("_Result")
 BUDGETS = [0, 16, 43, 64, 129]
 
@@ -184,7 +188,7 @@ async def _passed(asking: Asking, urls: dict[str, str], n: int, rounds: int) -> 
     """What is passed on, beside direct; whether the goals are met."""
     met = True
     for name, key, covered in (("pass-through", "stops", False), ("full budget", "full", True)):
-        for stream, at_once in ((True, 64), (False, 64), (True, 8)):
+        for stream, at_once in PASSED:
             how = How(n, at_once, stream, covered)
             direct = partial(asking.many, urls["direct"], how)
             pairs = await in_turns(rounds, direct, partial(asking.many, urls[key], how))
@@ -203,18 +207,17 @@ async def _passed(asking: Asking, urls: dict[str, str], n: int, rounds: int) -> 
 
 async def _stopped(asking: Asking, url: str, n: int, rounds: int) -> None:
     """Under the policy, beside past it."""
-    for stream in (False, True):
-        for at_once in (8, 48):
-            how = How(n, at_once, stream, covered=True)
-            full = partial(asking.many, url, replace(how, covered=False))
-            pairs = await in_turns(rounds, full, partial(asking.many, url, how))
-            times = [stopped[0] / full[0] for full, stopped in pairs]
-            tokens = [stopped[1] / full[1] for full, stopped in pairs]
-            print(
-                f"stopped / full, {how}: {spread(times)} of the time for "
-                f"{statistics.median(tokens):.2f} of the decoded tokens",
-                flush=True,
-            )
+    for stream, at_once in STOPPED:
+        how = How(n, at_once, stream, covered=True)
+        full = partial(asking.many, url, replace(how, covered=False))
+        pairs = await in_turns(rounds, full, partial(asking.many, url, how))
+        times = [stopped[0] / full[0] for full, stopped in pairs]
+        tokens = [stopped[1] / full[1] for full, stopped in pairs]
+        print(
+            f"stopped / full, {how}: {spread(times)} of the time for "
+            f"{statistics.median(tokens):.2f} of the decoded tokens",
+            flush=True,
+        )
 
 
 async def _added_first(asking: Asking, urls: dict[str, str], how: How) -> list[float]:

@@ -21,7 +21,6 @@ SHORT = {
     "ladder": "--data FOLDER/ladder --splits 1",
     "loading": "--only ids",
     "monitor": "--requests 200",
-    "paper_protocol": "--questions 60",
     "real": "--splits 1 --fits 0",
     "real_picture": "FOLDER/rivals.svg --splits 1",
     "real_runs": "FOLDER/runs",
@@ -30,7 +29,6 @@ SHORT = {
     "roofline": "",
     "scale": "200",
     "step": "--questions 20",
-    "studies": "--questions 120 --only map --only serving",
 }
 """Arguments of each benchmark that needs no server."""
 

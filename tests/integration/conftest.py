@@ -14,7 +14,7 @@ from stopadvisor.engines.openai.engine import OpenAiEngine
 from tests.integration.server import AS_CALIBRATED, NAME, TINY_REASONER, VllmServer, environment
 from tests.missing import skip_without
 
-SIZES = (120, pytest.param(400, marks=pytest.mark.long))
+SIZES = (60, pytest.param(400, marks=pytest.mark.long))
 """Questions whose stops and answers are held against the local engine's, one by one."""
 
 AT_ONCE = 32
