@@ -18,7 +18,7 @@ from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
-from stopadvisor.serving.recorded_stops import recorded_stop
+from stopadvisor.serving.answering import recorded_stop
 from tests.policy_content import example_terms
 
 __all__ = ["recorded_index", "replayed", "rule_of", "stops"]

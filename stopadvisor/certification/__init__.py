@@ -1,6 +1,12 @@
 """What is shown about one fixed rule: calibration, export, verification and transfer."""
 
 __all__ = [
-    "calibrated", "calibrated_risk", "calibration", "certify", "check_policy", "issue",
-    "labelling", "looks", "transfer"
-]  # fmt: skip
+    "calibrated",
+    "calibration",
+    "certify",
+    "check_policy",
+    "issue",
+    "labelling",
+    "looks",
+    "transfer",
+]

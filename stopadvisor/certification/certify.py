@@ -23,7 +23,6 @@ from stopadvisor.certification.calibration import (
     counted_traces,
     require_gold,
 )
-from stopadvisor.certification.changed_advice import why_another_rule
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.labelling import (
     LabelCounts,
@@ -48,10 +47,11 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.access import unsealed_rows
 from stopadvisor.runs.look_log import Look, record_result, timestamp
-from stopadvisor.runs.sources import Source, read_assessment
-from stopadvisor.stats.bounds import NotCertified
+from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
+from stopadvisor.stats.bounds import Certified, NotCertified
 
 __all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice", "start_labelling"]
 
@@ -167,7 +167,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         calibration = without_figures(calibration, choice.settings, choice)
     content = _policy(plan, calibration, look, look.created)
     assessed = read_assessment(source.folder)
-    changed = why_another_rule(assessment, calibration, content, assessed)
+    changed = _why_another_rule(assessment, calibration, content, assessed)
     remarks = _remarks(assessment, taken.remarks, content, changed)
     return Certification(assessment, calibration, look, content, tuple(remarks), labels, changed)
 
@@ -321,3 +321,73 @@ def _remarks(
             "the policy is bound to no model"
         )
     return found
+
+
+def _why_another_rule(
+    assessment: FitAssessment,
+    calibration: Calibration,
+    content: Mapping[str, Any],
+    assessed: Mapping[str, Any] | None,
+) -> str | None:
+    """Say what changed between the advice and the policy; None where they agree.
+
+    Parameters
+    ----------
+    assessment : FitAssessment
+        Of this calibration: the advice at its own settings.
+    content : mapping
+        Of the exported policy.
+    assessed : mapping, optional
+        The run's ``assessment.json``, whose advice the user has read.
+    """
+    if content["kind"] != "stop":
+        return None
+    exported, advised = content["family"], assessment.recommendation.family
+    read = None if assessed is None else assessed["recommendation"]["family"]
+    if assessed is not None and read != advised:
+        differs = _differs(assessment, assessed)
+        because = f" with {differs}" if differs else ""
+        first = (
+            f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at "
+            f"alpha = {assessment.alpha:g}{because} the choice on fit questions is {_name(advised)}"
+        )
+        if exported == advised:
+            return first
+        return f"{first}, and {_by_the_test(exported, advised, calibration)}"
+    if exported == advised:
+        return None
+    return (
+        f"the exported rule is {_name(exported)} where {_name(advised)} was advised: "
+        f"{_by_the_test(exported, advised, calibration)}"
+    )
+
+
+def _name(family: str | None) -> str:
+    return "full thinking" if family is None else rule_name(family)
+
+
+def _differs(assessment: FitAssessment, assessed: Mapping[str, Any]) -> str:
+    """Settings that are not those of the assessment."""
+    settings, read = assessment.choice.settings, assessed.get("settings", {})
+    found = []
+    if read.get("serving", settings.serving) != settings.serving:
+        found.append(f"serving {settings.serving}")
+    if "families" in read and tuple(read["families"]) != settings.families:
+        found.append("other families")
+    return " and ".join(found)
+
+
+def _by_the_test(exported: str, advised: str | None, calibration: Calibration) -> str:
+    """What the test on calibration questions made of the advised rule."""
+    passed = {family: isinstance(result, Certified) for family, result in calibration.tested}
+    if advised is None:
+        return "--despite-advice asked for what can be certified all the same"
+    if not passed.get(advised, False):
+        return (
+            f"{_name(advised)} passed no test on the calibration questions, and "
+            f"{_name(exported)}, tested next, did"
+        )
+    return (
+        "both passed on the calibration questions, and at the threshold that each was certified "
+        f"for, {_name(exported)} saves more (by fit questions), or as much more simply"
+    )

@@ -14,9 +14,8 @@ import numpy as np
 from stopadvisor.answers.function_grader import BY_GOLD, described
 from stopadvisor.assessment.remarks import meaning_of_cut
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.certification.limit_verdicts import LimitVerdict
 from stopadvisor.certification.looks import open_rows
-from stopadvisor.certification.verdicts import Verdict
+from stopadvisor.certification.verdicts import LimitVerdict, Verdict
 from stopadvisor.certification.verification import (
     CategoryRisk,
     costing,

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.certification.limit_verdicts import LimitVerdict, limit_verdicts, of_values
-from stopadvisor.certification.verdicts import Verdict
+from stopadvisor.certification.verdicts import LimitVerdict, Verdict, limit_verdicts, of_values
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.terms import reads_logprobs

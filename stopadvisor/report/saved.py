@@ -19,9 +19,8 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
-from stopadvisor.report.figures.data import CalibratedFigures, Figures
+from stopadvisor.report.figures.data import CalibratedFigures, Figures, Texts
 from stopadvisor.report.figures.deploy import calibrated_figures, deploy_figures
-from stopadvisor.report.figures.examples import Texts
 from stopadvisor.report.figures.paper import paper_figures
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.directory import CALIBRATION

@@ -1,7 +1,20 @@
 """Rules for stopping: their scores, where they stop, what is lost and what it costs."""
 
 __all__ = [
-    "boosting", "climb", "cost_fit", "costs", "drift", "families", "features", "leaf_bits",
-    "losses", "model_shape", "outcomes", "roofline", "schedules", "scorer", "scores",
-    "serving_costs", "serving_profile",
-]  # fmt: skip
+    "boosting",
+    "climb",
+    "costs",
+    "drift",
+    "families",
+    "features",
+    "leaf_bits",
+    "losses",
+    "model_shape",
+    "outcomes",
+    "roofline",
+    "schedules",
+    "scorer",
+    "scores",
+    "serving_costs",
+    "serving_profile",
+]

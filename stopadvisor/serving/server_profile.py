@@ -17,8 +17,7 @@ import numpy as np
 from stopadvisor.engines.errors import first_error, require_packages
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.rules.cost_fit import Measurement, fit_costs
-from stopadvisor.rules.serving_profile import ServingProfile
+from stopadvisor.rules.serving_profile import Measurement, ServingProfile, fit_costs
 
 if TYPE_CHECKING:
     from stopadvisor.engines.http.client import Client

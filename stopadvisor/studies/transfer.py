@@ -9,16 +9,24 @@ target's test questions; it certifies nothing, because nothing here is entered a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
+
+from scipy.special import expit
 
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.transfer import calibrate_transfer, compare, target_view
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, PolicyError
-from stopadvisor.paper.transfer_gains import Learner, transfer_gains
+from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
+from stopadvisor.paper.protocol import PaperSetting, paper_split
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.scores import LinearModel, fit_logistic
 from stopadvisor.runs.access import View, basis_remarks, open_all, unsealed_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import paper_setting, paper_views, study_settings
@@ -57,7 +65,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:
     learners = [Learner.build(view.table, paper_setting(view)) for view in views]
     for a, b in permutations(range(len(sources)), 2):
-        found = transfer_gains(learners[a], learners[b])
+        found = _transfer_gains(learners[a], learners[b])
         yield _GAINS.row(
             source=views[a].label,
             target=views[b].label,
@@ -141,3 +149,79 @@ def _savings(
                     accuracy=row.outcome.accuracy,
                     full_accuracy=row.outcome.full_accuracy,
                 )
+
+
+@dataclass(frozen=True)
+class Learner:
+    """One workload as a source and as a target of transfers."""
+
+    table: GradedTable
+    setting: PaperSetting
+    model: LinearModel
+    """Fitted on all of its questions; scores other workloads only."""
+    threshold: float
+    """Of its own peak gain, out of fold."""
+    peak_gain: float
+
+    @classmethod
+    def build(cls, table: GradedTable, setting: PaperSetting) -> Learner:
+        """Fit a workload's classifier and find its threshold."""
+        features = feature_array(table)
+        model = fit_logistic(
+            features.reshape(-1, features.shape[-1]), setting.correct.ravel(), solver="lbfgs"
+        )
+        found = learned_peak(setting)
+        return cls(table, setting, model, found.threshold, found.gain)
+
+
+@dataclass(frozen=True)
+class TransferGains:
+    """Gains on the target's test questions."""
+
+    zero_shot: float
+    """Source classifier, source threshold."""
+    target_calibrated: float
+    """Source classifier, threshold of highest gain on the target's calibration questions."""
+    target_trained: float
+    """The same with a classifier fitted on the target, out of fold."""
+
+
+def _transfer_gains(source: Learner, target: Learner) -> TransferGains:
+    """What a source's rule gains on a target.
+
+    References
+    ----------
+    Paper, Appendix "Transfer Protocols".  Features are those of its text, the budget as a fraction
+    of the last one, so that grids of different length can be compared.
+    """
+    calibration, test = paper_split(target.table.n_questions)
+    scores = expit(source.model.scores(feature_array(target.table)))
+    own = target.setting.scores["learned"]
+    return TransferGains(
+        _test_gain(target.setting, scores, source.threshold, test),
+        _test_gain(target.setting, scores, _threshold(target.setting, scores, calibration), test),
+        _test_gain(target.setting, own, _threshold(target.setting, own, calibration), test),
+    )
+
+
+def _threshold(setting: PaperSetting, scores: FloatArray, rows: IntArray) -> float:
+    """Threshold of highest gain on some questions."""
+    return peak(
+        scores[rows],
+        setting.costs.thinking[rows],
+        setting.correct[rows],
+        peak_thresholds("learned", scores[rows]),
+        fixed_budgets(setting, rows),
+    ).threshold
+
+
+def _test_gain(
+    setting: PaperSetting, scores: FloatArray, threshold: float, rows: IntArray
+) -> float:
+    return gain_at(
+        scores[rows],
+        setting.costs.thinking[rows],
+        setting.correct[rows],
+        threshold,
+        fixed_budgets(setting, rows),
+    )

@@ -22,8 +22,7 @@ from stopadvisor.ground.results import from_document, to_json
 from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.assess import assess_sheet
-from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
-from stopadvisor.rules.serving_profile import ServingProfile
+from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from tests.material import (
     BUDGETS,

@@ -10,11 +10,10 @@ import pytest
 
 from stopadvisor.cli.parts import pricing
 from stopadvisor.ground.results import to_json
-from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import REGIMES, Weights
 from stopadvisor.rules.model_shape import PRESETS
 from stopadvisor.rules.roofline import Prices
-from stopadvisor.rules.serving_profile import ServingProfile
+from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
 from tests.material import CERTIFY, Call
 
 FAST = ("--families", "entropy,confidence", "--no-report")

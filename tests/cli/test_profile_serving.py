@@ -12,9 +12,13 @@ from click.testing import CliRunner
 from stopadvisor.cli.main import cli, main
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.ground.results import to_document
-from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.serving_profile import ServingProfile, read_serving_profile
+from stopadvisor.rules.serving_profile import (
+    BatchSeconds,
+    CostFit,
+    ServingProfile,
+    read_serving_profile,
+)
 from tests.engines.online_policies import TINY_REASONER
 from tests.serving.virtual_server import VirtualServer, run_virtually
 

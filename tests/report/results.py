@@ -22,9 +22,8 @@ from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected
 from stopadvisor.probes.plan import Check
-from stopadvisor.rules.cost_fit import BatchSeconds
 from stopadvisor.rules.drift import Drift
-from stopadvisor.rules.serving_profile import PerTokenSeconds, ServingProfile
+from stopadvisor.rules.serving_profile import BatchSeconds, PerTokenSeconds, ServingProfile
 from stopadvisor.runs.look_rules import PolicyCheck
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,

@@ -20,8 +20,7 @@ from stopadvisor.cli.schema import RESULTS
 from stopadvisor.ground.results import to_document, to_json
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.policy.inspected import inspected
-from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
-from stopadvisor.rules.serving_profile import ServingProfile
+from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.server_regime import Repeated, classify, write_regime

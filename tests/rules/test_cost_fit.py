@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.rules.cost_fit import BatchSeconds, CostFit, Measurement, fit_costs
+from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, Measurement, fit_costs
 
 TRUE = CostFit(1.2e-3, 27e-6, 1.5e-6, (BatchSeconds(1, 2e-3), BatchSeconds(8, 3e-4)), 0.0)
 

@@ -33,7 +33,7 @@ from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
-from stopadvisor.serving.recorded_stops import compare_stops
+from stopadvisor.serving.answering import compare_stops
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.material import CERTIFY, PLAN, edit_records, make_run
 from tests.populations import regraded

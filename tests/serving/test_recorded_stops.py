@@ -21,7 +21,7 @@ from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerRecord
-from stopadvisor.serving.recorded_stops import compare_stops
+from stopadvisor.serving.answering import compare_stops
 from tests.policy_content import family_content, full_budget_content
 from tests.replay import recorded_index
 

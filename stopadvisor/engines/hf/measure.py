@@ -17,7 +17,7 @@ import torch
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.rolling import Kept
-from stopadvisor.rules.cost_fit import Measurement
+from stopadvisor.rules.serving_profile import Measurement
 
 __all__ = ["device_name", "measure_tokens"]
 

@@ -1,3 +1,3 @@
 """The numbers behind each picture of the page."""
 
-__all__ = ["data", "deploy", "examples", "paper"]
+__all__ = ["data", "deploy", "paper"]

@@ -20,7 +20,7 @@ from stopadvisor.assessment.diagnostics import (
 )
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.assessment.signals import checkpoint_accuracy
-from stopadvisor.certification.calibrated_risk import CalibratedRisk
+from stopadvisor.certification.issue import CalibratedRisk
 from stopadvisor.ground.arrays import Numbers, numbers
 from stopadvisor.report.figures.data import (
     AlphaFigure,
@@ -31,8 +31,9 @@ from stopadvisor.report.figures.data import (
     FrontierFigure,
     ReliabilityFigure,
     RiskFigure,
+    Texts,
+    examples,
 )
-from stopadvisor.report.figures.examples import Texts, examples
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import grid_view
 

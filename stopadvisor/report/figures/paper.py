@@ -21,8 +21,9 @@ from stopadvisor.report.figures.data import (
     FrontierFigure,
     ReliabilityFigure,
     RiskFigure,
+    Texts,
+    examples,
 )
-from stopadvisor.report.figures.examples import Texts, examples
 from stopadvisor.runs.access import open_all
 
 __all__ = ["paper_figures"]
