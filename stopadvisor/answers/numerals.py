@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 MAX_CHARACTERS = 32_768
-"""Most characters of a text that any rule reads; longer ones are compared by what is left of them.
+"""Most characters of a text that any rule reads; of longer ones only these are compared.
 
 A forced answer and gold keep their beginning, a visible text its end, where its answer stands.
 """

@@ -233,7 +233,7 @@ def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
 
 
 def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindStopping | None:
-    """The advised rule beside stopping at random, where the profile speaks against stopping."""
+    """The advised rule against stopping at random, where the profile speaks against stopping."""
     sequence, index = choice.advised, choice.advised_index
     if sequence is None or index < 0 or shape.predicted != "full-budget":
         return None

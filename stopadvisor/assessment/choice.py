@@ -67,7 +67,7 @@ class Choice:
     what is tested; each once."""
     verdict: str
     delta_saving_pp: Interval | None
-    """Learned minus scalar, paired over questions, every choice made anew in each resample."""
+    """Learned minus scalar, paired over questions, every choice made again in each resample."""
     advised: ThresholdSequence | None
     """The sequence that the evidence favours; None: none is expected to save anything."""
     advised_index: int
@@ -130,7 +130,7 @@ def choose(
     -----
     Departs from the paper, which compares families at thresholds chosen once: frozen thresholds
     tell two equal families apart far too often.  Here thresholds, schedules and families are
-    chosen anew in each resample.
+    chosen again in each resample.
     """
     if rules is None:
         rules = RulesOnFit.measure(fit_table, settings, others)
@@ -337,7 +337,7 @@ class FitPoint:
 
 @dataclass(frozen=True)
 class LabelSaving:
-    """What a calibration on so many questions is expected to save."""
+    """What a calibration on N questions is expected to save."""
 
     calibration: int
     saving_pct: float

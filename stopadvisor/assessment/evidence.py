@@ -1,6 +1,6 @@
 """Which kind of rule saves more, and how certain that is, from resampled fit questions.
 
-In each resample thresholds, schedules and families are chosen anew.  Also: whether stopping
+In each resample thresholds, schedules and families are chosen again.  Also: whether stopping
 turns more questions right than chance explains.
 """
 

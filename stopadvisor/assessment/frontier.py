@@ -1,4 +1,4 @@
-"""Accuracy against cost: rules along their thresholds, beside stopping everything at one budget.
+"""Accuracy against cost: rules along their thresholds, and stopping everything at one budget.
 
 A frontier is what a rule costs and gets right on average, one point a threshold; the fixed-budget
 frontier has one point a budget.  The gain is the height of the first above the second at equal

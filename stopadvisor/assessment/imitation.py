@@ -25,8 +25,8 @@ _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
 """Times the losses that the test allows."""
 _FEW_LOSSES = 16
-"""Up to so many allowed losses, a few unlucky questions decide; beyond, limits lie closer together,
-as the deviation of a count does beside the count."""
+"""Up to this many allowed losses a few unlucky questions decide; beyond, limits lie closer
+together, as larger counts deviate less."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Imitation:
     def draw(
         cls, fit: FitData, n_calibration: int, settings: Settings, *, n_draws: int = _DRAWS
     ) -> Imitation:
-        """Draw calibrations of so many questions each; the same for the same fit questions."""
+        """Draw calibrations of N questions each; the same for the same fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
         # Of a block one question at a time is drawn, any of them.

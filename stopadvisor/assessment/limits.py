@@ -88,13 +88,13 @@ class FitLimits:
         return found
 
     def fewest(self, n_fit: int) -> float:
-        """Losses that the strictest limit allows so many fit questions, where none is gained."""
+        """Losses that the strictest limit allows among N fit questions, where none is gained."""
         rates = [float(most[0]) / max(n, 1e-9) for most, n in zip(self.most, self.n, strict=True)]
         return min(rates) * n_fit
 
 
 def allowed(most: FloatArray | IntArray, gained: FloatArray | IntArray | float) -> FloatArray:
-    """Most lost at so many gained."""
+    """Most lost, given how many are gained."""
     at = np.clip(np.rint(gained), 0, most.size - 1).astype(np.int64)
     return np.asarray(most[at], dtype=np.float64)
 

@@ -31,7 +31,7 @@ __all__ = [
 
 PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
 _NEAR = 2.0
-"""Points of saving within which a fixed budget is named beside the advised rule."""
+"""Points of saving within which a fixed budget is named along with the advised rule."""
 LIKELY = 0.5
 """From this probability on, a positive saving counts as one that can be certified."""
 FIXED = "Fixed budget: "
@@ -113,7 +113,7 @@ def recommend(
 ) -> Recommendation:
     """Recommendation of the deploy protocol, from fit questions alone.
 
-    `profile` is that of the fit questions.  `blind` is the advised rule beside one that stops at
+    `profile` is that of the fit questions.  `blind` compares the advised rule with one stopping at
     random: where it does no better, and loses more than alpha of what full thinking gets right, a
     profile that says full budget stands; None leaves this out.
 
@@ -247,7 +247,7 @@ def standing(savings: Mapping[str, float], advised: str) -> Literal["most", "sim
 
 
 def _fixed_budget_reason(choice: Choice) -> str | None:
-    """Say how near a fixed budget comes to the advised rule; None where it is far behind."""
+    """Say how near a fixed budget comes to the advised rule; None where it saves much less."""
     fixed, advised = choice.fixed_budget, choice.advised_point
     if fixed is None or advised is None or fixed.threshold is None or fixed.family == "rung":
         return None

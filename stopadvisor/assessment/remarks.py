@@ -1,4 +1,4 @@
-"""What the reader of an assessment should know beside its figures, in sentences.
+"""What the reader of an assessment should know besides its figures, in sentences.
 
 Every remark is about fit questions and settings; none needs an outcome of a calibration
 question.

@@ -30,7 +30,7 @@ __all__ = ["AlwaysRung", "always_rungs", "rung_candidates"]
 _MOST_STEPS = 200
 """Of a path: every fit question that is served or not, up to here."""
 _MOST_RUNGS = 3
-"""Before the reference: up to so many all selections are tried, beyond these all of them or one."""
+"""Before the reference: up to this many all selections are tried, beyond that all rungs or one."""
 _RIDGE = 1.0
 
 

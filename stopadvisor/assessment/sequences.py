@@ -223,7 +223,7 @@ class ThresholdSequence:
         return (int(over[0]) if over.size else self.losses.size) - 1
 
     def resampled(self, counts: FloatArray, limits: FloatArray | FitLimits) -> IntArray:
-        """Index reached in each resample, every threshold chosen anew; -1 where none is.
+        """Index reached in each resample, every threshold chosen again; -1 where none is.
 
         `counts` have shape (n_resamples, n_blocks), the indices (n_resamples,); `limits` are the
         most losses allowed, in each or by `FitLimits`.

@@ -106,7 +106,7 @@ def asked_alpha(alpha: float | None, assessed: Mapping[str, Any] | None) -> floa
 
 
 def alpha_remark(alpha: float, accuracy: float) -> str | None:
-    """What to say of an alpha that is large beside the full-thinking accuracy."""
+    """A remark on an alpha that is large compared with the full-thinking accuracy."""
     if alpha <= LARGE_ALPHA * accuracy:
         return None
     lost = f"{alpha / accuracy:.0%}" if accuracy else "more than all"

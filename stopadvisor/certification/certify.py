@@ -58,7 +58,7 @@ __all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice", 
 
 @dataclass(frozen=True)
 class CertifyRequest:
-    """What to certify; what is left open comes from the run's assessment."""
+    """What to certify; fields left None come from the run's assessment."""
 
     overrides: SettingsOverrides = field(default_factory=SettingsOverrides)
     allow_truncated: bool = False
@@ -135,7 +135,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     Raises
     ------
     CalibrationError
-        Settings out of range, too few questions, or an alpha that is large beside the accuracy of
+        Settings out of range, too few questions, or an alpha too large for the accuracy of
         full thinking.
     ProbeError
         The run's assessment or log of looks cannot be read.

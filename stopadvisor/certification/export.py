@@ -44,7 +44,7 @@ from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS
 
 _STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
-"""Serving stacks for which a policy says what it saves, beside the one it was chosen for."""
+"""Serving stacks for which a policy says what it saves, besides the one it was chosen for."""
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")

@@ -74,7 +74,7 @@ def is_partial(source: Source, settings: Settings) -> bool:
 
 
 def label_request(source: Source, settings: Settings) -> dict[str, Any]:
-    """What the log names of a look with few labels, beside its settings: the order of asking.
+    """What the log names of a look with few labels, besides its settings: the order of asking.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def _salt(source: Source) -> str:
 
 
 def of_run(source: Source) -> tuple[RunDirectory, dict[str, ProbeRecord], LabelFile]:
-    """The run behind a source, its first traces by id, and its labels."""
+    """The run of a source, its first traces by id, and its labels."""
     run = RunDirectory.load(source.folder)
     records = {record.id: record for record in run.records() if record.sample == 0}
     return run, records, LabelFile(run, {name: record.key for name, record in records.items()})
@@ -203,7 +203,7 @@ def graded_by_labels(
 
 
 def first_asked(source: Source, questions: CalibrationQuestions, n: int) -> CalibrationQuestions:
-    """The first so many calibration questions in the order of asking."""
+    """The first N calibration questions in the order of asking."""
     return questions.take(np.sort(asking_order(questions.keys, _salt(source))[:n]))
 
 
@@ -272,7 +272,7 @@ class LabelState:
     """Questions that count where the walk stands."""
 
     def counts(self, known: KnownLabels) -> LabelCounts:
-        """The numbers behind it."""
+        """The numbers it is computed from."""
         settled = known.settled
         return LabelCounts(
             known.n_workload,

@@ -139,7 +139,7 @@ class AskingPlan:
         return rank[:, None] < self.counted[sequence]
 
     def first(self, n: int) -> IntArray:
-        """The first so many rows in the order of asking, ascending."""
+        """The first N rows in the order of asking, ascending."""
         return np.sort(self.order[:n])
 
 

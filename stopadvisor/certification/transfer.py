@@ -120,7 +120,7 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
     if not content["order"]:
         raise PolicyError(
             "the policy holds no testing order of its thresholds, so that it cannot be calibrated "
-            "anew"
+            "again"
         )
     if table.reference == "last-checkpoint" and content["family"] != FIXED_BUDGET:
         last, schedule = int(table.budgets[-1]), schedule_of(trigger_of(content))

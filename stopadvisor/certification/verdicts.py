@@ -66,7 +66,7 @@ def of_questions(losses: int, n: int, alpha: float, delta: float, expected: floa
 def of_drop(
     lost: int, gained: int, n: int, alpha: float, delta: float, expected: Shares
 ) -> Evidence:
-    """What so many lost and gained among `n` independent questions say about a drop.
+    """What the lost and gained among `n` independent questions say about a drop.
 
     The lower limit is the upper one of the same questions with lost and gained changed over.
     """

@@ -1,7 +1,7 @@
 """What to ask of a workload's questions: everything that is decided before a model is loaded.
 
 These settings end in a run's manifest.  This module knows no engine but the little that settles
-what is left to it, and nothing of how a command line or a file names them.
+what it decides by itself, and nothing of how a command line or a file names them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ProbeSettings:
     """Of those that have no gold either; a policy's own where it says how to probe."""
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
-        """The same, with what is left to the engine as this engine has it."""
+        """The same, with this engine's values where the settings leave the choice to it."""
         entropy = engine.capabilities.entropy if self.entropy == "auto" else self.entropy
         words = self.markers or ()
         found = sorted({ids for word in words for ids in sentence_ids(engine, word)})

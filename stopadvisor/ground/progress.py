@@ -19,11 +19,11 @@ class Progress(Protocol):
         ...
 
     def advance(self, traces: int, tokens: int) -> None:
-        """So many traces were finished, and so many tokens decoded, since the last call."""
+        """Traces finished and tokens decoded since the last call."""
         ...
 
     def note(self, text: str) -> None:
-        """What to show beside the rate of tokens from now on."""
+        """What to show next to the rate of tokens from now on."""
         ...
 
     def remark(self, text: str) -> None:

@@ -1,6 +1,6 @@
 """Bootstrap of the gain over fixed budgets, thresholds frozen.
 
-In each resample of the questions the fixed-budget frontier is drawn anew, so that a gain and a
+In each resample of the questions the fixed-budget frontier is computed again, so that a gain and a
 difference of gains are paired with what they are measured against.  Knows no scores: a rule is
 where it stops each question.
 """

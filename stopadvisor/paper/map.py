@@ -1,4 +1,4 @@
-"""The paper's 18 settings as numbers, to stand beside one's own runs.
+"""The paper's 18 settings as numbers, to compare one's own runs with.
 
 Transcribed from its tables, each named below; a test holds every figure against the text.  Knows
 nothing of how such figures are computed.

@@ -26,7 +26,7 @@ _MOST_STEPS = 32
 _MOST_STEPS_TO_THE_END = 256
 """Longest one that shows how everybody is stopped at the last position."""
 _MOST_GAPS = 64
-"""Times `min_gap` that a marker lies behind the one before, in examples at the threshold."""
+"""Times `min_gap` that a marker lies after the one before, in examples at the threshold."""
 _N_RANDOM = 6
 _N_EDGES = 3
 

@@ -40,7 +40,7 @@ MEANINGS = {
         "Gained: full thinking is wrong, the early answer is right.",
     ),
 }
-"""By loss: what is said of a share, and what that means."""
+"""By loss: how a share is worded, and what that means."""
 
 
 def promised(alpha: float) -> str:

@@ -243,7 +243,7 @@ def other_policies(folder: Path) -> list[str]:
 
 
 def _keep(current: Path) -> tuple[Policy | None, Path | None]:
-    """See to it that a copy about to be replaced has an original; policies of before have none."""
+    """See to it that a copy about to be replaced has an original; older policies have none."""
     try:
         data = current.read_bytes()
     except FileNotFoundError:

@@ -36,8 +36,8 @@ class Think:
     """Draw more tokens and report them."""
 
     until: int | None
-    """The session has nothing new to say before so many tokens are drawn in all, the closer's
-    included.  Drawing more at once is allowed.  None: nothing is left to ask; think to the end."""
+    """Draw until this many tokens exist, closer included; no new event comes before.  Drawing more
+    at once is allowed.  None: think to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Stop:
     position: int
     """Thinking tokens before the stop."""
     index: int
-    """Checkpoint at which it stopped: so many were judged before it."""
+    """Checkpoint at which it stopped, which is how many were judged before it."""
     reply: OnStop
     """What is served: the forced answer that was just judged, or a visible answer written after
     the closed thinking."""
@@ -150,8 +150,8 @@ class Session:
         Give `Show` events too, for callers that show thinking while it comes.
     at_once : int
         Where ids decide on positions, every token may bring one, and `Think` would ask for one
-        after the other.  For callers to whom each asking is dear it then asks for so many, but
-        for none behind `stop_at`; those behind a stop are drawn in vain.
+        after the other.  `Think` then asks for this many, but for none after `stop_at`.  Raise it
+        where a request is expensive; tokens past a stop are wasted.
 
     Examples
     --------
@@ -252,9 +252,8 @@ class Session:
     def upcoming(self) -> int | None:
         """Where the next forced answer will be asked for, if the trace does not end before.
 
-        None where no answer will be, or ids decide on the position.  Who asks there at once, and
-        not when the trace is known to think on, has the answer so many tokens sooner as the closer
-        has, and in vain where the thinking ends just there.
+        None where no answer will be, or ids decide on the position.  Probing there at once saves
+        the closer's tokens of latency, and is wasted if thinking ends exactly there.
         """
         if self._positions is None or self._ids is not None or self._asked is not None:
             return None

@@ -75,7 +75,7 @@ class StopRule:
     features: frozenset[str]
     """All that are read."""
     reads_positions: bool
-    """Whether `POSITION_FEATURES` or those behind them are among them."""
+    """Whether `POSITION_FEATURES` or those listed after them are among them."""
     needs_answer: bool
     needs_logprob: bool
     needs_entropy: bool

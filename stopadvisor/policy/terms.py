@@ -114,7 +114,7 @@ class TriggerTerms:
     """Where a trace is probed."""
 
     kind: Literal["grid", "stride", "marker", "none"]
-    """At `budgets`, every so many tokens, just before a marker, or not at all."""
+    """At `budgets`, every N tokens, just before a marker, or not at all."""
     every: TokenCount | None
     """Tokens from one position to the next; for `marker` where no marker came."""
     first: TokenId | None

@@ -129,7 +129,7 @@ class _Group(dict[int, float]):
 def _search(
     trees: Sequence[Mapping[str, Sequence[Any]]], small: list[LeafBits], feature: int, full: int
 ) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Every threshold of a feature, and the leaves that are left after passing so many of them."""
+    """Every threshold of a feature, and the leaves that remain after passing each."""
     passed: defaultdict[float, int] = defaultdict(int)
     for k, (tree, bits) in enumerate(zip(trees, small, strict=True)):
         for node, left in bits.tests:

@@ -27,7 +27,7 @@ class Spent:
     """
 
     prefilled: FloatArray
-    """Prompt tokens that were read anew."""
+    """Prompt tokens that were read again."""
     cached: FloatArray
     """Prompt tokens that were found in a cache."""
     decoded: FloatArray

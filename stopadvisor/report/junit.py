@@ -1,4 +1,4 @@
-"""The verdict of `verify` as JUnit XML, which pipelines show beside their tests."""
+"""The verdict of `verify` as JUnit XML, which pipelines show with their tests."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _PLAIN = str.maketrans(
         "α": "alpha", "δ": "delta", "µ": "u",
     }
 )  # fmt: skip
-"""What our own texts may hold beside ASCII."""
+"""What our own texts may hold besides ASCII."""
 
 _TRAILING = re.compile(r" +(?=(\x1b\[[0-9;]*m)*$)")
 """Spaces at the end of a line, before what ends its style too."""
@@ -97,7 +97,7 @@ class Screen:
     def facts(
         self, rows: Iterable[tuple[str, str]], command: str | None = None, called: str = "next"
     ) -> None:
-        """Name and value, one a line, values wrapped beside their names; above them a command."""
+        """Name and value, one a line, values wrapped next to their names; above them a command."""
         rows = list(rows)
         self._names = max((len(name) for name, _ in rows), default=0)
         if command is not None:
@@ -110,7 +110,7 @@ class Screen:
         self._indented(table)
 
     def command(self, text: str, name: str = "next") -> None:
-        """A command to copy, beside facts: one line, or on a terminal lines that shells join."""
+        """A command to copy, next to facts: one line, or on a terminal lines that shells join."""
         name = f"  {name:{self._names}}  "
         lines = [text]
         if self._console.is_terminal:
@@ -124,7 +124,7 @@ class Screen:
         self._indented(_styled(text))
 
     def note(self, text: str) -> None:
-        """A quiet line after all else, apart from it."""
+        """A dim last line after an empty line."""
         self._print(Text())
         self._print(_styled(text, "dim"))
 

@@ -126,7 +126,7 @@ def number(value: float | None) -> str:
 def cell(value: Any, unit: str, *, none: str = "-", digits: int = 3, decimals: int = 0) -> str:
     """A table's value as people read it.
 
-    Plain numbers have so many `digits`, tokens so many `decimals`, and `none` stands for None.
+    Plain numbers have `digits` digits, tokens `decimals` decimals, and `none` stands for None.
     """
     if value is None:
         return none
@@ -177,7 +177,7 @@ def points(value: float) -> str:
 
 
 def whole_percent(value: float) -> str:
-    """A percentage as one says it; below one percent with a digit behind the point."""
+    """A percentage as one says it; below one percent with a digit after the point."""
     return f"{value:.0f}%" if abs(value) >= 1 else f"{value:.1f}%"
 
 

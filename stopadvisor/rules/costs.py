@@ -113,7 +113,7 @@ class TokenCounts:
     attended: FloatArray
     """Tokens of context, summed over the decoded ones: KV-token-time."""
     headroom: FloatArray | None = None
-    """Tokens that thinking could still waste behind a stop; None where it does not stream on."""
+    """Tokens that thinking could still waste after a stop; None where it does not stream on."""
     price: FloatArray | None = None
     """Cost in prices of its own, where a reply comes from a ladder; None where weights say it."""
 
@@ -171,7 +171,7 @@ def _of_rungs(spent: Spent) -> TokenCounts:
 
 
 def attended_by(before: FloatArray, decoded: FloatArray) -> FloatArray:
-    """Context summed over tokens that are decoded after so many others."""
+    """Context summed over tokens that are decoded after N others."""
     return decoded * before + decoded**2 / 2
 
 
@@ -248,7 +248,7 @@ def stopped_counts(
     Under kv-fork that request is a fork and sends nothing; under vllm it is the only resume.
 
     Behind an open cue a server takes up to two requests a probe: the second sees whether the model
-    closes its thinking behind the newline that ended the answer.  Two are counted for each.
+    closes its thinking after the newline that ended the answer.  Two are counted for each.
 
     Under kv-fork a probe is a branch of the one request that there is.  Under vllm a stop wastes
     what is decoded while the probe's answer is, and while the probe is on its way: the former is

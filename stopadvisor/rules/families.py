@@ -26,7 +26,7 @@ AGREEMENT_FAMILIES = ("agreement", "agreement-scaled")
 """How many thinking tokens the present answer has stood; scaled: over the root of the position."""
 
 LEARNED_FAMILIES = ("learned", "learned-keeps", "learned-boosted", "learned-text")
-"""Families behind which a fitted model stands.
+"""Families whose score a fitted model gives.
 
 ``learned-keeps`` is fitted on "right, or full thinking is wrong too".  ``learned-text`` is written
 no more: a learned rule whose features read no log-probability is the same.

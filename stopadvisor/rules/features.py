@@ -63,7 +63,7 @@ An empty answer equals none here: its run is 0 and it gets no votes.
 """
 
 OPEN_FEATURES = ("closed_by_itself",)
-"""What only answers behind an open cue show: the model closed its thinking right after them."""
+"""What only answers after an open cue show: the model closed its thinking right after them."""
 
 MOST_LOG_ODDS = 12.0
 """Log-odds beyond which confidence is a matter of rounding; `answer_log_odds` is clipped there."""

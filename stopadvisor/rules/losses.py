@@ -40,7 +40,7 @@ class Loss:
     needs_gold: bool
     """Whether the counts come from grades; without gold nobody can say them."""
     reads_answers: bool
-    """Whether the normal forms of replies decide, beside or instead of their grades."""
+    """Whether the normal forms of replies decide, along with or instead of their grades."""
     values: tuple[int, ...]
     """What one question can count."""
     words: str

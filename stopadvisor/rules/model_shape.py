@@ -72,12 +72,12 @@ class ModelShape:
         return self.shared_bytes + self.expert_bytes + self.table_bytes
 
     def read_bytes(self, in_flight: int) -> float:
-        """Weights that a step of so many requests reads, experts by chance."""
+        """Weights that a step of N requests reads, experts by chance."""
         touched = 1 - (1 - self.routed) ** in_flight
         return self.shared_bytes + self.expert_bytes * touched
 
     def windowed(self, context: float) -> float:
-        """Bytes that a request holds beyond `cached`, at a context of so many tokens."""
+        """Bytes that a request holds beyond `cached`, at a context of N tokens."""
         return self.state + sum(min(context, size) * each for size, each in self.windows)
 
 

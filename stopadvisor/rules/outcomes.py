@@ -167,12 +167,12 @@ def measure_rule(
 
 @dataclass(frozen=True)
 class BlindStopping:
-    """A rule beside one that stops as many questions at the same places, but at random."""
+    """A rule and one that stops as many questions at the same places, but at random."""
 
     losses: int
     """Of the rule."""
     blind_losses: float
-    """Expected when the places of stopping are dealt out anew among the questions."""
+    """Expected when the places of stopping are dealt out at random among the questions."""
     p_value: float
     """One-sided: share of the deals that lose no more than the rule."""
 

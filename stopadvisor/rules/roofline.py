@@ -191,7 +191,7 @@ class Roofline:
         return self.model.cached * self._copies * self._byte
 
     def most_in_flight(self, context: float) -> int:
-        """Requests of this context whose cache fits beside the weights.
+        """Requests of this context whose cache fits with the weights.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Roofline:
         return most
 
     def step(self, in_flight: int, context: float) -> float:
-        """Seconds of a step that decodes one token for each of so many requests."""
+        """Seconds of a step that decodes one token for each of N requests."""
         exchange = 2 * self.model.layers * _ALL_REDUCE if self.tensor_parallel > 1 else 0.0
         work = max(self._reading(in_flight, context), self._multiplying(in_flight))
         return _STEP + work + _STEP_OF_REQUEST * in_flight + exchange

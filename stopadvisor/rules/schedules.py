@@ -113,7 +113,7 @@ class MarkerSchedule:
     max_probes: int
     """No trace is probed more often; a stop at `stop_at` does not count."""
     max_markers: int | None = None
-    """Only the first so many markers of a trace count; None for all."""
+    """Only the first N markers of a trace count; None for all."""
     stop_at: int | None = None
     """Whoever still thinks there is stopped, whatever the score; None for nobody."""
 

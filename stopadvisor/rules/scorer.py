@@ -44,7 +44,7 @@ class Scorer:
 
     @property
     def is_learned(self) -> bool:
-        """Whether a fitted model stands behind the scores."""
+        """Whether a fitted model gives the scores."""
         return self.model is not None
 
     @property

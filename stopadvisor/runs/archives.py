@@ -41,7 +41,7 @@ def read_archive(path: Path) -> OpenQuestions:
 
     Such archives hold no natural answers, so the full reference is the last checkpoint, and where
     `correct` is missing too, answers count by whether they agree with that one.  They log no probe
-    lengths, so each probe counts ``ans_tokens`` of the ``meta.json`` beside it, or the
+    lengths, so each probe counts ``ans_tokens`` of the ``meta.json`` next to it, or the
     paper's cap.
 
     Raises

@@ -202,7 +202,7 @@ class RunDirectory:
             return None
         return (
             f"{self.probes_path}: line {len(lines) + 1} is half-written and does not count; the "
-            "same `probe` again asks its question anew"
+            "same `probe` again asks its question again"
         )
 
     def records(self) -> list[ProbeRecord]:

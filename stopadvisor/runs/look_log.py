@@ -1,4 +1,4 @@
-"""The log of looks: who opened calibration outcomes, when, and what is left to claim.
+"""The log of looks: who opened calibration outcomes, when, and how much may still be claimed.
 
 Every look at the same calibration questions spends error probability.  ``looks.jsonl`` in a run has
 a line for each, written and synced under the run's lock before an outcome is handed out.  It shows

@@ -88,7 +88,7 @@ def build_manifest(
     auto_schedule
         A pilot chooses between markers and a stride.
     cue_ids
-        Tokens of the cue behind the closer, where the engine says them; noted for the policy.
+        Tokens of the cue after the closer, where the engine says them; noted for the policy.
     template
         The user's prompt template; None for the task's own.
     grading
@@ -204,7 +204,7 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What a policy's sampling says beside the plan's: the hash of the traces, if recorded."""
+    """What a policy's sampling says besides the plan's: the hash of the traces, if recorded."""
     return {"recorded": manifest["traces"]["sha256"]} if "traces" in manifest else {}
 
 

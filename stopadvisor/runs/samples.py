@@ -68,7 +68,7 @@ def write_samples(folder: Path) -> Samples:
 
 
 def _bundled() -> Path:
-    """Folder of the files: inside an installed package, or beside the package of a checkout."""
+    """Folder of the files: inside an installed package, or next to the package in a checkout."""
     package = Path(__file__).parent.parent
     for found in (package / "_samples", package.parent / "samples"):
         if (found / MODEL).is_dir():

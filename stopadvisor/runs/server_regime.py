@@ -173,7 +173,7 @@ def _read_cost(repeated: Sequence[Repeated]) -> float | None:
 
 
 def write_regime(folder: Path, measure: RegimeMeasure) -> None:
-    """Keep a measure beside the probes that were recorded on that server."""
+    """Keep a measure with the probes that were recorded on that server."""
     write_json_atomically(folder / SERVING, measure.to_dict())
 
 

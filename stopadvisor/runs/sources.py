@@ -114,7 +114,7 @@ class Source:
         ----------
         answers : bool
             With what full thinking and visible replies answer, where a loss compares them.  Grades
-            alone never did, so that a hash of before stands for the same data.
+            alone never did, so that an older hash stands for the same data.
         """
         return self._hash_of((*_FINGERPRINT, *_ANSWERS) if answers else _FINGERPRINT)
 

@@ -1,6 +1,6 @@
 """Answer a workload's questions, each thinking only as long as a policy lets it.
 
-The use case behind `run`: policy and questions are read and compared with the engine, what is
+The use case of `run`: policy and questions are read and compared with the engine, what is
 missing is answered into a file, and the result summarises all its answers.  Where a question's
 probes are on record, its real stop is compared with the recorded one.  Knows no command line,
 no JSON document and no screen.

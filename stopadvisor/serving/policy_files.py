@@ -43,7 +43,7 @@ def check_tasks(policies: Sequence[tuple[Path, Policy]], model: str) -> None:
         if len(tasks) == 1 or MIXED_TASKS in tasks:
             raise PolicyError(
                 f"{second}: expected one policy for each model and task, got a second one for "
-                f"{model!r} beside {first.name}"
+                f"{model!r} next to {first.name}"
             )
 
 

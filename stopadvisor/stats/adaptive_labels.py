@@ -92,7 +92,7 @@ def asking_order(keys: Iterable[str], salt: str) -> IntArray:
 
 
 def counted_questions(differing: FloatArray, n: int, labels: int) -> IntArray:
-    """How many questions count at each threshold, so that about so many labels settle them.
+    """How many questions count at each threshold, so that about N labels settle them.
 
     Fewer questions, all of them settled, certify more than many of which most stay open and count
     as lost.  Fixed before a label is read, and by other questions than those that will count, so
@@ -108,7 +108,7 @@ def counted_questions(differing: FloatArray, n: int, labels: int) -> IntArray:
     Returns
     -------
     ndarray of int, shape (n_thresholds,)
-        Never rising: the first so many questions in the order of asking.
+        Never rising: the first N questions in the order of asking.
     """
     enough = _FOR_THE_LAST * labels / np.maximum(differing, 1 / max(n, 1))
     return np.minimum.accumulate(np.minimum(n, enough).astype(np.int64))

@@ -15,7 +15,7 @@ from stopadvisor.ground.arrays import FloatArray, IntArray
 __all__ = ["MOST_BLOCKS", "Interval", "block_sums", "interval", "ratio_interval", "resample_counts"]
 
 MOST_BLOCKS = 2000
-"""Beyond so many units, evenly mixed blocks of them are resampled: memory stays bounded."""
+"""Beyond this many units, evenly mixed blocks of them are resampled: memory stays bounded."""
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ class NotCertified:
     labels_needed: int | None
     """Calibration questions in all; None when no number suffices at the expected risk."""
     assumed_risk: float | None = None
-    """The risk at which so many would do; 0 where fewer could not even certify no loss."""
+    """The risk at which N would do; 0 where fewer could not even certify no loss."""
 
 
 def certify(
@@ -350,7 +350,7 @@ def labels_needed(
         return None
 
     def reaches(losses: int, more: int = 0) -> bool:
-        """Whether the power is reached at the last size that allows so many losses at most."""
+        """Whether the power is reached at the last size that allows N losses at most."""
         size = _last_size(losses, alpha, delta) + more
         return float(scipy.stats.binom.cdf(losses, size, expected_risk)) >= power_wanted
 
@@ -372,7 +372,7 @@ def labels_needed(
 
 
 def _last_size(losses: int, alpha: float, delta: float) -> int:
-    """Largest sample that allows no more than so many losses, found by bisection."""
+    """Largest sample that allows no more than N losses, found by bisection."""
     low, high = losses + 1, max(2 * (losses + 1), 1)
     while max_losses(high, alpha, delta) <= losses:
         low, high = high, 2 * high

@@ -121,7 +121,7 @@ def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> Flo
             return np.where(count == 0, 0.0, count * log)
 
     def mass(k: IntArray, of: IntArray) -> FloatArray:
-        """Of exactly k lost among so many changed."""
+        """Of exactly k lost among N changed."""
         inside = (k >= 0) & (k <= of)
         k = np.clip(k, 0, of)
         exponent = logs[of] - logs[k] - logs[of - k]
@@ -185,7 +185,7 @@ def _tried(most: IntArray, alpha: float, n_points: int) -> float:
 def drop_passes(
     lost: int, gained: int, n: int, alpha: float, delta: float, *, quick: bool = False
 ) -> bool:
-    """Whether so many lost and gained exclude that the mean is alpha or more.
+    """Whether these lost and gained exclude that the mean is alpha or more.
 
     Parameters
     ----------

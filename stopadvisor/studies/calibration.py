@@ -59,7 +59,7 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row | str]:
             keys = ("low", "high", "count", "predicted", "observed")
             for row in zip(*(getattr(found, key) for key in keys), strict=True):
                 yield _BINS.row(**names, **dict(zip(keys, row, strict=True)))
-    yield "the Brier interval resamples questions; the scores are not fitted anew"
+    yield "the Brier interval resamples questions; the scores are not fitted again"
 
 
 def _brier_interval(values: FloatArray, correct: BoolArray, options: StudyOptions) -> Interval:

@@ -45,7 +45,7 @@ OUTLINE = Outline(
 
 
 def rows(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Peak gains, their intervals, and the curves behind them."""
+    """Peak gains, their intervals, and the curves they lie on."""
     setting, run, families = paper_setting(view), view.label, ("learned", *SCALAR_FAMILIES)
     fixed = fixed_budgets(setting)
     budgets = Frontier(view.table.budgets.astype(np.float64), fixed.cost, fixed.accuracy)

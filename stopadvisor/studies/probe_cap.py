@@ -23,7 +23,7 @@ _CAPS = (16, 32, 48, 64, 96)
 _CHARGED = layout(
     "charged",
     "Every probe charged its cap, alpha = {alpha:g}",
-    "the paper's cap is 48; thresholds chosen anew for each cap",
+    "the paper's cap is 48; thresholds chosen for each cap",
     run="Run", cap=("Cap", "tokens"), learned_saving_pct=("Learned saves", "%"),
     scalar_saving_pct=("Scalar saves", "%"), delta_saving_pp=("Difference", "pp"),
     delta_saving_ci=("95% low", "pp"), verdict="Verdict", scalar_family="Best scalar",

@@ -86,7 +86,7 @@ class Trial:
 
         Notes
         -----
-        The interval draws questions anew, the same for every split and both rules; rules and
+        The interval resamples questions, the same for every split and both rules; rules and
         thresholds stay those of the split.
         """
         here = self._measured(among)

@@ -72,10 +72,10 @@ class Converted:
 
 
 def _gsm8k(row: Row, seed: int) -> Line:
-    """The answer stands behind ``####``, its thousands set off by commas."""
+    """The answer follows ``####``, its thousands set off by commas."""
     _, mark, gold = row["answer"].rpartition("####")
     if not mark:
-        raise ValueError("expected an answer behind '####'")
+        raise ValueError("expected an answer after '####'")
     return Line(row["question"], gold.strip().replace(",", ""), None, None)
 
 

@@ -1,4 +1,4 @@
-"""Recorded traces of a workload's questions: thinking, and the reply behind it.
+"""Recorded traces of a workload's questions: thinking, and the reply after it.
 
 A line names its question as a line of a workload does, and brings one trace as the assistant's turn
 at the end of `messages`, or several as `traces`.  Knows no tokens and no log of any program.
@@ -124,7 +124,7 @@ def _trace(
 
 
 def split_thinking(text: str, markers: Markers) -> tuple[str | None, str | None]:
-    """Tell thinking from the reply behind it by the first of the markers that occurs.
+    """Tell thinking from the reply after it by the first of the markers that occurs.
 
     Returns
     -------

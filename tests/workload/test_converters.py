@@ -235,7 +235,7 @@ def test_rows_left_out_are_named(tmp_path: Path, call: Call) -> None:
     code, out, err = call("gsm8k", "--from", file, "-o", tmp_path / "w.jsonl", "--json")
     assert code == 0
     assert json.loads(out)["left_out"] == 5
-    assert "row 2 cannot be asked: expected an answer behind '####'" in err
+    assert "row 2 cannot be asked: expected an answer after '####'" in err
     assert "row 3 asks the question of row 0 again" in err
     assert "row 4 cannot be asked: expected a number" in err
     assert "2 more" in err

@@ -78,7 +78,7 @@ def declare(*options: Decorator) -> Decorator:
 
 
 def take(kind: type[_Value], params: dict[str, Any], **more: Any) -> _Value:
-    """Take the fields of a dataclass out of click's parameters; what is left is not its own."""
+    """Build `kind` from click's parameters and remove those it used."""
     names = [f.name for f in fields(kind) if f.name in params]  # type: ignore[arg-type]
     return kind(**{name: params.pop(name) for name in names}, **more)
 

@@ -19,7 +19,7 @@ __all__ = ["LineProgress", "progress_on", "remark_first", "time_left"]
 
 LINE_EVERY_S = 10.0
 _MOST_NAMED = 3
-"""Of many like things, so many are named one by one."""
+"""Of many like things, this many are named one by one."""
 _SHOWN_FROM = 0.05
 """Share of a stage that must be done before the remaining time is shown: many are under way at
 once, and the first that is finished says nothing of the others."""

@@ -112,7 +112,7 @@ class Body:
             return b"".join([chunk async for chunk in chunks])
 
     async def lines(self) -> AsyncGenerator[bytes]:
-        """Yield its lines without their ends; what stands behind the last end is left out."""
+        """Yield its lines without their ends; text after the last end is left out."""
         rest = b""
         async with aclosing(self.chunks()) as chunks:
             async for chunk in chunks:

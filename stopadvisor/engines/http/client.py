@@ -70,7 +70,7 @@ _TRANSIENT = {408, 425, 429, 500, 502, 503, 504, 529}
 _SHOWN = 200
 """Characters of a server's message that are passed on."""
 _ERROR_BYTES = 2**14
-"""Of an error's body, so many are read."""
+"""Bytes of an error's body that are read."""
 
 
 _Result = TypeVar("_Result")
@@ -258,7 +258,7 @@ class Client:
     ) -> dict[str, Any]:
         """Send any request and return the JSON object it is answered with.
 
-        `path` stands behind the base URL; one that begins with ``//`` stands behind the base URL
+        `path` follows the base URL; one that begins with ``//`` follows the base URL
         without its ``/v1``, as in ``//version``.  What is `optional` is waited for five seconds at
         most.  Errors are those of `complete`.
         """

@@ -111,7 +111,7 @@ def _checked(url: str) -> str:
         )
     if "?" in url:
         raise ModelError(
-            "--base-url must be such as http://host:8000/v1, without what stands behind a '?': "
+            "--base-url must be such as http://host:8000/v1, without what follows a '?': "
             "give a key through the environment"
         )
     try:

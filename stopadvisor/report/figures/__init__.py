@@ -1,3 +1,3 @@
-"""The numbers behind each picture of the page."""
+"""The numbers of each picture of the page."""
 
 __all__ = ["data", "deploy", "paper"]

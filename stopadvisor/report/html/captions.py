@@ -1,4 +1,4 @@
-"""What stands beside each picture: its title, a sentence, and its numbers as a table.
+"""What stands next to each picture: its title, a sentence, and its numbers as a table.
 
 Takes documents and the data of figures, returns words and `Table` values as computed; formats no
 page.

@@ -1,7 +1,7 @@
 """The report's pictures, drawn from the data of figures with matplotlib.
 
-One function a picture; each returns a figure and knows neither the page nor what is said beside
-it.  Drawn without pyplot: no state is shared, and no screen is needed.
+One function a picture; each returns a figure and knows neither the page nor its
+caption.  Drawn without pyplot: no state is shared, and no screen is needed.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ def _always(run: AssessedRun) -> Iterator[Section]:
     texts = {
         "drop": "Counted: the drop of accuracy. The reference is another draw than the rungs "
         "before it, so that its own luck would count as lost answers.",
-        "lost": "Counted: lost answers. A reference that is drawn anew differs from itself, too; "
+        "lost": "Counted: lost answers. A reference that is drawn again differs from itself, too; "
         "--loss drop leaves that out.",
     }
     if run.rungs[0].name == run.rungs[-1].name:

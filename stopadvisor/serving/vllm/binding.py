@@ -203,7 +203,7 @@ def _bind(
     if not facts.by_priority:
         remarks.append(
             "requests are not scheduled by priority (--scheduling-policy priority): where they "
-            "queue, probes queue behind them, and traces think on in vain"
+            "queue, probes queue after them, and traces think on in vain"
         )
     stops = AnswerStops.of(chat, loaded.stop_ids, len(loaded.tokenizer))
     model = EngineModel.of(

@@ -136,7 +136,7 @@ def _check(entry: Logged, task: str | None) -> None:
 
 
 def _free_name(entry: Logged, names: dict[str, str], counts: Counter[str]) -> str:
-    """The log's id, or with a number behind it where another question has it."""
+    """The log's id, or with a number after it where another question has it."""
     assert entry.name is not None
     name = entry.name
     while name in names:

@@ -67,7 +67,7 @@ class Logged:
     thinking: str | None = None
     """None where none was recorded, or it cannot be told apart from the reply."""
     reply: str | None = None
-    """Text behind the thinking; None where there is none."""
+    """Text after the thinking; None where there is none."""
     ended: bool = False
     """The model ended by itself, as far as the log says; else it may have been cut."""
     group: str | None = None
@@ -104,7 +104,7 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
 def named_fields(
     where: str, log_options: LogOptions, value: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """What the user's columns say of a question beside its text, gold and reply.
+    """What the user's columns say of a question besides its text, gold and reply.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def _joined(parts: list[Any], where: str, name: str) -> str:
 
 
 def option_lines(question: str, options: Sequence[str]) -> str:
-    """A question with its options, a line each behind a letter."""
+    """A question with its options, a line each after a letter."""
     shown = [f"{LETTERS[k]}. {text.strip()}" for k, text in enumerate(options[: len(LETTERS)])]
     return "\n".join([question.strip(), "", *shown])
 

@@ -36,7 +36,7 @@ _ROWS_AT_ONCE = 64
 _MOST_UNPACKED = 2**28
 """Bytes: what a hundred kilobytes of one repeated row unpack to has no end otherwise."""
 _OF_A_ROW = 1024
-"""Bytes that a row takes beside its text."""
+"""Bytes that a row takes besides its text."""
 
 _Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
