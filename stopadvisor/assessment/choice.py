@@ -18,10 +18,12 @@ from stopadvisor.assessment.probabilities import (
     fit_limit,
 )
 from stopadvisor.assessment.rated import (
+    SIMPLER_WITHIN,
     RatedRule,
     RulesOnFit,
     advised_rule,
     fit_data,
+    margin_of,
     rank_of,
     rating,
     sequences_of,
@@ -82,6 +84,8 @@ class Choice:
     label_savings: tuple[LabelSaving, ...]
     """Of the advised rule, by the number of calibration questions."""
     fit: FitData
+    margin: float = SIMPLER_WITHIN
+    """Points of saving by which a learned rule must be ahead of simpler ones."""
     nothing: str | None = None
     """Why there is no rule to choose; then there is no sequence either."""
     counted: tuple[int, ...] = ()
@@ -151,7 +155,8 @@ def choose(
     kinds = (learned, scalar, fixed, agreement)
     points = [_best_point(fit, kind, limit) for kind in kinds]
     # Where even the most careful threshold loses too many fit questions, nothing is advised.
-    advised = advised_rule([each for each in measured if each.sequence.index(limit) >= 0])
+    margin = margin_of(measured, fit, limit)
+    advised = advised_rule(measured, limit, margin)
     tested = _tested(measured, advised)
     verdict, spread = compare(fit, sequences_of(learned), sequences_of(scalar), limit)
     sequence = None if advised is None else advised.sequence
@@ -193,6 +198,7 @@ def choose(
             for n in sorted({*_LABELS, n_calibration})
         ),
         fit,
+        margin,
         counted=counted,
     )
 

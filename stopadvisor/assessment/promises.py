@@ -16,7 +16,7 @@ from stopadvisor.assessment.probabilities import (
     fit_limit,
     useful_shares,
 )
-from stopadvisor.assessment.rated import RatedRule, RulesOnFit, advised_rule
+from stopadvisor.assessment.rated import RatedRule, RulesOnFit, advised_rule, margin_of
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.rules.outcomes import measure
@@ -94,7 +94,7 @@ def _promise(
     fit = rules.fit
     limit = fit_limit(fit.table.n_questions, n_calibration, settings, counted)
     rated = rules.rated(Imitation.draw(fit, n_calibration, settings))
-    advised = advised_rule([each for each in rated if each.sequence.index(limit) >= 0])
+    advised = advised_rule(rated, limit, margin_of(rated, fit, limit))
     if advised is None:
         return Promise(settings.alpha, 0.0, 0.0, 0.0, _labels(rules, rated, settings))
     sequence = advised.sequence

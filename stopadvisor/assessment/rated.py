@@ -12,7 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
+from stopadvisor.assessment.evidence import choice_noise
 from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose
@@ -26,6 +28,7 @@ __all__ = [
     "RulesOnFit",
     "advised_rule",
     "fit_data",
+    "margin_of",
     "rank_of",
     "rating",
     "sequences_of",
@@ -143,10 +146,26 @@ def sequences_of(rules: Sequence[RatedRule]) -> list[ThresholdSequence]:
     return [each.sequence for each in rules]
 
 
-def advised_rule(rules: Sequence[RatedRule]) -> RatedRule | None:
-    """The simplest rated within a point of the best; None where none saves anything."""
-    best = max(map(rating, rules), default=0.0)
-    if best <= 0:
+def advised_rule(
+    rules: Sequence[RatedRule], limit: float | FitLimits, margin: float
+) -> RatedRule | None:
+    """The simplest rule near the best of those that are allowed; None where none saves anything.
+
+    Near is a point; a learned rule must be ahead by `margin_of` these rules.
+    """
+    allowed = [each for each in rules if each.sequence.index(limit) >= 0]
+    best = max(allowed, key=rating, default=None)
+    if best is None or best.rating_pct <= 0:
         return None
-    near = [each for each in rules if each.rating_pct >= best - SIMPLER_WITHIN]
+    lead = margin if rank_of(best.family) == 2 else SIMPLER_WITHIN
+    near = [each for each in allowed if each.rating_pct >= best.rating_pct - lead]
     return min(near, key=lambda each: (rank_of(each.family), -each.rating_pct))
+
+
+def margin_of(rules: Sequence[RatedRule], fit: FitData, limit: float | FitLimits) -> float:
+    """Points by which a learned rule must be ahead of simpler ones: more than choosing varies."""
+    learned, simpler = (
+        sequences_of([each for each in rules if (rank_of(each.family) == 2) is wanted])
+        for wanted in (True, False)
+    )
+    return max(SIMPLER_WITHIN, choice_noise(fit, learned, simpler, limit))

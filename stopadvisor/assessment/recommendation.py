@@ -221,6 +221,7 @@ def _evidence_reason(profile: Profile, choice: Choice, kind: PolicyKind) -> str:
         "simplest": f", the simplest within about {SIMPLER_WITHIN:g} point of the best",
         "overall": " for what it saves over several limits of loss near this one, because at one "
         "alone a few questions decide",
+        "surer": ", because the learned rule is ahead by less than the noise of choosing it",
     }[standing(savings, advised.family)]
     text = (
         f"Evidence: at the same risk calibration is expected to certify savings of {expected}; "
@@ -231,11 +232,14 @@ def _evidence_reason(profile: Profile, choice: Choice, kind: PolicyKind) -> str:
     return f"{text}."
 
 
-def standing(savings: Mapping[str, float], advised: str) -> Literal["most", "simplest", "overall"]:
+def standing(
+    savings: Mapping[str, float], advised: str
+) -> Literal["most", "simplest", "surer", "overall"]:
     """Why a rule is taken among the best of each kind, by what each is expected to save.
 
     ``overall``: for what it saves over several limits of loss, by which rules are chosen; at the
-    one asked for another is ahead.
+    one asked for another is ahead.  ``surer``: a learned rule is, though by less than the noise of
+    choosing.
     """
     best = max(savings, key=savings.__getitem__)
     if advised == best:
@@ -243,7 +247,7 @@ def standing(savings: Mapping[str, float], advised: str) -> Literal["most", "sim
     near = [f for f, saving in savings.items() if saving >= savings[best] - SIMPLER_WITHIN]
     if advised in near and rank_of(advised) == min(map(rank_of, near)):
         return "simplest"
-    return "overall"
+    return "surer" if rank_of(best) == 2 else "overall"
 
 
 def _fixed_budget_reason(choice: Choice) -> str | None:

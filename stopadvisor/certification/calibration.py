@@ -191,7 +191,7 @@ def calibrate(
     -----
     The advised sequence has the whole of delta; a second one has what the exact test of the first
     leaves of it.  Of the certified ones with a positive saving (by fit) the cheaper is taken, and
-    the simpler where they lie within a point.
+    the simpler where that is not ahead by enough, as in the advice.
     """
     require_calibration(calibration_table)
     rows = check_questions(choice, calibration_table)
@@ -399,8 +399,12 @@ def _refusal(
 def _pick(
     choice: Choice, certified: list[tuple[ThresholdSequence, Certified]]
 ) -> tuple[ThresholdSequence, Certified]:
-    """The cheaper on fit; the simpler one where they lie within a point."""
-    savings = [_saving(choice, sequence, result.index) for sequence, result in certified]
-    enough = max(savings) - SIMPLER_WITHIN
-    near = [pair for pair, saving in zip(certified, savings, strict=True) if saving >= enough]
+    """The cheaper on fit; the simpler one where it is not ahead by enough, as in the advice."""
+
+    def saving(pair: tuple[ThresholdSequence, Certified]) -> float:
+        return _saving(choice, pair[0], pair[1].index)
+
+    best = max(certified, key=saving)
+    lead = choice.margin if rank_of(best[0].scorer.family) == 2 else SIMPLER_WITHIN
+    near = [pair for pair in certified if saving(pair) >= saving(best) - lead]
     return min(near, key=lambda pair: rank_of(pair[0].scorer.family))

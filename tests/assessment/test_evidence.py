@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.evidence import compare, saving_lower
+from stopadvisor.assessment.evidence import choice_noise, compare, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bootstrap import resample_counts
@@ -72,3 +72,30 @@ def test_where_nothing_can_be_certified_nothing_is_saved(
     verdict, spread = compare(fit, [sequence], [sequence], 0.0)
     assert spread is not None
     assert (verdict, spread.low, spread.high) == ("comparable", 0.0, 0.0)
+
+
+def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(
+    fit: FitData, sequence: ThresholdSequence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.assessment.evidence._RESAMPLES", RESAMPLES)
+    rule = score(fit, "entropy", GridSchedule(CLEAR.budgets))
+    assert rule is not None
+    other = sequence_of(fit, rule)
+    ahead = []
+    for drawn in resample_counts(N, RESAMPLES, rng=np.random.default_rng(N)):
+        savings = []
+        for each in (sequence, other):
+            lost = each.scorer.losses(each.view)
+            costs, chosen = fit.costs(each.scorer, each.view), fit.full_cost
+            for k in range(each.thresholds.size):
+                at = np.arange(N), each.curve.stops(k)
+                if drawn @ lost[at] > 3.0 * drawn.sum() / N + 1e-6:
+                    break
+                chosen = min(costs[at], fit.full_cost, key=lambda cost: drawn @ cost)
+            savings.append(100 * (1 - drawn @ chosen / (drawn @ fit.full_cost)))
+        ahead.append(savings[0] - savings[1])
+    low, high = np.quantile(ahead, [0.25, 0.75])
+    found = choice_noise(fit, [sequence], [other], 3.0)
+    assert found == pytest.approx((high - low) / 2, abs=1e-3)
+    assert found > 0
+    assert choice_noise(fit, [sequence], [], 3.0) == 0.0

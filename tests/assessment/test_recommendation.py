@@ -199,7 +199,8 @@ def test_the_simplest_within_a_point_is_called_so() -> None:
     assert standing({"learned": 30.3, "confidence": 29.4, FIXED_BUDGET: 20.0}, "confidence") == (
         "simplest"
     )
-    assert standing({"learned": 30.3, "confidence": 29.2}, "confidence") == "overall"
+    assert standing({"learned": 30.3, "confidence": 29.2}, "confidence") == "surer"
+    assert standing({"confidence": 29.2, FIXED_BUDGET: 28.0}, FIXED_BUDGET) == "overall"
 
 
 def test_a_rule_at_markers_has_no_budgets() -> None:
