@@ -11,7 +11,7 @@ from typing import Any
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
 from stopadvisor.policy.fields import parse, plain
-from stopadvisor.policy.file import Format, encode
+from stopadvisor.policy.file import Format, encode_policy
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
@@ -263,7 +263,7 @@ def file_bytes(content: Mapping[str, Any], format: Format = "json") -> bytes:
     rest = {key: value for key, value in content.items() if key not in ("schema", "digest")}
     text = json.dumps({"schema": content.get("schema", 3), "digest": none, **rest})
     before, _, after = text.partition(none)
-    return encode(before + _sha(text) + after, format)
+    return encode_policy(before + _sha(text) + after, format)
 
 
 def full_budget_content() -> dict[str, Any]:

@@ -29,7 +29,7 @@ from stopadvisor.probes.plan import (
     RawProbe,
     RawTrace,
     cue_text,
-    is_open,
+    is_open_cue,
 )
 from stopadvisor.probes.positions import trace_positions
 
@@ -148,7 +148,7 @@ class ScriptedEngine:
         """No server, so nothing."""
 
     def suffix_ids(self, cue: str) -> list[int]:
-        closer = [] if is_open(cue) else [2]
+        closer = [] if is_open_cue(cue) else [2]
         return [*closer, *(3 + ord(c) % 7 for c in cue_text(cue))]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
@@ -247,7 +247,9 @@ class ScriptedEngine:
             tail_mass=tail,
             visible_text=written,
             visible_tokens=0 if written is None else 7 + budget % 3,
-            closed_by_itself=script.right(share) and logprob > -0.2 if is_open(plan.cue) else None,
+            closed_by_itself=script.right(share) and logprob > -0.2
+            if is_open_cue(plan.cue)
+            else None,
         )
 
 

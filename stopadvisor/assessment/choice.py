@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation
-from stopadvisor.assessment.limits import FitLimits, counted_questions
+from stopadvisor.assessment.limits import FitLimits, questions_that_count
 from stopadvisor.assessment.probabilities import (
     certification_probability,
     counted_labels,
@@ -146,7 +146,7 @@ def choose(
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
     measured = rules.rated(Imitation.draw(fit, n_calibration, settings))
-    counted = counted_questions(table, n_calibration, settings.guarantees, categories)
+    counted = questions_that_count(table, n_calibration, settings.guarantees, categories)
     limit = fit_limit(table.n_questions, n_calibration, settings, counted)
     learned, scalar, fixed = (
         [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)

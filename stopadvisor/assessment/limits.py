@@ -24,12 +24,12 @@ __all__ = [
     "Shares",
     "allowed",
     "block_counts",
-    "counted_questions",
     "counted_rows",
     "fewest",
     "labels_for",
     "most_of",
     "pass_probability",
+    "questions_that_count",
 ]
 
 
@@ -199,7 +199,7 @@ def labels_for(
     return high
 
 
-def counted_questions(
+def questions_that_count(
     table: ProbeTable,
     n_calibration: int,
     guarantees: Sequence[Guarantee],

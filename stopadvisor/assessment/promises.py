@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stopadvisor.assessment.imitation import Imitation
-from stopadvisor.assessment.limits import Shares, counted_questions, labels_for
+from stopadvisor.assessment.limits import Shares, labels_for, questions_that_count
 from stopadvisor.assessment.probabilities import (
     certification_probability,
     first_useful_risk,
@@ -77,7 +77,7 @@ def promises(
     """
     table = rules.fit.table
     accuracy = float(table.full_correct.mean())
-    counted = counted_questions(table, n_calibration, settings.guarantees, categories)
+    counted = questions_that_count(table, n_calibration, settings.guarantees, categories)
     meant = [alpha for alpha in alphas if alpha < accuracy or not settings.limits_accuracy]
     if not meant:
         raise NothingToChoose(

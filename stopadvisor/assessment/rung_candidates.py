@@ -16,7 +16,7 @@ from stopadvisor.assessment.sequences import (
     FitData,
     ScoredRule,
     ThresholdSequence,
-    out_of_fold,
+    score_by_folds,
     sequence_of,
 )
 from stopadvisor.ground.arrays import FloatArray
@@ -178,7 +178,7 @@ def _learned(fit: FitData, columns: tuple[int, ...], *, with_logprob: bool) -> S
             return None
         return fit_logistic(x[train], y, names, ridge=_RIDGE)
 
-    out = out_of_fold(fit, rows, x, fitted)
+    out = score_by_folds(fit, rows, x, fitted)
     if out is None:
         return None
     model, scores = out

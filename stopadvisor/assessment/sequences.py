@@ -32,7 +32,7 @@ from stopadvisor.rules.families import (
 )
 from stopadvisor.rules.features import OPEN_FEATURES, feature_array
 from stopadvisor.rules.losses import LOST, Guarantee, Loss
-from stopadvisor.rules.schedules import Schedule, grid_positions, probed_markers, probed_positions
+from stopadvisor.rules.schedules import Schedule, commonly_probed, grid_positions, probed_markers
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
@@ -46,9 +46,9 @@ __all__ = [
     "FitData",
     "ScoredRule",
     "ThresholdSequence",
-    "out_of_fold",
     "readable",
     "score",
+    "score_by_folds",
     "score_learned",
     "score_scalar",
     "sequence_of",
@@ -139,7 +139,7 @@ class FitData:
     def positions(self) -> tuple[int, ...]:
         """Positions at which every question that thinks on was probed, in all parts."""
         shared = grid_positions(self.table)
-        return shared if self.others is None else probed_positions(self.others, shared)
+        return shared if self.others is None else commonly_probed(self.others, shared)
 
     @cached_property
     def probed_markers(self) -> int | None:
@@ -341,14 +341,14 @@ def score_learned(
         weights = weights * (weights.size / weights.sum())
         return fit_logistic(x[train], y, names, weights=weights, ridge=features.ridge)
 
-    found = out_of_fold(fit, rows, x, fitted)
+    found = score_by_folds(fit, rows, x, fitted)
     if found is None:
         return None
     model, scores = found
     return ScoredRule(Scorer(family, schedule, model), view, scores)
 
 
-def out_of_fold(
+def score_by_folds(
     fit: FitData, rows: BoolArray, x: FloatArray, fitted: Callable[[BoolArray], Model | None]
 ) -> tuple[Model, FloatArray] | None:
     """Fit a model on all rows, and score each question by one that never saw it.

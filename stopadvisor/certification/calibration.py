@@ -25,7 +25,13 @@ from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, certify, max_losses
+from stopadvisor.stats.bounds import (
+    Certified,
+    NotCertified,
+    StopCurve,
+    certify_thresholds,
+    max_losses,
+)
 
 __all__ = [
     "Calibration",
@@ -328,7 +334,7 @@ def _certify_losses(
         losses = curve.totals(of_stops)[0].round().astype(np.int64)
     else:
         losses = (curve.each(of_stops > 0) & counts).sum(axis=0)
-    result = certify(
+    result = certify_thresholds(
         losses,
         table.n_questions if counts is None else counts.sum(axis=0),
         alpha=settings.alpha,

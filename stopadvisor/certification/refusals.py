@@ -17,7 +17,7 @@ from stopadvisor.assessment.recommendation import Recommendation, deciding_reaso
 from stopadvisor.certification.calibration import Calibration, counted_traces
 from stopadvisor.certification.several import Counts, certify_all
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.stats.bounds import Certified, NotCertified, certify
+from stopadvisor.stats.bounds import Certified, NotCertified, certify_thresholds
 
 __all__ = ["advised_against", "refused_beforehand", "without_figures"]
 
@@ -80,7 +80,7 @@ def _at_best(choice: Choice, questions: ProbeTable, n_thresholds: int) -> Certif
     settings, none = choice.settings, np.zeros(n_thresholds, dtype=np.int64)
     rows = counted_traces(questions, settings)
     if settings.is_plain and len(rows) == 1:
-        return certify(none, rows.size, alpha=settings.alpha, delta=settings.delta)
+        return certify_thresholds(none, rows.size, alpha=settings.alpha, delta=settings.delta)
     table = questions.take(rows[0])
     counts = []
     for each in settings.guarantees:

@@ -46,7 +46,7 @@ __all__ = [
     "calibrate_transfer",
     "check_comparison",
     "check_transfer",
-    "compare",
+    "compare_transfers",
     "target_view",
     "transferred_content",
 ]
@@ -220,7 +220,7 @@ def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[IntArr
     return rows[calibration_rows(table.take(rows))], int((~fresh).sum())
 
 
-def compare(
+def compare_transfers(
     content: Mapping[str, Any],
     target: Source,
     transferred: Calibration,

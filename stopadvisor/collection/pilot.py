@@ -14,7 +14,7 @@ from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.ground.progress import NullProgress, Progress
-from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace, is_open
+from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace, is_open_cue
 from stopadvisor.workload.questions import Question
 
 __all__ = [
@@ -73,7 +73,7 @@ def thinking_cap(
 
 def cue_ids(engine: Engine, cue: str) -> list[int]:
     """Tokens of the cue, without a closer before it."""
-    closer = () if is_open(cue) else engine.identity()["think_close"]["ids"]
+    closer = () if is_open_cue(cue) else engine.identity()["think_close"]["ids"]
     return engine.suffix_ids(cue)[len(closer) :]
 
 

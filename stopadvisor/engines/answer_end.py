@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.probes.plan import is_open
+from stopadvisor.probes.plan import is_open_cue
 
 __all__ = ["AnswerStops", "AnswerTokens", "ForcedAnswer"]
 
@@ -78,7 +78,7 @@ class AnswerStops:
 
     def after_cue(self, cue: str) -> AnswerStops:
         """The same rule for answers after this cue."""
-        return replace(self, is_open=is_open(cue))
+        return replace(self, is_open=is_open_cue(cue))
 
     def newline_ids(self) -> tuple[int, ...]:
         """Return the ids at which a server that stops at ids alone should end a forced answer.

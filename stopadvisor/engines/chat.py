@@ -17,7 +17,7 @@ from stopadvisor.engines.errors import first_line
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
-from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open
+from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open_cue
 
 __all__ = ["Chat", "ChatEngine", "GrowingText", "Marker", "find_markers"]
 
@@ -204,7 +204,7 @@ class Chat:
 
     def suffix_ids(self, cue: str) -> list[int]:
         """Return the ids that ask for the answer: the closer, unless the cue is open, then it."""
-        closer = () if is_open(cue) else self.closer.ids
+        closer = () if is_open_cue(cue) else self.closer.ids
         return [*closer, *self.encode(cue_text(cue))]
 
     def encode(self, text: str) -> list[int]:

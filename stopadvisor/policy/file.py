@@ -20,7 +20,15 @@ from typing import Any, Literal
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.printable import short_repr
 
-__all__ = ["MAX_BYTES", "POLICY_SCHEMA", "Format", "decode", "encode", "read_bytes", "sealed"]
+__all__ = [
+    "MAX_BYTES",
+    "POLICY_SCHEMA",
+    "Format",
+    "decode",
+    "encode_policy",
+    "read_bytes",
+    "sealed",
+]
 
 Format = Literal["joblib", "json"]
 
@@ -241,7 +249,7 @@ def _written(value: Any, indent: int) -> str:
     return ends[0] + margin + " " + f",{margin} ".join(parts) + margin + ends[1]
 
 
-def encode(text: str, format: Format) -> bytes:
+def encode_policy(text: str, format: Format) -> bytes:
     """The bytes of a policy file: the text, or an uncompressed pickle of it."""
     if format == "json":
         return text.encode("ascii")

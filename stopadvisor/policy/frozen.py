@@ -22,7 +22,7 @@ from stopadvisor.policy.file import (
     POLICY_SCHEMA,
     Format,
     decode,
-    encode,
+    encode_policy,
     read_bytes,
     sealed,
 )
@@ -263,7 +263,7 @@ def save_policy(
     text, digest = sealed(policy.content)
     if digest != policy.digest:
         raise PolicyError("the digest does not match the content: build_policy(…) makes both")
-    data = encode(text, format)
+    data = encode_policy(text, format)
     if len(data) > MAX_BYTES:
         raise PolicyError(
             f"{target}: a policy has at most {MAX_BYTES} bytes, this one would have {len(data)}"

@@ -26,7 +26,7 @@ __all__ = [
     "Schedule",
     "Status",
     "cue_text",
-    "is_open",
+    "is_open_cue",
     "plan_cue",
 ]
 
@@ -41,7 +41,7 @@ OPEN = "open:"
 """Begins a cue that is written into the open thinking, without a closer before it."""
 
 
-def is_open(cue: str) -> bool:
+def is_open_cue(cue: str) -> bool:
     """Whether a cue goes into the open thinking."""
     return cue.startswith(OPEN)
 

@@ -25,10 +25,10 @@ __all__ = [
     "MarkerSchedule",
     "Schedule",
     "at_budget",
+    "commonly_probed",
     "grid_positions",
     "grid_view",
     "probed_markers",
-    "probed_positions",
     "schedule_of",
 ]
 
@@ -215,7 +215,7 @@ def grid_positions(table: ProbeTable) -> tuple[int, ...]:
     return tuple(positions[probed == thinking].tolist())
 
 
-def probed_positions(table: ProbeTable, positions: Sequence[int]) -> tuple[int, ...]:
+def commonly_probed(table: ProbeTable, positions: Sequence[int]) -> tuple[int, ...]:
     """Of these positions, those at which every question that thinks on was probed."""
     wanted = np.broadcast_to(
         np.array(positions, dtype=np.int64), (table.n_questions, len(positions))

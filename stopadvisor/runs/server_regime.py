@@ -24,7 +24,7 @@ __all__ = [
     "Regime",
     "RegimeMeasure",
     "Repeated",
-    "classify",
+    "classify_regime",
     "read_regime",
     "write_regime",
 ]
@@ -101,10 +101,10 @@ class RegimeMeasure:
                 f"field 'basis' must be one of {get_args(_Basis)}, got {data['basis']!r}"
             )
         probes = Cached(**data["probes"]) if data["probes"] else None
-        return classify([Repeated(**row) for row in data["repeated"]], probes)
+        return classify_regime([Repeated(**row) for row in data["repeated"]], probes)
 
 
-def classify(repeated: Sequence[Repeated], probes: Cached | None = None) -> RegimeMeasure:
+def classify_regime(repeated: Sequence[Repeated], probes: Cached | None = None) -> RegimeMeasure:
     """Say which regime the figures show.
 
     What probes found overrules the repeated prompts where the cache did not hold under load.

@@ -22,7 +22,7 @@ __all__ = [
     "Guaranteed",
     "NotCertified",
     "StopCurve",
-    "certify",
+    "certify_thresholds",
     "labels_needed",
     "last_passed",
     "max_losses",
@@ -260,7 +260,7 @@ class NotCertified:
     """The risk at which N would do; 0 where fewer could not even certify no loss."""
 
 
-def certify(
+def certify_thresholds(
     losses: IntArray,
     n: IntArray | int,
     *,

@@ -18,7 +18,7 @@ from scipy.special import expit
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.transfer import calibrate_transfer, compare, target_view
+from stopadvisor.certification.transfer import calibrate_transfer, compare_transfers, target_view
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
@@ -128,7 +128,7 @@ def _savings(
         for name, content in contents.items():
             try:
                 moved = calibrate_transfer(content, target, outside_test, settings)
-                rows = compare(content, target, moved, choice, trained).rows
+                rows = compare_transfers(content, target, moved, choice, trained).rows
             except (CalibrationError, PolicyError) as error:
                 yield f"{name} on {view.label}: {error} (see `probe --like POLICY`)"
                 continue

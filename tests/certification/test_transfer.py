@@ -14,7 +14,7 @@ from stopadvisor.certification.transfer import (
     TransferComparison,
     calibrate_transfer,
     check_transfer,
-    compare,
+    compare_transfers,
     target_view,
     transferred_content,
 )
@@ -246,7 +246,7 @@ def comparison(
     policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
 ) -> TransferComparison:
     trained = calibrate(choice, target.part("calibration").unseal().as_calibration())
-    return compare(policy, target, calibration, choice, trained)
+    return compare_transfers(policy, target, calibration, choice, trained)
 
 
 def test_protocols_are_compared_at_equal_labels_on_equal_questions(
@@ -293,7 +293,7 @@ def test_of_grouped_questions_one_of_each_is_compared(
     fit, questions = grouped.part("fit"), grouped.part("calibration").unseal()
     chosen = choose(fit, questions.n_questions, SETTINGS)
     trained = calibrate(chosen, questions.as_calibration())
-    rows = compare(policy, grouped, found, chosen, trained).rows
+    rows = compare_transfers(policy, grouped, found, chosen, trained).rows
     assert rows[0].verdict in {"confirmed", "silent"}
     assert {row.outcome.n for row in rows} == {len(set(grouped.part("test").groups))}
     assert rows[1].labels_used == rows[2].labels_used == found.entered.n_questions
@@ -304,7 +304,7 @@ def test_a_protocol_without_certificate_serves_the_full_budget(
 ) -> None:
     hard = replace(choice, settings=replace(choice.settings, alpha=0.001))
     trained = calibrate(hard, target.part("calibration").unseal().as_calibration())
-    row = compare(policy, target, calibration, choice, trained).rows[2]
+    row = compare_transfers(policy, target, calibration, choice, trained).rows[2]
     assert (row.certified, row.family, row.threshold) == (False, None, None)
     assert row.reason is not None
     assert (row.outcome.losses, row.outcome.total_saving_pct) == (0, 0.0)
@@ -318,8 +318,8 @@ def test_test_questions_that_the_source_met_are_left_out(
     met = list(target.part("test").keys[:4])
     source = policy | {"split": split | {"calibration": [*split["calibration"], *met]}}
     trained = calibrate(choice, target.part("calibration").unseal().as_calibration())
-    found = compare(source, target, calibration, choice, trained)
+    found = compare_transfers(source, target, calibration, choice, trained)
     assert (found.n_seen, found.n_test) == (4, target.counts()["test"] - 4)
     everything = policy | {"split": split | {"calibration": list(target.table.keys)}}
     with pytest.raises(PolicyError, match="none of them fresh"):
-        compare(everything, target, calibration, choice, trained)
+        compare_transfers(everything, target, calibration, choice, trained)

@@ -14,7 +14,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.report.words import percent, whole_percent
 from stopadvisor.runs.look_log import read_log
-from stopadvisor.runs.server_regime import Repeated, classify, write_regime
+from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
 from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of
 
 pytestmark = pytest.mark.slow
@@ -249,7 +249,7 @@ def _elsewhere(savings: Mapping[str, float]) -> str:
 
 def test_a_measured_server_comes_first(call: Call) -> None:
     asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
-    write_regime(RUN, classify(asked_twice))
+    write_regime(RUN, classify_regime(asked_twice))
     text = " ".join(call("assess", RUN, *FAST, "--no-report", "--serving", "kv-fork")[1].split())
     document = json.loads((RUN / "assessment.json").read_bytes())
     assert document["server"]["regime"] == "prefix-cache"

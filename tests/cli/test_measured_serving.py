@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.runs.server_regime import RegimeMeasure, Repeated, classify, write_regime
+from stopadvisor.runs.server_regime import RegimeMeasure, Repeated, classify_regime, write_regime
 from stopadvisor.runs.sources import Source
 from tests.material import CERTIFY, Call, caller, make_run
 
@@ -68,12 +68,12 @@ def _assessed(call: Call, *words: str | Path) -> tuple[dict[str, Any], list[str]
 def test_costs_are_those_of_the_measured_server(
     call: Call, run: Path, repeated: list[Repeated], serving: str, block: int, said: str
 ) -> None:
-    write_regime(run, classify(repeated))
+    write_regime(run, classify_regime(repeated))
     document, remarks = _assessed(call, run)
     assert document["recommendation"]["serving"] == serving
     assert document["settings"]["serving"] == serving
     assert document["settings"]["cache_block"] == block
-    assert document["server"]["regime"] == classify(repeated).regime
+    assert document["server"]["regime"] == classify_regime(repeated).regime
     (remark,) = remarks
     assert said in remark
 
@@ -100,7 +100,7 @@ def test_a_server_that_was_not_measured_is_not_trusted_to_keep_anything(
 def test_what_is_asked_for_overrules_the_measure(
     call: Call, run: Path, words: list[str], serving: str, block: int, said: str
 ) -> None:
-    write_regime(run, classify(_server(32)))
+    write_regime(run, classify_regime(_server(32)))
     document, (remark,) = _assessed(call, run, *words)
     assert document["settings"]["serving"] == serving
     assert document["settings"]["cache_block"] == block
@@ -110,7 +110,7 @@ def test_what_is_asked_for_overrules_the_measure(
 
 @pytest.mark.parametrize(
     "measure",
-    [classify(_server(32)), classify(_server(0))],
+    [classify_regime(_server(32)), classify_regime(_server(0))],
     ids=lambda measure: str(measure.regime),
 )
 def test_calibrate_certifies_under_the_measured_regime(
@@ -128,7 +128,7 @@ def test_the_screen_says_what_the_server_is(call: Call, run: Path) -> None:
     code, out, _ = call(run, *FAST, "--quiet")
     assert code == 0
     assert "as measured" not in out
-    write_regime(run, classify(_server(32)))
+    write_regime(run, classify_regime(_server(32)))
     code, out, _ = call(run, *FAST, "--quiet")
     assert code == 0
     assert "server prefix-cache, as measured: 98% of the tokens" in " ".join(out.split())

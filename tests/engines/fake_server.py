@@ -22,7 +22,7 @@ from typing import Any
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.local_tokenizer import load_tokenizer
 from stopadvisor.ground.constants import CUES
-from stopadvisor.probes.plan import cue_text, is_open
+from stopadvisor.probes.plan import cue_text, is_open_cue
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
 BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")
@@ -62,7 +62,7 @@ class Story:
         """All that it would say behind what stands behind the prompt."""
         closer, cue = list(words().closer.ids), ids_of(cue_text(self.cue))
         said, thinking = list(generated), ids_of(self.thinking)
-        if is_open(self.cue):
+        if is_open_cue(self.cue):
             for at in range(len(thinking) + 1):
                 rest = said[at + len(cue) :]
                 if said[: at + len(cue)] == [*thinking[:at], *cue]:

@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.opening import open_client
-from stopadvisor.engines.openai.policy_server import bind
+from stopadvisor.engines.openai.policy_server import bind_policy
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words
@@ -71,7 +71,7 @@ def watched(
         served = await open_client(Client([server.url], "tiny-reasoner", **options))
         try:
             plan = policy_plan(policy, at_server=True)
-            bound = replace(await bind(policy, served, plan, serving=serving), **service)
+            bound = replace(await bind_policy(policy, served, plan, serving=serving), **service)
             server.asked.clear()
             return await answered(bound)
         finally:

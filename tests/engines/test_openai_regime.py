@@ -21,7 +21,7 @@ from stopadvisor.runs.server_regime import (
     Cached,
     RegimeMeasure,
     Repeated,
-    classify,
+    classify_regime,
     read_regime,
     write_regime,
 )
@@ -90,7 +90,7 @@ def test_one_request_that_was_held_up_changes_little() -> None:
     server = _Server(16)
     rows = list(_measure(server).repeated)
     rows[7] = replace(rows[7], first_seconds=9.0, second_seconds=9.0)
-    cost = classify(rows).read_cost
+    cost = classify_regime(rows).read_cost
     assert cost == pytest.approx(0.0, abs=0.03)
 
 
@@ -124,23 +124,23 @@ def test_noise_is_not_taken_for_a_price() -> None:
         Repeated(tokens, None, 0.01 + first, 0.01 + second)
         for tokens, first, second in zip(range(100, 1600, 100), *noise.tolist(), strict=True)
     ]
-    assert classify(rows).regime is None
+    assert classify_regime(rows).regime is None
 
 
 CACHES = [Repeated(n, n // 16 * 16, 0.01 + n * 1e-4, 0.01) for n in (101, 333, 725)]
 
 
 def test_a_cache_that_does_not_hold_under_load_is_a_black_box() -> None:
-    held = classify(CACHES, Cached(100, 100_000, 90_000))
+    held = classify_regime(CACHES, Cached(100, 100_000, 90_000))
     assert (held.regime, held.cache_block) == ("prefix-cache", 16)
     assert "of the probes' prefixes 90%" in held.reason
-    lost = classify(CACHES, Cached(100, 100_000, 20_000))
+    lost = classify_regime(CACHES, Cached(100, 100_000, 20_000))
     assert (lost.regime, lost.cache_block) == ("black-box", None)
     assert "under load the cache does not hold them" in lost.reason
 
 
 def test_probes_that_nothing_could_be_cached_for_change_nothing() -> None:
-    assert classify(CACHES, Cached(3, 0, 0)).regime == "prefix-cache"
+    assert classify_regime(CACHES, Cached(3, 0, 0)).regime == "prefix-cache"
 
 
 def test_probes_are_held_against_what_an_earlier_request_had_sent() -> None:
@@ -158,7 +158,7 @@ def test_probes_are_held_against_what_an_earlier_request_had_sent() -> None:
 
 def test_a_measure_comes_back_from_its_file(tmp_path: Path) -> None:
     assert read_regime(tmp_path) is None
-    measure = classify(CACHES, Cached(100, 100_000, 90_000))
+    measure = classify_regime(CACHES, Cached(100, 100_000, 90_000))
     write_regime(tmp_path, measure)
     assert read_regime(tmp_path) == measure
 

@@ -22,7 +22,7 @@ from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import Certified, certify, max_losses, p_values
+from stopadvisor.stats.bounds import Certified, certify_thresholds, max_losses, p_values
 from tests.long.coverage import DELTA, Truth, seeded, settings_of
 from tests.populations import POPULATIONS, KnownPopulation, renamed
 
@@ -127,7 +127,10 @@ def _five_thresholds(repeats: int, *, fixed_sequence: bool) -> Found:
     n, alpha = 200, 0.10
     losses = rng.binomial(n, alpha * 1.005, size=(repeats, 5))
     if fixed_sequence:
-        found = [isinstance(certify(row, n, alpha=alpha, delta=DELTA), Certified) for row in losses]
+        found = [
+            isinstance(certify_thresholds(row, n, alpha=alpha, delta=DELTA), Certified)
+            for row in losses
+        ]
         return Found(repeats, sum(found))
     passed = p_values(losses, n, alpha) <= DELTA
     return Found(repeats, int(passed.any(axis=1).sum()))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import decode, encode, sealed
+from stopadvisor.policy.file import decode, encode_policy, sealed
 from stopadvisor.policy.frozen import Policy, load_policy
 from tests.policy_content import file_bytes
 
@@ -167,7 +167,9 @@ def fuzz(count: int, seed: int) -> Fuzzed:
         another digest than that of its bytes' origin.
     """
     draw = random.Random(seed)
-    originals = [(c, encode(sealed(c)[0], form)) for c in shipped() for form in ("joblib", "json")]
+    originals = [
+        (c, encode_policy(sealed(c)[0], form)) for c in shipped() for form in ("joblib", "json")
+    ]
     refused = loaded = 0
     slowest = 0.0
     for number in range(count):

@@ -445,7 +445,7 @@ def test_a_file_may_have_as_many_bytes_as_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = build_policy(example_content())
-    size = len(policy_file.encode(policy_file.sealed(content)[0], "joblib"))
+    size = len(policy_file.encode_policy(policy_file.sealed(content)[0], "joblib"))
     monkeypatch.setattr(frozen, "MAX_BYTES", size)
     save_policy(content, tmp_path / "policy.joblib")
     monkeypatch.setattr(frozen, "MAX_BYTES", size - 1)

@@ -23,14 +23,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import MAX_BYTES, MAX_ELEMENTS, decode, encode, sealed
+from stopadvisor.policy.file import MAX_BYTES, MAX_ELEMENTS, decode, encode_policy, sealed
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from tests.policy_content import example_content, file_bytes
 
 MEGABYTE = 2**20
 BUILT = build_policy(example_content())
 TEXT, _ = sealed(BUILT)
-VALID, VALID_JSON = encode(TEXT, "joblib"), encode(TEXT, "json")
+VALID, VALID_JSON = encode_policy(TEXT, "joblib"), encode_policy(TEXT, "json")
 
 executed: list[str] = []
 """Anything a hostile file manages to run leaves its name here."""
@@ -128,7 +128,7 @@ def test_other_schemas_say_what_to_do(schema: int, message: str) -> None:
     text = json.dumps({"schema": schema, "kind": "stop", "else": "x" * 300})
     for format in ("json", "joblib"):
         with pytest.raises(PolicyError, match=message):
-            decode(encode(text, format))
+            decode(encode_policy(text, format))
 
 
 def inside(value: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.policy import terms
-from stopadvisor.policy.file import encode, sealed
+from stopadvisor.policy.file import encode_policy, sealed
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from tests.blocks.policy import field_rows
 from tests.policy_content import example_contents, family_content
@@ -54,7 +54,7 @@ def test_the_rule_on_the_page_gives_every_golden_decision(name: str) -> None:
 @pytest.mark.parametrize("name", CONTENTS)
 def test_the_reader_on_the_page_reads_either_file(name: str) -> None:
     read, text = snippet("read"), sealed(CONTENTS[name])[0]
-    for data in (encode(text, "json"), encode(text, "joblib"), pickle.dumps(text, 4)):
+    for data in (encode_policy(text, "json"), encode_policy(text, "joblib"), pickle.dumps(text, 4)):
         assert read(data) == CONTENTS[name]
         with pytest.raises(AssertionError, match="changed after it was written"):
             read(

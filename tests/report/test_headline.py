@@ -18,7 +18,7 @@ from stopadvisor.report.headline import (
     sentence,
     verified_headline,
 )
-from stopadvisor.report.sheets.calibrate import expectation, meaning
+from stopadvisor.report.sheets.calibrate import expectation_facts, meaning
 from stopadvisor.report.words import why
 from tests.report import results
 from tests.report.results import ANSWERED, VERIFIED
@@ -173,10 +173,12 @@ def test_the_figures_with_the_best_standing_are_said(
 
 
 def test_other_stacks_that_an_old_policy_does_not_hold_are_named_as_missing() -> None:
-    (missing,) = [text for name, text in expectation(CALIBRATED, "kv-fork") if name == "elsewhere"]
+    (missing,) = [
+        text for name, text in expectation_facts(CALIBRATED, "kv-fork") if name == "elsewhere"
+    ]
     assert missing.startswith("not recorded in this policy")
     measured = replace(CALIBRATED, saving_by_serving={"kv-fork": 19.2, "black-box": -80.0})
-    (said,) = [text for name, text in expectation(measured, "kv-fork") if name == "elsewhere"]
+    (said,) = [text for name, text in expectation_facts(measured, "kv-fork") if name == "elsewhere"]
     assert said == "the same rule costs 80.0% more than full thinking under black-box"
 
 

@@ -23,7 +23,7 @@ from stopadvisor.policy.inspected import inspected
 from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
-from stopadvisor.runs.server_regime import Repeated, classify, write_regime
+from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
 from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents, family_content, open_cue_content
@@ -124,7 +124,7 @@ def test_assess(
     shutil.copytree(runs / "old", runs / "copy")  # what was assessed is what calibrate takes over
     shutil.copytree(runs / "old", runs / "served")
     asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
-    write_regime(runs / "served", classify(asked_twice))
+    write_regime(runs / "served", classify_regime(asked_twice))
     lines = [
         {"id": f"q{n}", "gold": "1", "rungs": [reply("vote", str(n % 9 % k)) for k in (2, 3, 4)]}
         for n in range(200)

@@ -26,7 +26,7 @@ from stopadvisor.runs.look_log import (
     record_shown,
 )
 from stopadvisor.runs.look_rules import LookRequest, LooksBeside
-from stopadvisor.stats.bounds import Certified, certify
+from stopadvisor.stats.bounds import Certified, certify_thresholds
 from stopadvisor.stats.intervals import exact_interval
 
 ALPHA_10 = {"alpha": 0.1, "families": ("learned", "confidence")}
@@ -261,7 +261,7 @@ def _any_false(folder: Path, first_risk: float, rng: np.random.Generator) -> boo
 
     def certifies(rule: int) -> Look:
         look = take_look(folder, ["a"], {"families": [str(rule)]}, delta=DELTA)
-        found = certify(losses[[rule]], N, alpha=ALPHA, delta=look.test_delta)
+        found = certify_thresholds(losses[[rule]], N, alpha=ALPHA, delta=look.test_delta)
         return record_result(folder, look, certified=isinstance(found, Certified))
 
     first = certifies(0)

@@ -13,7 +13,7 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.labels import regrade_run
 from stopadvisor.ground.errors import OutputError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import NullProgress
-from stopadvisor.probes.plan import is_open
+from stopadvisor.probes.plan import is_open_cue
 from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import IMPORTED, write_recording
@@ -160,7 +160,7 @@ def test_what_followed_an_answer_in_open_thinking_is_kept(tmp_path: Path) -> Non
     table = run.table()
     assert table.closed_by_itself is not None
     assert table.closed_by_itself.tolist() == [[True], [False]]
-    assert is_open(run.plan.cue)
+    assert is_open_cue(run.plan.cue)
     with pytest.raises(WorkloadError, match=r"closed_by_itself': expected true or false, got 1"):
         read(tmp_path, line("c", checkpoints=[probe(5, closed_by_itself=1)]))
 

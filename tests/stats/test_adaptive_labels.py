@@ -21,7 +21,7 @@ from stopadvisor.stats.bounds import (
     Certified,
     NotCertified,
     StopCurve,
-    certify,
+    certify_thresholds,
     max_losses,
     upper_limit,
 )
@@ -198,16 +198,16 @@ def test_each_threshold_is_tested_on_questions_of_its_own_number() -> None:
     losses, sizes = np.array([0, 2, 3, 9]), np.array([400, 300, 200, 100])
     limits = [max_losses(int(n), 0.05, 0.05) for n in sizes]
     assert limits == [12, 8, 4, 1]
-    found = certify(losses, sizes, alpha=0.05, delta=0.05)
+    found = certify_thresholds(losses, sizes, alpha=0.05, delta=0.05)
     assert isinstance(found, Certified)
     assert (found.index, found.n, found.losses) == (2, 200, 3)
     assert found.upper == upper_limit(3, 200, 0.05)
-    refused = certify(losses[3:], sizes[3:], alpha=0.05, delta=0.05)
+    refused = certify_thresholds(losses[3:], sizes[3:], alpha=0.05, delta=0.05)
     assert isinstance(refused, NotCertified)
     assert "9 of 100 calibration questions; at most 1 are allowed" in refused.reason
 
 
 def test_where_no_loss_is_allowed_the_first_one_is_named() -> None:
-    found = certify(np.array([1]), 60, alpha=0.05, delta=0.05)
+    found = certify_thresholds(np.array([1]), 60, alpha=0.05, delta=0.05)
     assert isinstance(found, NotCertified)
     assert "already loses 1 of 60 calibration questions; at most 0 are allowed" in found.reason

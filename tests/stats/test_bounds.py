@@ -16,7 +16,7 @@ from stopadvisor.stats.bounds import (
     Certified,
     NotCertified,
     StopCurve,
-    certify,
+    certify_thresholds,
     labels_needed,
     max_losses,
     p_values,
@@ -204,7 +204,7 @@ def test_what_whole_losses_leave_of_delta() -> None:
 @given(st.lists(st.integers(0, 20), max_size=12), st.sampled_from([0.1, 0.2, 0.4]))
 def test_the_fixed_sequence_stops_at_the_first_failure(losses: list[int], alpha: float) -> None:
     n = 50
-    found = certify(np.array(losses, dtype=int), n, alpha=alpha, delta=0.05)
+    found = certify_thresholds(np.array(losses, dtype=int), n, alpha=alpha, delta=0.05)
     last = -1
     for position, count in enumerate(losses):
         if float(p_values(count, n, alpha)) > 0.05:
@@ -221,7 +221,7 @@ def test_the_fixed_sequence_stops_at_the_first_failure(losses: list[int], alpha:
 
 def test_a_fixed_sequence_never_jumps_over_a_failure() -> None:
     losses = np.array([0, 9, 0])
-    careful = certify(losses, 59, alpha=0.1, delta=0.05)
+    careful = certify_thresholds(losses, 59, alpha=0.1, delta=0.05)
     assert isinstance(careful, Certified)
     assert careful.index == 0
 
@@ -238,11 +238,15 @@ def test_a_fixed_sequence_never_jumps_over_a_failure() -> None:
 def test_a_refusal_says_why_and_how_many_labels_it_takes(
     losses: list[int], n: int, reason: str, labels: int
 ) -> None:
-    found = certify(np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.02)
+    found = certify_thresholds(
+        np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.02
+    )
     assert isinstance(found, NotCertified)
     assert reason in found.reason
     assert found.labels_needed == labels
-    hopeless = certify(np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.05)
+    hopeless = certify_thresholds(
+        np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.05
+    )
     assert isinstance(hopeless, NotCertified)
     assert hopeless.labels_needed == (labels if n == 20 else None)
 
@@ -251,7 +255,7 @@ def test_a_refusal_says_why_and_how_many_labels_it_takes(
 def test_impossible_requests_are_refused(change: dict[str, Any]) -> None:
     request: dict[str, Any] = {"alpha": 0.1, "delta": 0.05} | change
     with pytest.raises(CalibrationError, match=next(iter(change))):
-        certify(np.array([0]), 50, **request)
+        certify_thresholds(np.array([0]), 50, **request)
 
 
 # --- Sample size ----------------------------------------------------------------------------------
@@ -343,14 +347,14 @@ def test_teeth_beyond_the_first_generous_size_are_seen() -> None:
 
 
 def test_too_few_labels_are_told_what_no_loss_takes() -> None:
-    found = certify(np.array([0, 3]), 20, alpha=0.1, delta=0.05, expected_risk=0.09)
+    found = certify_thresholds(np.array([0, 3]), 20, alpha=0.1, delta=0.05, expected_risk=0.09)
     assert isinstance(found, NotCertified)
     assert (found.labels_needed, found.assumed_risk) == (29, 0.0)
     assert "by the exact test, not even with no loss" in found.reason
-    enough = certify(np.array([30]), 200, alpha=0.1, delta=0.05, expected_risk=0.05)
+    enough = certify_thresholds(np.array([30]), 200, alpha=0.1, delta=0.05, expected_risk=0.05)
     assert isinstance(enough, NotCertified)
     assert enough.assumed_risk == 0.05
-    just = certify(np.array([5]), 59, alpha=0.05, delta=0.05, expected_risk=0.02)
+    just = certify_thresholds(np.array([5]), 59, alpha=0.05, delta=0.05, expected_risk=0.02)
     assert isinstance(just, NotCertified)
     assert (max_losses(59, 0.05, 0.05), just.assumed_risk) == (0, 0.02)
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.transfer import calibrate_transfer, compare, target_view
+from stopadvisor.certification.transfer import calibrate_transfer, compare_transfers, target_view
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.policy.frozen import load_policy
@@ -90,7 +90,7 @@ def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> 
     outside = target_view(target).part("calibration").unseal()
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
     moved = calibrate_transfer(content, target, outside.as_calibration(), settings)
-    expected = compare(
+    expected = compare_transfers(
         content, target, moved, choice, calibrate(choice, calibration.as_calibration())
     )
     rows = [r for r in rows_of(found, "savings") if r["target"] == "new"]

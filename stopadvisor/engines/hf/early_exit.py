@@ -33,7 +33,7 @@ from stopadvisor.policy.requests import OnStop, Reply, Request
 from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["StoppedTrace", "serve", "visible_answers"]
+__all__ = ["StoppedTrace", "serve_requests", "visible_answers"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ _JOIN_SHARE = 4
 that join together are probed together."""
 
 
-def serve(
+def serve_requests(
     model: LocalModel,
     requests: Sequence[Request],
     plan: ProbePlan,

@@ -16,7 +16,7 @@ import torch
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import ChatEngine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_in_chunks
-from stopadvisor.engines.hf.early_exit import StoppedTrace, serve, visible_answers
+from stopadvisor.engines.hf.early_exit import StoppedTrace, serve_requests, visible_answers
 from stopadvisor.engines.hf.local_model import LocalModel, within_memory
 from stopadvisor.engines.hf.rolling import Finished, Limits, RollingBatch, read_recorded
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
@@ -240,7 +240,7 @@ class HfEngine(LocalModel, ChatEngine):
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests in batches; raises `OutOfMemory` where one is too large."""
         size = batch_size or self.auto_batch_size(plan)
-        return serve(self, requests, plan, rule, batch_size=size, on_stop=on_stop)
+        return serve_requests(self, requests, plan, rule, batch_size=size, on_stop=on_stop)
 
     def measure_regime(self, cue: str) -> None:
         """Measure nothing: here the cache is forked, and no token is sent again."""

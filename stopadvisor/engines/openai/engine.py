@@ -34,7 +34,7 @@ from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, po
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import trace_positions
-from stopadvisor.runs.server_regime import Cached, RegimeMeasure, Repeated, classify
+from stopadvisor.runs.server_regime import Cached, RegimeMeasure, Repeated, classify_regime
 
 if TYPE_CHECKING:
     from stopadvisor.engines.http.client import Client
@@ -359,7 +359,7 @@ async def measure_regime(
             first = await client.complete(prompt, max_tokens=1, replica=replica)
             second = await client.complete(prompt, max_tokens=1, replica=replica)
             rows.append(Repeated(tokens, second.cached_tokens, first.seconds, second.seconds))
-    return classify(rows)
+    return classify_regime(rows)
 
 
 async def _regime_of_server(
@@ -371,7 +371,7 @@ async def _regime_of_server(
     found = await measure_regime(model.client, vocabulary, context=model.context)
     if found.cache_block is None:
         return found
-    return classify(found.repeated, found_in_cache(requests, suffix, found.cache_block))
+    return classify_regime(found.repeated, found_in_cache(requests, suffix, found.cache_block))
 
 
 def found_in_cache(requests: Sequence[RequestUsage], suffix: int, block: int) -> Cached:

@@ -25,7 +25,7 @@ from stopadvisor.policy.requests import (
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.workload.questions import Question
 
-__all__ = ["PolicyServer", "bind", "connect"]
+__all__ = ["PolicyServer", "bind_policy", "connect"]
 
 
 @asynccontextmanager
@@ -94,13 +94,13 @@ async def connect(
         **options,
     )
     try:
-        service = await bind(policy, served, plan, on_stop=on_stop, serving=serving)
+        service = await bind_policy(policy, served, plan, on_stop=on_stop, serving=serving)
         yield PolicyServer(service, policy)
     finally:
         await served.aclose()
 
 
-async def bind(
+async def bind_policy(
     policy: Policy,
     served: ServedModel,
     plan: ProbePlan,

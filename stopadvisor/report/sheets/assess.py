@@ -30,7 +30,7 @@ from stopadvisor.report.headline import (
 )
 from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.sheets.calibrate import graded_facts
-from stopadvisor.report.sheets.plan import label_needs, label_savings
+from stopadvisor.report.sheets.plan import label_need_sections, label_savings
 from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,
@@ -83,7 +83,7 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
         sections += _always(result)
         if verbose:
             sections += label_savings(result.label_savings)
-        sections += label_needs(result.label_needs or ())
+        sections += label_need_sections(result.label_needs or ())
         costs = _costs(result, result.serving)
     if verbose:
         sections += costs

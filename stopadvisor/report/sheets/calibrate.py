@@ -38,7 +38,14 @@ from stopadvisor.report.words import (
     shell_quote,
 )
 
-__all__ = ["calibrate_sheet", "evidence", "expectation", "graded_facts", "meaning", "pointwise"]
+__all__ = [
+    "calibrate_sheet",
+    "evidence",
+    "expectation_facts",
+    "graded_facts",
+    "meaning",
+    "pointwise",
+]
 
 
 def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
@@ -92,7 +99,7 @@ def meaning(certificate: Mapping[str, Any], expected: Expected, serving: str) ->
         yield "means", f"{promised(alpha)} of all questions are {ratio} of {what}"
 
 
-def expectation(expected: Expected, serving: str) -> list[Fact]:
+def expectation_facts(expected: Expected, serving: str) -> list[Fact]:
     """Return what a policy is expected to do, from test questions where there are any."""
     effect = expected_effect(expected, serving)
     rows = [
@@ -129,7 +136,7 @@ def _certified(
     run: CalibratedRun, certificate: Certificate, expected: Expected, *, verbose: bool
 ) -> Iterator[Fact]:
     yield "promise", certificate.claim
-    yield from expectation(expected, run.serving)
+    yield from expectation_facts(expected, run.serving)
     yield "rule", rule_headline(str(run.family), run.where)
     if run.on_stop == "answer":
         yield "on stop", _on_stop(expected)

@@ -12,7 +12,7 @@ from stopadvisor.policy.terms import TriggerTerms
 from stopadvisor.report.comparison import PolicyComparison
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.sheet import Fact, Section, Sheet
-from stopadvisor.report.sheets.calibrate import evidence, expectation, meaning, pointwise
+from stopadvisor.report.sheets.calibrate import evidence, expectation_facts, meaning, pointwise
 from stopadvisor.report.words import listed, number, plural, share, shell_quote
 from stopadvisor.rules.families import rule_name
 
@@ -90,7 +90,7 @@ def _sections(
         rows = tuple(_certificate(shown, shown.certificate, expected, verbose=verbose))
         yield Section(rows=rows)
     if expected is not None:
-        yield Section("Expected", rows=tuple(expectation(expected, shown.serving)))
+        yield Section("Expected", rows=tuple(expectation_facts(expected, shown.serving)))
     elif shown.expected:  # another program wrote it
         rows = tuple((name, json.dumps(value)) for name, value in shown.expected.items())
         yield Section("Expected", rows=rows)

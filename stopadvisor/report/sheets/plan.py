@@ -16,7 +16,7 @@ from stopadvisor.rules.losses import LOST
 
 __all__ = [
     "label_counts",
-    "label_needs",
+    "label_need_sections",
     "label_savings",
     "label_sheet",
     "more_labels",
@@ -37,7 +37,10 @@ def plan_sheet(plan: LabelPlan) -> Sheet:
         f"to promise that {_PROMISES[loss].format(promised(plan.alpha))}, "
         f"with confidence {promised(1 - plan.delta)}"
     )
-    sections = (*label_savings(plan.label_savings or ()), *label_needs(plan.label_needs or ()))
+    sections = (
+        *label_savings(plan.label_savings or ()),
+        *label_need_sections(plan.label_needs or ()),
+    )
     if plan.calibration_labels is None or plan.power_reached is None:
         most = "20,000" if loss == "drop" else "a million"
         too_close = plan.expected_risk - (plan.expected_gain or 0.0) < plan.alpha
@@ -113,7 +116,7 @@ def label_savings(rows: Sequence[LabelRow]) -> tuple[Section, ...]:
     )
 
 
-def label_needs(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
+def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
     """Return the gold labels that a promise about lost answers takes; nothing without any."""
     if not rows:
         return ()

@@ -16,7 +16,7 @@ from stopadvisor.engines.http.client import Client, StreamTimeouts
 from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.opening import open_client
-from stopadvisor.engines.openai.policy_server import bind
+from stopadvisor.engines.openai.policy_server import bind_policy
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
@@ -211,7 +211,7 @@ class PolicySet:
             chat_template_kwargs=served.policy.terms.chat_template_kwargs,
         )
         try:
-            service = await bind(served.policy, model, served.plan, serving=settings.serving)
+            service = await bind_policy(served.policy, model, served.plan, serving=settings.serving)
         except BaseException:
             await model.aclose()
             raise

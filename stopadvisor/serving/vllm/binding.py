@@ -26,7 +26,7 @@ from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.policy_files import check_tasks
 from stopadvisor.serving.vllm.engine_model import EngineModel, Likeliest
 
-__all__ = ["BoundPolicy", "EngineAccess", "EngineFacts", "bind"]
+__all__ = ["BoundPolicy", "EngineAccess", "EngineFacts", "bind_policies"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class BoundPolicy:
         return min(n for n in limits if n is not None)
 
 
-def bind(
+def bind_policies(
     policies: Sequence[tuple[Path, Policy]],
     facts: EngineFacts,
     loaded: LoadedTokenizer,

@@ -32,7 +32,7 @@ from stopadvisor.engines.trace import (
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.probes.plan import ProbePlan, Prompt, is_open
+from stopadvisor.probes.plan import ProbePlan, Prompt, is_open_cue
 
 __all__ = ["EngineClient", "EngineModel", "Likeliest", "Position", "figures", "positions"]
 
@@ -112,7 +112,7 @@ class EngineModel:
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         drawn = {name: getattr(sampling, name) for name in names}
         # A closer that the model writes ends its forced answer where the cue stands in thinking.
-        closing = chat.closer.ids[-1:] if is_open(plan.cue) else ()
+        closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
         return cls(
             drawn=drawn,
             chat=chat,

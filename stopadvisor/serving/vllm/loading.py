@@ -22,7 +22,7 @@ from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.responder import audited_reply
-from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind
+from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind_policies
 from stopadvisor.serving.vllm.engine_model import EngineModel
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.serving.vllm.route import PolicyInUse, PolicyRoute
@@ -54,11 +54,11 @@ class PolicyLoader:
         Raises
         ------
         PolicyError, ModelError
-            As in `bind` and `try_engine`; or a policy's audits cannot go on.
+            As in `bind_policies` and `try_engine`; or a policy's audits cannot go on.
         """
         # In a thread: hashing weights and decoding a vocabulary take seconds.
         found = await asyncio.to_thread(
-            bind,
+            bind_policies,
             policies,
             self.facts,
             self.tokenizer,

@@ -16,7 +16,7 @@ from stopadvisor.engines.local_tokenizer import LoadedTokenizer, load_tokenizer
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind
+from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind_policies
 from tests.engines.fake_server import TINY, Story, words
 from tests.policy_content import family_content
 
@@ -247,5 +247,5 @@ def bound_at(
         getattr(engine, "wait", None),
     )
     found = [(Path("policy.joblib"), policy or policy_of())]
-    (bound,) = bind(found, replace(FACTS, **changes), loaded(), access, any_text=any_text)
+    (bound,) = bind_policies(found, replace(FACTS, **changes), loaded(), access, any_text=any_text)
     return bound

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.errors import ModelError, PolicyError
-from stopadvisor.serving.vllm.binding import EngineAccess, bind
+from stopadvisor.serving.vllm.binding import EngineAccess, bind_policies
 from tests.policy_content import family_content
 from tests.serving.vllm.fake_engine import FACTS, FakeEngine, bound_at, loaded, policy_of
 
@@ -152,9 +152,9 @@ def test_of_a_folder_the_one_for_this_model_serves() -> None:
     other = policy_of(model={**own.content["model"], "revision": "sha256:" + "0" * 64})
     access = EngineAccess(FakeEngine(), list, dict)
     named = [(Path("other.joblib"), other), (Path("own.joblib"), own)]
-    (bound,) = bind(named, FACTS, loaded(), access)
+    (bound,) = bind_policies(named, FACTS, loaded(), access)
     assert bound.policy.digest == own.digest
     with pytest.raises(PolicyError, match=r"^other\.joblib: .* revision"):
-        bind(named[:1], FACTS, loaded(), access)
+        bind_policies(named[:1], FACTS, loaded(), access)
     with pytest.raises(PolicyError, match=r"expected one policy for each model and task"):
-        bind([(Path("own"), own)] * 2, FACTS, loaded(), access)
+        bind_policies([(Path("own"), own)] * 2, FACTS, loaded(), access)
