@@ -61,7 +61,7 @@ COMMAND_GROUPS = {
     "More": {
         "preflight": "Check that the model obeys budgets, markers and answer cue.",
         "probe": "Collect forced answers along each question's thinking.",
-        "profile-serving": "Measure what probing and tokens cost in seconds here.",
+        "profile-serving": "Measure what requests and tokens cost in seconds at a server.",
         "study": "Repeat the paper's studies, or compare simple rules.",
         "simulate": "Draw probes of a made-up model, to plan or to try.",
         "schema": "Print the JSON Schema of what --json prints.",

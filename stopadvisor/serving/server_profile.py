@@ -1,4 +1,4 @@
-"""What requests and tokens cost in seconds, at a server's chat endpoint or in this process.
+"""What requests and tokens cost in seconds, at a server's chat endpoint.
 
 Pieces of work that differ in one thing each, several requests at once.  They ask for so few tokens
 that no policy covers them: what is measured is the server.  Knows no command line.
@@ -21,14 +21,8 @@ from stopadvisor.rules.serving_profile import Measurement, ServingProfile, fit_c
 
 if TYPE_CHECKING:
     from stopadvisor.engines.http.client import Client
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from stopadvisor.engines.hf.engine import HfEngine
-
-__all__ = ["measure_server", "profile_model", "profile_server"]
+__all__ = ["measure_server", "profile_server"]
 
 _ROUNDS = 3
 """Of the pieces of work, in turn, so that other work on the machine slows all alike."""
@@ -205,47 +199,4 @@ class _Work:
             cached=cached,
             decoded=sum(answer.decoded for answer in answers),
             seconds=now() - began,
-        )
-
-
-# --- A model that is loaded here ------------------------------------------------------------------
-
-
-_LONGEST_PREFIX = 1024
-"""Tokens of the longer prefix by which tokens are measured, where the context has room."""
-
-
-def profile_model(
-    batches: Sequence[int],
-    open_engine: Callable[[], AbstractContextManager[HfEngine]],
-    progress: Progress,
-) -> ServingProfile:
-    """Measure a model on this machine, at each of these batch sizes.
-
-    Raises
-    ------
-    ModelError
-        The model cannot be used here.
-    CalibrationError
-        What was measured does not separate the costs.
-    """
-    with open_engine() as engine:
-        from stopadvisor.engines.hf.measure import device_name, measure_tokens
-
-        longest = min(_LONGEST_PREFIX, (engine.context or 2 * _LONGEST_PREFIX) // 2)
-        progress.remark("measuring seconds per token")
-        fit = fit_costs(measure_tokens(engine, longest // 2, batches))
-        identity = engine.identity()
-        return ServingProfile.of_fit(
-            fit,
-            model=engine.name,
-            engine=f"hf {identity['engine_version']}",
-            device=device_name(engine),
-            settings={
-                "dtype": identity["dtype"],
-                "torch": identity["torch"],
-                "prefix": longest // 2,
-                "batches": list(batches),
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            },
         )

@@ -29,9 +29,9 @@ __all__ = [
     "EngineSettings",
     "check_engine_options",
     "load_engine",
+    "model_name",
     "model_options",
     "open_engine",
-    "open_local",
 ]
 
 DEFAULT_MODEL = "Qwen/Qwen3-8B"
@@ -99,13 +99,8 @@ def load_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
         return openai.load_engine(
             options.model, options.base_url, **how, **_chat_options(options), on_wait=options.remark
         )
-    return _load_local(options)
-
-
-def _load_local(options: EngineSettings) -> HfEngine:
     from stopadvisor.engines import hf
 
-    assert options.model is not None
     return hf.load_engine(
         options.model,
         device=options.device,
@@ -129,13 +124,6 @@ def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
             raise
         raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
     with closing(loaded) as engine:
-        yield engine
-
-
-@contextmanager
-def open_local(options: EngineSettings) -> Iterator[HfEngine]:
-    """The model, loaded here, and closed at the end."""
-    with closing(_load_local(options)) as engine:
         yield engine
 
 
@@ -230,9 +218,9 @@ SERVER = (
 )
 
 
-def model_options(default: str | None, show_default: str | bool = True) -> Callable[[Any], Any]:
-    """Add `--model`, and where and how it runs if it is loaded here."""
-    name: Decorator = _model(
+def model_name(default: str | None, show_default: str | bool = True) -> Decorator:
+    """`--model`."""
+    return _model(
         "--model",
         default=default,
         show_default=show_default,
@@ -240,4 +228,8 @@ def model_options(default: str | None, show_default: str | bool = True) -> Calla
         show_envvar=True,
         help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
     )
-    return declare(name, *_LOCAL)
+
+
+def model_options(default: str | None, show_default: str | bool = True) -> Callable[[Any], Any]:
+    """Add `--model`, and where and how it runs if it is loaded here."""
+    return declare(model_name(default, show_default), *_LOCAL)
