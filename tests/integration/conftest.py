@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,19 @@ from stopadvisor.engines import hf
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from tests.integration.server import AS_CALIBRATED, NAME, TINY_REASONER, VllmServer, environment
+from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.requests import Request, make_requests
+from stopadvisor.serving.vllm.plugin_settings import PluginSettings
+from stopadvisor.workload.questions import read_workload
+from tests.integration.server import (
+    AS_CALIBRATED,
+    NAME,
+    ROOT,
+    TINY_REASONER,
+    VllmServer,
+    environment,
+    with_plugin,
+)
 from tests.missing import skip_without
 
 SIZES = (60, pytest.param(400, marks=pytest.mark.long))
@@ -61,3 +74,34 @@ def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
     engine = load_engine(NAME, [vllm.base_url], concurrency=AT_ONCE)
     yield engine
     engine.close()
+
+
+POLICY = ROOT / "policies" / "arithmetic.joblib"
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(POLICY)
+
+
+@pytest.fixture(scope="module")
+def requests(policy: Policy) -> list[Request]:
+    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
+    return make_requests(workload.questions[:120], policy)
+
+
+@pytest.fixture(scope="module")
+def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """vLLM with the bundled policy in it, which reads the entropy over the whole vocabulary."""
+    folder = tmp_path_factory.mktemp("plugin")
+    shutil.copy(POLICY, folder / "policy.joblib")
+    settings = PluginSettings(folder / "policy.joblib").environment()
+    server = VllmServer(
+        vllm_home,
+        folder,
+        (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority"),
+        with_plugin(folder, settings),
+    )
+    server.start()
+    yield server
+    server.stop()

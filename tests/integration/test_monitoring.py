@@ -20,8 +20,9 @@ from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.audits import AuditSettings
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
+from tests.integration.asking import ask_all
+from tests.integration.conftest import POLICY
 from tests.integration.server import AS_CALIBRATED, ROOT, VllmServer, with_plugin
-from tests.integration.test_plugin import POLICY, ask_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

@@ -6,16 +6,11 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +23,10 @@ from safetensors.numpy import save_file
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
-from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
-from tests.integration.conftest import AT_ONCE
+from tests.integration.asking import Seen, ask, ask_all, busy, differing, gauges, metrics
+from tests.integration.conftest import POLICY
 from tests.integration.server import (
     AS_CALIBRATED,
     NAME,
@@ -43,143 +38,6 @@ from tests.integration.server import (
 from tests.policy_content import family_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
-
-POLICY = ROOT / "policies" / "arithmetic.joblib"
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(POLICY)
-
-
-@pytest.fixture(scope="module")
-def requests(policy: Policy) -> list[Request]:
-    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[:120], policy)
-
-
-@pytest.fixture(scope="module")
-def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """vLLM with the bundled policy in it, which reads the entropy over the whole vocabulary."""
-    folder = tmp_path_factory.mktemp("plugin")
-    shutil.copy(POLICY, folder / "policy.joblib")
-    settings = PluginSettings(folder / "policy.joblib").environment()
-    server = VllmServer(
-        vllm_home,
-        folder,
-        (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority"),
-        with_plugin(folder, settings),
-    )
-    server.start()
-    yield server
-    server.stop()
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a client has of a reply."""
-
-    reasoning: str
-    content: str | None
-    finish: str
-    usage: dict[str, Any]
-    header: str
-
-
-async def ask(client: AsyncOpenAI, request: Request, *, stream: bool) -> Seen:
-    messages: Any = list(request.prompt.messages)
-    if not stream:
-        raw = await client.chat.completions.with_raw_response.create(model=NAME, messages=messages)
-        header, reply = raw.headers["x-stopadvisor"], raw.parse()
-        (choice,) = reply.choices
-        assert choice.message.model_extra is not None
-        assert reply.usage is not None
-        reasoning, usage = choice.message.model_extra["reasoning_content"], reply.usage.model_dump()
-        return Seen(reasoning, choice.message.content, choice.finish_reason, usage, header)
-    reasoning, content, finish, usage = "", "", "", {}
-    chunks = await client.chat.completions.create(
-        model=NAME, messages=messages, stream=True, stream_options={"include_usage": True}
-    )
-    async for chunk in chunks:
-        if chunk.usage is not None:
-            usage = chunk.usage.model_dump()
-        for part in chunk.choices:
-            reasoning += (part.delta.model_extra or {}).get("reasoning_content") or ""
-            content += part.delta.content or ""
-            finish = part.finish_reason or finish
-    header = chunks.response.headers["x-stopadvisor"]
-    return Seen(reasoning, content or None, finish, usage, header)
-
-
-def ask_all(
-    server: VllmServer, requests: list[Request], *, stream: bool, at_once: int = AT_ONCE
-) -> list[Seen]:
-    async def run() -> list[Seen]:
-        places = asyncio.Semaphore(at_once)
-        async with AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
-
-            async def one(request: Request) -> Seen:
-                async with places:
-                    return await ask(client, request, stream=stream)
-
-            return list(await asyncio.gather(*map(one, requests)))
-
-    return asyncio.run(run())
-
-
-@contextmanager
-def busy(server: VllmServer) -> Iterator[None]:
-    """Keep every processor busy, and the server's event loop waiting again and again.
-
-    While that process stands still its engine goes on in another, so that many outputs wait to be
-    fetched, and vLLM merges them.
-    """
-    loops = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        for _ in range(os.cpu_count() or 1)
-    ]
-    over = threading.Event()
-
-    def pause() -> None:
-        while not over.wait(0.02):
-            os.kill(server.pid, signal.SIGSTOP)
-            over.wait(0.06)
-            os.kill(server.pid, signal.SIGCONT)
-
-    pauses = threading.Thread(target=pause)
-    pauses.start()
-    try:
-        yield
-    finally:
-        over.set()
-        pauses.join()
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
-def differing(policy: Policy, seen: list[Seen], replayed: list[Reply]) -> list[int]:
-    """Number of each reply that is not the local engine's."""
-    cue = policy_plan(policy).cue
-    differ = []
-    for number, (found, reply) in enumerate(zip(seen, replayed, strict=True)):
-        stopped = reply.finish == "stopped"
-        assert reply.text is not None
-        details = found.usage["stopadvisor"]
-        in_vain = not stopped and reply.think_tokens in policy.budgets  # it ended just there
-        alike = (
-            found.reasoning == reply.thinking
-            and found.content == (forced_content(cue, reply.text) if stopped else reply.text)
-            and found.finish == "stop"
-            and details["budget"] == reply.budget
-            and details["probes"] == reply.n_probes
-            and details["probe_tokens"] >= reply.probe_tokens
-            and (in_vain or details["probe_tokens"] == reply.probe_tokens)
-            and found.header == f"policy; reason=covered; digest={policy.digest[:8]}"
-            and (details["discarded_tokens"] > 0) == stopped
-        )
-        differ += [] if alike else [number]
-    return differ
 
 
 @dataclass(frozen=True)
@@ -467,22 +325,6 @@ def test_clients_that_leave_in_every_state_leave_nothing_behind(
 async def _once(server: VllmServer, request: Request) -> Seen:
     async with AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
         return await ask(client, request, stream=False)
-
-
-def metrics(server: VllmServer) -> dict[str, float]:
-    """Sums by name."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as reply:
-        text = reply.read().decode()
-    found: dict[str, float] = {}
-    for name, value in re.findall(r"^([\w:]+)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
-        found[name] = found.get(name, 0.0) + float(value)
-    return found
-
-
-def gauges(server: VllmServer) -> dict[str, float]:
-    found = metrics(server)
-    names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-    return {name: found[name] for name in (*names, "stopadvisor_requests_in_flight")}
 
 
 def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[Request]) -> None:
