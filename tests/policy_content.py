@@ -13,7 +13,7 @@ from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
 from stopadvisor.policy.fields import parse, plain
 from stopadvisor.policy.file import Format, encode_policy
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES
@@ -28,6 +28,7 @@ __all__ = [
     "family_content",
     "file_bytes",
     "full_budget_content",
+    "ladder_content",
     "open_cue_content",
 ]
 
@@ -247,6 +248,24 @@ def anywhere_content(name: str, family: str = "learned", **changes: Any) -> dict
     return content | changes
 
 
+_RUNGS: list[dict[str, Any]] = [
+    {"name": "small", "model": "tiny", "price": [1.0, 0.1, 1.0]},
+    {"name": "large", "reasoning_effort": "high", "price": [10.0, 1.0, 10.0]},
+]
+
+
+def ladder_content(family: str = "cap", **changes: Any) -> dict[str, Any]:
+    """A policy that climbs: the smaller model within a cap, else the larger one."""
+    content = family_content("run-stability") | {"family": family, "serving": "ladder"}
+    nothing = ("model", "engine", "probe", "sampling", "max_think", "prompt_template")
+    content |= dict.fromkeys(nothing) | {"budgets": [], "chat_template_kwargs": {}}
+    content |= {"trigger": LADDER_TRIGGER, "entropy_source": "full"}
+    content |= {"decision_threshold": 2.0, "threshold": 2.0, "order": [4.0, 3.0, 2.0, 1.0]}
+    path = [[-900.0], [-500.0], [-40.0]]
+    content["ladder"] = {"rungs": _RUNGS, "asked": [0], "path": path}
+    return copy.deepcopy(content) | changes
+
+
 def open_cue_content(**changes: Any) -> dict[str, Any]:
     """The example with its cue in the open thinking, and a rule that reads what follows answers."""
     content = example_content()
@@ -305,4 +324,5 @@ def example_contents() -> dict[str, dict[str, Any]]:
     )
     found["one-checkpoint"] = example_content(budgets=[0])
     found["open-cue"] = open_cue_content()
+    found["ladder"] = ladder_content()
     return found

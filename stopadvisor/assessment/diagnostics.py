@@ -139,7 +139,13 @@ def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve,
 
 
 def fixed_curve(fit: FitData) -> Curve:
-    """Everything stopped at one budget."""
+    """Everything stopped at one budget; of a ladder each rung for everybody."""
+    table, full = fit.table, fit.full_cost
+    if table.rungs is not None:
+        columns = np.array([k for block in table.rungs.blocks for k in {block[0], block[-1]}])
+        cost, accuracy = table.rungs.spent.price.mean(axis=0), table.stop_correct.mean(axis=0)
+        rungs = Frontier(columns + 1.0, cost[columns], accuracy[columns])
+        return curve_of("one rung for everybody", rungs, rungs.at, float(full.mean()))
     served = served_budget_frontier(fit)
     return curve_of("fixed budget", served, served.at, float(fit.full_cost.mean()))
 

@@ -283,7 +283,9 @@ def calibrated(
 
 def _positions(content: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Where a policy asks; None where it asks nothing, or each trace has positions of its own."""
-    return None if content["kind"] != "stop" else listed_positions(trigger_of(content))
+    if content["kind"] != "stop" or "ladder" in content:
+        return None
+    return listed_positions(trigger_of(content))
 
 
 def _profile(shares: Mapping[str, Any] | None) -> Mapping[str, Share] | None:

@@ -81,10 +81,7 @@ class CertifyRequest:
         ------
         CalibrationError
             A setting out of range.
-        ProbeError
-            A run of a ladder, which is advised on and cannot be certified yet.
         """
-        source.require_one_trace("a certificate")
         return self.overrides.settings(
             read_assessment(source.folder),
             defaults=source.defaults,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -174,7 +175,8 @@ def check_policy(
     remarks = _bound(policy, source, transfer=request.transfer)
     view = _test_part(source) if request.test_only else source
     sha = source.workload_sha256
-    check_probed(policy, file, source)
+    if source.ladder is None:
+        check_probed(policy, file, source)
     # `--repeat` lets fit questions alone think twice.
     repeats = view.without_repeats() is not view
     fresh = fresh_questions(content, view.table, workload_sha256=sha, alone=repeats)
@@ -284,7 +286,8 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
     manifest = source.manifest
     remarks = []
     try:
-        if manifest is not None:
+        _same_kind(policy, source)
+        if manifest is not None and source.ladder is None:
             plan = manifest["plan"]
             remarks = policy.check_source(
                 manifest["engine"],
@@ -299,6 +302,7 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
                 },
                 answer_cap=plan.get("answer_cap"),
             )
+        if manifest is not None:
             remarks += _graded_alike(policy.terms.grading, manifest["grading"])
         task = policy.terms.task
         others = sorted(set(source.table.tasks) - {task})
@@ -309,6 +313,26 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
             raise PolicyError(f"{error} (--transfer verifies it there all the same)") from error
         remarks.append(f"zero-shot transfer: {error}")
     return remarks
+
+
+def _same_kind(policy: Policy, source: Source) -> None:
+    """Refuse replies of another ladder, and probes of a trace in a ladder's place."""
+    ladder, ours = source.ladder, policy.terms.ladder
+    if ladder is None and ours is None:
+        return
+    if ladder is None or ours is None:
+        kinds = "climbs a ladder", "stops the thinking of one trace"
+        what = kinds[ours is None], "replies of a ladder" if ladder else "probes of one trace"
+        raise PolicyError(f"the policy {what[0]}, and {source.folder} holds {what[1]}")
+    for rung, other in zip_longest(ladder.rungs, ours.rungs):
+        here = {} if rung is None else rung.to_policy()
+        there = {} if other is None else dict(other)
+        for name in sorted({*here, *there} - {"price"}):
+            if here.get(name) != there.get(name):
+                raise PolicyError(
+                    f"the policy was calibrated with {name} {there.get(name)!r} of rung "
+                    f"{there.get('name')!r}, got {here.get(name)!r}"
+                )
 
 
 def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

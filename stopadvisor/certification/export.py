@@ -22,19 +22,21 @@ from stopadvisor.certification.watching import differs_limit, served_features
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
-from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content
 from stopadvisor.probes.grouping import calibration_rows, group_sizes
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.plan import ProbePlan, cue_text
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving
-from stopadvisor.rules.drift import question_features
+from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.outcomes import Outcome, measure_rule
-from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
+from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.look_log import Look, timestamp
@@ -156,7 +158,7 @@ def _by_serving(
     if table.n_questions == 0:
         table = calibration.entered
     rows = table.take(calibration_rows(table))
-    names = dict.fromkeys((settings.serving, *_STACKS))
+    names = dict.fromkeys((settings.serving, *(() if source.ladder else _STACKS)))
     return {
         serving: measure_rule(
             rule.scorer,
@@ -247,7 +249,7 @@ def policy_content(
         "conditional": False,
         "alpha_over_full_accuracy": alpha / choice.full_accuracy,
         "truncated_share": calibration.truncated_share,
-        "max_think": None if manifest is None else manifest["plan"]["max_think"],
+        "max_think": fields["max_think"],
     }
     if look.earlier:
         fields["certificate"]["earlier_deltas"] = list(look.earlier)
@@ -274,7 +276,7 @@ def policy_content(
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]
         fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}
-    stored = question_features(rule.scorer.view(calibration.first))
+    stored = drift_features(rule.scorer, calibration.first)
     # Evenly spaced: the first ones of a sorted workload would look like drift.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
     fields["calibration_features"] = stored[spaced].tolist()
@@ -305,7 +307,8 @@ def _rule_fields(rule: ExportedRule | None, source: Source) -> dict[str, Any]:
     }
     if rule is None:
         nothing = dict.fromkeys(("family", "threshold", "decision_threshold", "trigger"))
-        return nothing | {"budgets": [], "order": []} | no_model
+        rungs = {} if source.ladder is None else {"ladder": _rungs(source)}
+        return nothing | {"budgets": [], "order": []} | no_model | rungs
     scorer = rule.scorer
     return {
         "family": scorer.family,
@@ -315,13 +318,22 @@ def _rule_fields(rule: ExportedRule | None, source: Source) -> dict[str, Any]:
         "order": rule.order.tolist(),
         **no_model,
         # A model's fields are named as in the policy: standardisation and weights, or trees.
-        **({} if scorer.model is None else asdict(scorer.model)),
+        **({} if (model := _model(scorer)) is None else asdict(model)),
     }
 
 
+def _model(scorer: Scorer) -> Any:
+    """What was fitted, which a ladder's path holds by itself."""
+    schedule = scorer.schedule
+    return schedule.model if isinstance(schedule, Climb) else scorer.model
+
+
 def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
-    """Where the policy probes, and where it stops anyway."""
+    """Where the policy probes, and where it stops anyway; of a ladder which replies it asks."""
     schedule, family = rule.scorer.schedule, rule.scorer.family
+    if isinstance(schedule, Climb):
+        ladder = {"asked": schedule.columns, "path": schedule.path}
+        return {"trigger": LADDER_TRIGGER, "budgets": [], "ladder": _rungs(source) | ladder}
     trigger: Trigger
     if family == FIXED_BUDGET:
         stop = int(rule.threshold)
@@ -329,9 +341,14 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     elif isinstance(schedule, GridSchedule):
         trigger = schedule.trigger()
     else:
-        assert isinstance(schedule, MarkerSchedule)  # a ladder's path is not exported
         trigger = schedule.trigger(_marker_ids(source))
     return trigger_content(trigger, family=family)
+
+
+def _rungs(source: Source) -> dict[str, Any]:
+    assert source.ladder is not None
+    rungs = [rung.to_policy() for rung in source.ladder.rungs]
+    return {"rungs": rungs, "asked": (), "path": ()}
 
 
 def _marker_ids(source: Source) -> list[list[int]]:
@@ -341,8 +358,14 @@ def _marker_ids(source: Source) -> list[list[int]]:
 
 
 def _bound_to(source: Source) -> dict[str, Any]:
-    """What the policy is bound to; archives and simulations name no model, recordings need not."""
+    """What the policy is bound to; archives and simulations name no model, recordings need not.
+
+    Of a ladder its rungs say it.
+    """
     manifest = source.manifest
+    if source.ladder is not None:
+        names = ("model", "engine", "probe", "prompt_template", "sampling", "max_think")
+        return dict.fromkeys(names) | {"chat_template_kwargs": {}}
     open_cue = {} if source.table.closed_by_itself is None else {"open_cue": True}
     if manifest is None:
         nothing = dict.fromkeys(("dtype", "quantization", "attention", "device"))

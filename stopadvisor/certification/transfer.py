@@ -115,6 +115,8 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
         It never stops, holds no testing order, was not probed for, or was fitted or calibrated on
         questions of the target: their labels would be used twice.
     """
+    if "ladder" in content:
+        raise PolicyError("the policy climbs a ladder: assess and calibrate the target by itself")
     table = target.table
     scorer = scorer_of(content, table, along_order=bool(content["order"]))
     if not content["order"]:

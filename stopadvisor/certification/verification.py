@@ -22,8 +22,9 @@ from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_t
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
 from stopadvisor.rules.boosting import BoostedModel, Tree
+from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
-from stopadvisor.rules.drift import DRIFT_FEATURES, Drift, feature_drift, question_features
+from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import DIFFERS, LossName, loss_of
 from stopadvisor.rules.outcomes import Outcome, measure
@@ -139,6 +140,9 @@ def scorer_of(
     """
     if content["kind"] != "stop":
         raise PolicyError("a full-budget policy never stops: it has no rule to look at")
+    if "ladder" in content:
+        climb = Climb.of(content["family"], content["ladder"], _linear(content))
+        return _on(Scorer(content["family"], climb, None), table)
     if content["family"] == FIXED_BUDGET and along_order:
         # Its thresholds are positions: each of them is tested on the questions.
         schedule: Schedule = GridSchedule(tuple(int(t) for t in reversed(content["order"])))
@@ -146,11 +150,16 @@ def scorer_of(
         schedule = schedule_of(trigger_of(content))
         if table.reference == "last-checkpoint" and isinstance(schedule, GridSchedule):
             schedule = schedule.up_to(int(table.budgets[-1]))
-    scorer = Scorer(content["family"], schedule, _model_of(content))
+    return _on(Scorer(content["family"], schedule, _model_of(content)), table)
+
+
+def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
+    """The scorer, if the table has what it asks."""
     try:
         scorer.view(table)
     except ProbeError as error:
-        raise PolicyError(f"the policy probes {schedule.describe()}: {error}") from error
+        verb = "asks" if isinstance(scorer.schedule, Climb) else "probes"
+        raise PolicyError(f"the policy {verb} {scorer.schedule.describe()}: {error}") from error
     return scorer
 
 
@@ -164,8 +173,14 @@ def _model_of(content: Mapping[str, Any]) -> LinearModel | BoostedModel | None:
             for tree in content["trees"]
         )
         return BoostedModel(features, content["intercept"], trees)
+    return _linear(content)
+
+
+def _linear(content: Mapping[str, Any]) -> LinearModel | None:
+    if not content["features"]:
+        return None
     return LinearModel(
-        features,
+        tuple(content["features"]),
         tuple(content["mean"]),
         tuple(content["scale"]),
         tuple(content["coef"]),
@@ -335,7 +350,7 @@ def verify(
         paired_difference(gains, worse, outcome.n),
         float(probed.truncated.mean()),
         _categories(probed, lost > 0),
-        _drift(content, probed, rng),
+        _drift(content, scorer, questions, rng),
         None if loss.is_binary else int((values < 0).sum()),
         limits,
         loss.name,
@@ -387,15 +402,15 @@ def _categories(table: GradedTable, lost: BoolArray) -> tuple[CategoryRisk, ...]
 
 
 def _drift(
-    content: Mapping[str, Any], view: ProbeTable, rng: np.random.Generator
+    content: Mapping[str, Any], scorer: Scorer, table: ProbeTable, rng: np.random.Generator
 ) -> tuple[Drift, ...]:
     stored = content.get("calibration_features")
     # A fixed budget probes at its stop alone; its calibration was probed at all positions.
     if not stored or content["family"] == FIXED_BUDGET:
         return ()
     before = np.array(stored, dtype=np.float64)
-    found = feature_drift(before, question_features(view), DRIFT_FEATURES, rng=rng)
-    if view.entropy_source == content["entropy_source"] or reads_logprobs(
+    found = feature_drift(before, drift_features(scorer, table), drift_names(scorer), rng=rng)
+    if table.entropy_source == content["entropy_source"] or reads_logprobs(
         content["family"], content["features"]
     ):
         return found

@@ -185,7 +185,7 @@ def command(
         # Probing has reported its own on the sample just now.
         for remark in of_promise if is_workload else of_sample + of_promise:
             progress.remark(f"note: {remark}")
-        if report and source.ladder is None:  # the page shows probes of one trace
+        if report:
             progress.remark(_write_report(source.folder))
     show(result, assess_sheet(result, verbose=verbose), json=json)
     return 0

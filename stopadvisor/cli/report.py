@@ -42,7 +42,6 @@ def command(path: Path | None, out: Path | None, *, json: bool, quiet: bool) -> 
     if out is not None and out.is_dir():
         raise OutputError(f"cannot write the report to {out}: it is a folder")
     source = newest_source() if path is None else open_source(path)
-    source.require_one_trace("the page")
     written = write_report(source.folder, out)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         if path is None:

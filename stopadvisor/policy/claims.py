@@ -61,6 +61,11 @@ _LOST_OF_GROUPS = (
     "thinking gets right"
 )
 """With `group_claim`: one question of each group was counted."""
+_ON_LADDER = {
+    "lost": "climbing the ladder turns at most {alpha:g} % of all questions from right to wrong",
+    "differs": "at most {alpha:g} % of replies differ from what the reference would have said",
+}
+"""Of a ladder, whose reference is its last rung."""
 _FEW_LABELS = (
     " Few questions were labelled: a reply equal in normal form to the natural answer takes its "
     "grade, and what differs without a label counts as lost."
@@ -191,18 +196,22 @@ class CertificateTerms:
 # --- In words -------------------------------------------------------------------------------------
 
 
-def claim(certificate: CertificateTerms, *, simulated: bool = False) -> str:
+def claim(certificate: CertificateTerms, *, simulated: bool = False, climbs: bool = False) -> str:
     """Word a certificate in one sentence, from its fields alone.
 
     Parameters
     ----------
     simulated : bool
         The probes come from the simulator, of which alone the claim holds.
+    climbs : bool
+        The policy climbs a ladder of whole replies.
     """
     of_groups = certificate.group_claim == "groups"
-    lost = _LOST_OF_GROUPS if of_groups else LOST.words
+    named = _ON_LADDER if climbs else {}
+    named = {**named, "lost": _LOST_OF_GROUPS} if of_groups else named
+    lost = named.get("lost", LOST.words)
     limits = _limits(certificate)
-    words = "; ".join(_words(limit, lost) for limit in limits)
+    words = "; ".join(_words(limit, named) for limit in limits)
     if len(limits) > 1:
         words = f"all of this holds at once: {words}"
     if of_groups and words != lost.format(alpha=100 * certificate.alpha):
@@ -210,8 +219,8 @@ def claim(certificate: CertificateTerms, *, simulated: bool = False) -> str:
     text = (
         f"With confidence {100 * certificate.confidence:.10g} % over the draw of the calibration "
         f"questions, {words}; for independent "
-        f"{'groups' if of_groups else 'questions'} from this traffic, under this decoding and this "
-        "cap."
+        f"{'groups' if of_groups else 'questions'} from this traffic, "
+        f"{'under these rungs.' if climbs else 'under this decoding and this cap.'}"
     )
     if certificate.traces is not None:
         text += _TWO_TRACES
@@ -226,9 +235,9 @@ def claim(certificate: CertificateTerms, *, simulated: bool = False) -> str:
     return text + " The probes are simulated: it holds for the simulator alone." * simulated
 
 
-def _words(limit: GuaranteeTerms, lost: str) -> str:
+def _words(limit: GuaranteeTerms, named: Mapping[str, str]) -> str:
     """One limit in words; of a category it says of which."""
-    words = lost if limit.loss == LOST.name else LOSSES[limit.loss].words
+    words = named.get(limit.loss, LOSSES[limit.loss].words)
     text = words.format(alpha=100 * limit.alpha)
     return text if limit.category is None else f"in category {limit.category!r} {text}"
 
@@ -240,7 +249,8 @@ def shown_certificate(content: Mapping[str, Any]) -> dict[str, Any] | None:
     certificate = parse(CertificateTerms, content["certificate"])
     engine = content["engine"]
     simulated = engine is not None and engine["name"] == "simulated"
-    return {**plain(certificate), "claim": claim(certificate, simulated=simulated)}
+    words = claim(certificate, simulated=simulated, climbs="ladder" in content)
+    return {**plain(certificate), "claim": words}
 
 
 def _limits(certificate: CertificateTerms) -> tuple[GuaranteeTerms, ...]:

@@ -13,13 +13,21 @@ from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.claims import CertificateTerms, check_certificate
+from stopadvisor.policy.climber import check_ladder
 from stopadvisor.policy.evidence import check_expected, check_split
 from stopadvisor.policy.fields import expect
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.terms import PolicyTerms, TreeTerms, TriggerTerms
 from stopadvisor.policy.triggers import check_trigger, make_trigger, most_probes
-from stopadvisor.rules.families import LEARNED_FAMILIES, display_threshold
-from stopadvisor.rules.features import GRID_FEATURES, OPEN_FEATURES, TEXT_FEATURES
+from stopadvisor.rules.climb import RUNG_FEATURES
+from stopadvisor.rules.families import LEARNED_FAMILIES, RUNG_FAMILIES, display_threshold
+from stopadvisor.rules.features import (
+    FEATURES,
+    GRID_FEATURES,
+    OPEN_FEATURES,
+    POSITION_FEATURES,
+    TEXT_FEATURES,
+)
 from stopadvisor.rules.losses import LOST
 
 __all__ = ["check_consistency"]
@@ -59,6 +67,17 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
             f"calibrated with answer normaliser {short_repr(terms.normalizer)}; this "
             f"version of StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
         )
+    if terms.ladder is not None:
+        check_ladder(terms)
+        nothing = ("model", "engine", "probe", "sampling", "max_think", "prompt_template", "trees")
+        for key in nothing:
+            expect(getattr(terms, key) is None, key, "null beside a ladder", getattr(terms, key))
+    expect(
+        (terms.serving == "ladder") == (terms.ladder is not None),
+        "serving",
+        "'ladder' beside a ladder, and nowhere else",
+        terms.serving,
+    )
     if terms.kind == "full-budget":
         _check_full_budget(terms)
     else:
@@ -130,7 +149,7 @@ def _check_stop(terms: PolicyTerms) -> None:
         expect(descending, "order", "strictly descending thresholds", list(terms.order))
         what = f"to hold decision_threshold {terms.decision_threshold!r}"
         expect(terms.decision_threshold in terms.order, "order", what, list(terms.order))
-    if family in LEARNED_FAMILIES:
+    if family in (*LEARNED_FAMILIES, "rung-learned"):
         _check_learned(terms, family)
     else:
         for key in ("features", "mean", "scale", "coef"):
@@ -155,6 +174,13 @@ def _check_where(terms: PolicyTerms, trigger: TriggerTerms, family: str) -> None
         what = f"trigger.stop_at ({stop_at})"
         linear = terms.decision_threshold
         expect(linear == stop_at, "decision_threshold", what, linear)
+    what = "a ladder for trigger.kind 'ladder' and its families, and for no other"
+    of_ladder = {kind == "ladder", family in RUNG_FAMILIES, terms.ladder is not None}
+    expect(len(of_ladder) == 1, "ladder", what, f"{kind} for {family}")
+    for name in terms.features:
+        known = RUNG_FEATURES if kind == "ladder" else (*FEATURES, *POSITION_FEATURES)
+        what = f"a feature that family '{family}' can read"
+        expect(name in (*known, *OPEN_FEATURES), "features", what, name)
     for name in GRID_FEATURES if kind != "grid" else ():
         what = f"no '{name}' where the trigger is no grid"
         expect(name not in terms.features, "features", what, list(terms.features))
@@ -237,6 +263,8 @@ def _check_golden(terms: PolicyTerms) -> None:
     with their depth and with the steps.
     """
     golden, most = terms.golden, most_probes(make_trigger(terms.trigger, terms.budgets))
+    if terms.ladder is not None:
+        most = len(terms.ladder.asked)
     expect(bool(golden), "golden", "at least one trajectory for kind 'stop'", [])
     for index, entry in enumerate(golden):
         sizes = [len(entry.steps), len(entry.decisions)]

@@ -15,6 +15,7 @@ from typing import Any
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.claims import shown_certificate
+from stopadvisor.policy.climber import Climber, ClimbRule
 from stopadvisor.policy.consistency import check_consistency
 from stopadvisor.policy.fields import parse, plain
 from stopadvisor.policy.file import (
@@ -68,7 +69,8 @@ class Policy:
         terms: PolicyTerms = parse(PolicyTerms, content)
         check_consistency(terms)
         self._rule = StopRule.of(terms)
-        replay_golden(self._rule, terms.golden)
+        self._climb = None if terms.ladder is None else ClimbRule.of(terms)
+        replay_golden(self._climb or self._rule, terms.golden)
         self._terms = terms
         self._signed_by: str | None = None
 
@@ -144,9 +146,23 @@ class Policy:
         Raises
         ------
         PolicyError
-            Another task than the policy's.
+            Another task than the policy's, or a policy that climbs a ladder.
         """
+        if self._climb is not None:
+            raise PolicyError("the policy climbs a ladder and stops no trace: climb() follows it")
         return Stepper(self._rule, task)
+
+    def climb(self, task: str | None = None) -> Climber:
+        """Give a climber for one question of a policy that climbs a ladder; as `start`.
+
+        Raises
+        ------
+        PolicyError
+            Another task than the policy's, or a policy that stops a trace.
+        """
+        if self._climb is None:
+            raise PolicyError("the policy stops a trace and climbs no ladder: start() follows it")
+        return Climber(self._climb, task)
 
     def summary(self) -> dict[str, Any]:
         """Give the main fields as plain values, the certificate with its claim in words."""
@@ -238,7 +254,9 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     terms: PolicyTerms = parse(PolicyTerms, {"trees": None, "served": None, **given})
     check_consistency(terms, golden=False)
     built: dict[str, Any] = plain(terms)
-    built["golden"] = make_golden(StopRule.of(terms))
+    built["golden"] = make_golden(
+        StopRule.of(terms) if terms.ladder is None else ClimbRule.of(terms)
+    )
     built["digest"] = sealed(built)[1]
     Policy(built)
     return built

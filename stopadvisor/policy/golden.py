@@ -8,13 +8,14 @@ serves anyone.  Knows the stepper and its inputs, and no files.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.printable import short_repr
+from stopadvisor.policy.climber import Climber, ClimbRule
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.terms import MIXED_TASKS, GoldenExample
 from stopadvisor.probes.trigger import MarkerTrigger
@@ -28,13 +29,19 @@ _MOST_STEPS_TO_THE_END = 256
 _MOST_GAPS = 64
 """Times `min_gap` that a marker lies after the one before, in examples at the threshold."""
 _N_RANDOM = 6
+_FINISHED = 0.8
+"""Share of golden replies that ended by themselves."""
+_MOST_REPLY = 65_536
+"""Longest golden reply, in tokens."""
 _N_EDGES = 3
 
 _ANSWERS = (" 7", "7.", "\\boxed{12}", "", "B", "(b)", "0.50", "1/2", "yes")
 
 # Rules that use exp or log: C libraries differ in the last bit.  Their golden scores may differ by
 # this tolerance, and their examples keep a larger distance from the threshold.
-_INEXACT = frozenset(("confidence-leap", "log_position", "log_run", "log_votes", "answer_log_odds"))
+_INEXACT = frozenset(
+    ("confidence-leap", "log_position", "log_run", "log_votes", "answer_log_odds", "log_tokens")
+)
 _TOLERANCE = 1e-12
 _DISTANCE = 1e-7
 
@@ -44,26 +51,31 @@ GoldenStep = dict[str, Any]
 """Inputs of one checkpoint, by the names that `Stepper.observe` gives them."""
 
 
-def make_golden(rule: StopRule) -> list[dict[str, Any]]:
+def make_golden(rule: StopRule | ClimbRule) -> list[dict[str, Any]]:
     """Make examples for a rule: steady, changing and empty answers, next to the threshold too.
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
     """
-    if not rule.most_probes:
+    if not (rule.asked if isinstance(rule, ClimbRule) else rule.most_probes):
         return []
     tasks = TASKS if rule.task == MIXED_TASKS else (rule.task,)
-    candidates = _trajectories(rule, _positions(rule, _MOST_STEPS))
+    if isinstance(rule, ClimbRule):
+        candidates = _climbs(rule)
+    else:
+        candidates = _trajectories(rule, _positions(rule, _MOST_STEPS))
     golden = [_entry(rule, tasks[k % len(tasks)], steps) for k, steps in enumerate(candidates)]
     edges: list[dict[str, Any]] = []
     for k, steps in enumerate(candidates):
         if len(edges) < 2 * _N_EDGES:
             edges += _edge(rule, tasks[k % len(tasks)], steps[: len(golden[k]["steps"])])
+    if isinstance(rule, ClimbRule):
+        return golden + edges
     if rule.stop_at is not None and not any(_at_the_end(rule, entry) for entry in golden):
         edges += _stopped_at_the_end(rule, tasks[0])
     return golden + edges
 
 
-def replay_golden(rule: StopRule, golden: Sequence[GoldenExample]) -> None:
+def replay_golden(rule: StopRule | ClimbRule, golden: Sequence[GoldenExample]) -> None:
     """Replay every example through the stepper.
 
     Raises
@@ -73,8 +85,9 @@ def replay_golden(rule: StopRule, golden: Sequence[GoldenExample]) -> None:
     """
     for number, entry in enumerate(golden):
         name = f"golden decision {number} of {len(golden)} does not replay"
-        stepper = Stepper(rule, entry.task)
-        for step, expected in zip(entry.steps, entry.decisions, strict=True):
+        decide = _decider(rule, entry.task)
+        steps = zip(entry.steps, entry.decisions, strict=True)
+        for checkpoint, (step, expected) in enumerate(steps):
             found = normalize(entry.task, step.answer)
             if found != step.normalized:
                 raise PolicyError(
@@ -82,25 +95,43 @@ def replay_golden(rule: StopRule, golden: Sequence[GoldenExample]) -> None:
                     f"{short_repr(found)} here, to {short_repr(step.normalized)} in the file"
                 )
             try:
-                decision = stepper.observe(**vars(step))
+                stop, score = decide(vars(step))
             except PolicyError as error:
                 raise PolicyError(f"{name}: {error}") from error
-            same = _same_score(rule, decision.score, expected.score)
-            if decision.stop != expected.stop or not same:
+            if stop != expected.stop or not _same_score(rule, score, expected.score):
                 raise PolicyError(
-                    f"{name}: checkpoint {decision.checkpoint} gives stop={decision.stop}, score "
-                    f"{decision.score!r} here; stop={expected.stop}, score "
-                    f"{expected.score!r} in the file"
+                    f"{name}: checkpoint {checkpoint} gives stop={stop}, score {score!r} here; "
+                    f"stop={expected.stop}, score {expected.score!r} in the file"
                 )
 
 
-def _same_score(rule: StopRule, found: float, expected: float) -> bool:
+def _decider(
+    rule: StopRule | ClimbRule, task: str
+) -> Callable[[Mapping[str, Any]], tuple[bool, float]]:
+    """What is decided on each step of one example, and its score."""
+    if isinstance(rule, StopRule):
+        stepper = Stepper(rule, task)
+        return lambda step: stepper.observe(**step)[:2]
+    climber = Climber(rule, task)
+
+    def judge(step: Mapping[str, Any]) -> tuple[bool, float]:
+        return climber.observe(
+            finished=step["closed_by_itself"] is True,
+            completion_tokens=step["think_tokens"],
+            mean_logprob=step["mean_logprob"],
+            normalized=step["normalized"],
+        )[:2]
+
+    return judge
+
+
+def _same_score(rule: StopRule | ClimbRule, found: float, expected: float) -> bool:
     if _is_inexact(rule):
         return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     return found == expected
 
 
-def _is_inexact(rule: StopRule) -> bool:
+def _is_inexact(rule: StopRule | ClimbRule) -> bool:
     """Whether the scores go through a function that C libraries round differently."""
     return rule.family in _INEXACT or not rule.features.isdisjoint(_INEXACT)
 
@@ -197,6 +228,26 @@ def _trajectories(rule: StopRule, budgets: Sequence[int]) -> list[list[GoldenSte
     return found
 
 
+def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
+    """Make replies of every rung: equal and different answers, cut ones, short and long ones."""
+    draw = Random(0).random
+    caps = sorted({int(-threshold) for threshold in rule.thresholds if rule.family == "cap"})
+    lengths = (1, 40, 400, 4000, *caps[:_MOST_STEPS])
+
+    def replies(answers: Sequence[str], lengths: Sequence[int]) -> list[GoldenStep]:
+        found = []
+        for j in range(min(len(rule.asked), _MOST_STEPS)):
+            logprob = -round(2.0 * draw() ** 3, 3)
+            answer = answers[int(draw() ** 2 * len(answers))]
+            step = _step(answer, logprob, 0.0, 0.0, lengths[j % len(lengths)])
+            found.append(step | {"closed_by_itself": draw() < _FINISHED})
+        return found
+
+    found = [replies([" 7"], [40]), replies(["", " 7"], [400])]
+    found += [replies(_ANSWERS, lengths[k % len(lengths) :]) for k in range(_N_RANDOM)]
+    return found
+
+
 def _step(answer: str, logprob: float, entropy: float, markers: float, think: int) -> GoldenStep:
     return {
         "answer": answer,
@@ -208,22 +259,22 @@ def _step(answer: str, logprob: float, entropy: float, markers: float, think: in
     }
 
 
-def _entry(rule: StopRule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
+def _entry(rule: StopRule | ClimbRule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
     """Step through a trajectory up to its stop, and record each decision."""
-    stepper = Stepper(rule, task)
+    decide = _decider(rule, task)
     walked: list[GoldenStep] = []
     decisions = []
     for step in steps:
         step = {**step, "normalized": normalize(task, step["answer"])}
-        decision = stepper.observe(**step)
+        stop, score = decide(step)
         walked.append(step)
-        decisions.append({"stop": decision.stop, "score": decision.score})
-        if decision.stop:
+        decisions.append({"stop": stop, "score": score})
+        if stop:
             break
     return {"task": task, "steps": walked, "decisions": decisions}
 
 
-def _edge(rule: StopRule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
+def _edge(rule: StopRule | ClimbRule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
     """Vary the last step until the decision changes; give the nearest inputs on both sides."""
     for name, (low, high) in _ranges(rule, steps).items():
 
@@ -249,8 +300,12 @@ def _edge(rule: StopRule, task: str, steps: list[GoldenStep]) -> list[dict[str, 
     return []
 
 
-def _ranges(rule: StopRule, steps: Sequence[GoldenStep]) -> dict[str, tuple[float, float]]:
+def _ranges(
+    rule: StopRule | ClimbRule, steps: Sequence[GoldenStep]
+) -> dict[str, tuple[float, float]]:
     """Least and largest value of each input that the last step may be given."""
+    if isinstance(rule, ClimbRule):
+        return {"mean_logprob": _RANGES["mean_logprob"], "think_tokens": (0, _MOST_REPLY)}
     found: dict[str, tuple[float, float]] = dict(_RANGES)
     trigger = rule.trigger
     if isinstance(trigger, MarkerTrigger) and steps[-1]["think_tokens"] != trigger.stop_at:
@@ -266,9 +321,15 @@ def _stops(entry: Mapping[str, Any]) -> bool:
     return bool(entry["decisions"][-1]["stop"])
 
 
-def _clear(rule: StopRule, entry: Mapping[str, Any]) -> bool:
+def _clear(rule: StopRule | ClimbRule, entry: Mapping[str, Any]) -> bool:
     """Whether the last decision is safe from rounding of exp and log."""
     if not _is_inexact(rule):
         return True
-    distance = abs(entry["decisions"][-1]["score"] - rule.decision_threshold)
+    decisions = entry["decisions"]
+    threshold = (
+        rule.thresholds[len(decisions) - 1]
+        if isinstance(rule, ClimbRule)
+        else rule.decision_threshold
+    )
+    distance = abs(decisions[-1]["score"] - threshold)
     return bool(distance > 10 * _TOLERANCE)

@@ -14,6 +14,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.policy.terms import (
     EngineTerms,
+    LadderTerms,
     ModelTerms,
     PolicyTerms,
     ProbeTerms,
@@ -91,6 +92,8 @@ class InspectedPolicy:
     """Where it probes; null for `full-budget`."""
     budgets: tuple[int, ...]
     """Thinking tokens at which it probes, where that is a grid."""
+    ladder: LadderTerms | None = None
+    """Only of a policy that climbs a ladder: its rungs, which replies are asked, and the path."""
     on_stop: Literal["probe", "answer"]
     """The reply of a stopped question: the `probe`, or a visible `answer`."""
     task: str
@@ -157,6 +160,7 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
         policy_schema=content["schema"],
         trigger=policy.terms.trigger,
         budgets=tuple(summary["budgets"]),
+        ladder=policy.terms.ladder,
         model=policy.terms.model,
         engine=policy.terms.engine,
         n_questions=None if counts is None else PartCounts(**counts),

@@ -14,6 +14,7 @@ from stopadvisor.ground.results import from_document
 from stopadvisor.policy.claims import GraderTerms, GuaranteeTerms, shown_certificate
 from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.policy.triggers import trigger_of
+from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import at_budget, schedule_of
 
@@ -224,4 +225,7 @@ def where_of(content: Mapping[str, Any]) -> str | None:
         return None
     if content["family"] == FIXED_BUDGET:
         return at_budget(int(content["decision_threshold"]))
+    if "ladder" in content:
+        climb = Climb.of(content["family"], content["ladder"], None)
+        return climb.describe(content["decision_threshold"])
     return schedule_of(trigger_of(content)).describe()

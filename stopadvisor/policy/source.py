@@ -63,6 +63,8 @@ def check_source(
     answer_cap: int | None = None,
 ) -> list[str]:
     """Implement ``Policy.check_source``, which describes parameters and errors."""
+    if terms.ladder is not None:
+        raise PolicyError("the policy climbs a ladder of whole replies, and stops no trace")
     remarks: list[str] = []
     probe, model, engine = terms.probe, terms.model, terms.engine
     if terms.reads_logprobs:

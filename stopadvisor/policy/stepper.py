@@ -27,7 +27,7 @@ from stopadvisor.rules.features import (
     SUREST_LOGPROB,
 )
 
-__all__ = ["Decision", "Stepper", "StopRule"]
+__all__ = ["Decision", "Stepper", "StopRule", "log_odds"]
 
 _SLACK = 1e-3
 """Nats by which a mean log-probability may pass 0, or an entropy fall below it, by rounding."""
@@ -86,10 +86,11 @@ class StopRule:
 
     @classmethod
     def of(cls, terms: PolicyTerms) -> StopRule:
-        """Take the rule out of checked terms."""
-        family, used = terms.family, frozenset(terms.features)
+        """Take the rule out of checked terms; of a ladder's it stops nothing."""
+        names = terms.features if terms.ladder is None else ()
+        family, used = terms.family, frozenset(names)
         linear = family in ("learned", "learned-keeps", "learned-text")
-        places = tuple(_KNOWN.index(name) for name in terms.features)
+        places = tuple(_KNOWN.index(name) for name in names)
         trigger = make_trigger(terms.trigger, terms.budgets)
         threshold, intercept = terms.decision_threshold, terms.intercept or 0.0
         trees = None if terms.trees is None else [vars(tree) for tree in terms.trees]
@@ -372,7 +373,6 @@ def _position_values(
     position: int, since: int, run: int, votes: int, made: int, logprob: float
 ) -> tuple[float, ...]:
     """`POSITION_FEATURES`, in their order."""
-    odds = logprob - math.log(-math.expm1(min(logprob, SUREST_LOGPROB)))
     return (
         float(position),
         math.log(position) if position > 1 else 0.0,
@@ -380,8 +380,14 @@ def _position_values(
         math.log1p(votes),
         votes / made,
         float(since),
-        max(-MOST_LOG_ODDS, min(MOST_LOG_ODDS, odds)),
+        log_odds(logprob),
     )
+
+
+def log_odds(logprob: float) -> float:
+    """Log-odds of the confidence exp(logprob), clipped."""
+    odds = logprob - math.log(-math.expm1(min(logprob, SUREST_LOGPROB)))
+    return max(-MOST_LOG_ODDS, min(MOST_LOG_ODDS, odds))
 
 
 def _entropy_slope(terms: PolicyTerms) -> float:

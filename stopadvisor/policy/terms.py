@@ -27,13 +27,16 @@ from stopadvisor.policy.fields import (
     one_of,
 )
 from stopadvisor.probes.plan import OnStop
-from stopadvisor.rules.families import FAMILIES
+from stopadvisor.rules.climb import RUNG_FEATURES
+from stopadvisor.rules.families import FAMILIES, RUNG_FAMILIES
 from stopadvisor.rules.features import FEATURES, LOGPROB_FEATURES, OPEN_FEATURES, POSITION_FEATURES
+from stopadvisor.runs.ladder import MOST_RUNGS, MOST_SAMPLES
 
 __all__ = [
     "MIXED_TASKS",
     "EngineTerms",
     "GoldenExample",
+    "LadderTerms",
     "ModelTerms",
     "PolicyTerms",
     "ProbeTerms",
@@ -50,7 +53,8 @@ MOST_GRID_POSITIONS = 1024
 _MOST_MARKERS = 1024
 _MOST_TREES = 500
 _MOST_GOLDEN = 32
-_LOGPROB_FAMILIES = ("confidence", "entropy", "confidence-leap", "deer")
+_MOST_STEPS = 1024
+_LOGPROB_FAMILIES = ("confidence", "entropy", "confidence-leap", "deer", "rung-confidence")
 
 
 def reads_logprobs(family: str | None, features: Sequence[str]) -> bool:
@@ -65,7 +69,9 @@ def _is_timestamp(value: str) -> bool:
         return False
 
 
-_Features = Annotated[str, one_of(*FEATURES, *POSITION_FEATURES, *OPEN_FEATURES)]
+_Features = Annotated[
+    str, one_of(*dict.fromkeys((*FEATURES, *POSITION_FEATURES, *OPEN_FEATURES, *RUNG_FEATURES)))
+]
 _Task = Annotated[str, one_of(*TASKS, MIXED_TASKS)]
 _Template = Annotated[
     Any,
@@ -113,8 +119,9 @@ class ProbeTerms:
 class TriggerTerms:
     """Where a trace is probed."""
 
-    kind: Literal["grid", "stride", "marker", "none"]
-    """At `budgets`, every N tokens, just before a marker, or not at all."""
+    kind: Literal["grid", "stride", "marker", "none", "ladder"]
+    """At `budgets`, every N tokens, just before a marker, or not at all: at one position
+    alone, or because whole replies are asked, those of `ladder`."""
     every: TokenCount | None
     """Tokens from one position to the next; for `marker` where no marker came."""
     first: TokenId | None
@@ -132,6 +139,20 @@ class TriggerTerms:
     answers, which cannot be served."""
     stop_at: TokenId | None
     """Whoever still thinks here is stopped, whatever the score; null: nobody is."""
+
+
+@dataclass(frozen=True)
+class LadderTerms:
+    """Replies of cheaper rungs, asked one after the other, and when one is served."""
+
+    rungs: Annotated[tuple[Mapping[str, Any], ...], Most(MOST_RUNGS)]
+    """As in `ladder.toml`, in the order of climbing, the reference last.  Where a server is, and
+    its key, is not in the file."""
+    asked: Annotated[tuple[TokenId, ...], Most(MOST_RUNGS * MOST_SAMPLES)]
+    """Replies that are asked before the reference, counted from 0: a rung has `repeat` of them."""
+    path: Annotated[tuple[tuple[float, ...], ...], Most(_MOST_STEPS)]
+    """Thresholds of each step, one for each reply of `asked`; from bold to careful.
+    `decision_threshold` is the number of the step that is served, from 1."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +288,7 @@ class GoldenExample:
     """What must come out, one for each step."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PolicyTerms:
     """Everything in a policy's file, in its order: what decides first, what it rests on last."""
 
@@ -277,7 +298,7 @@ class PolicyTerms:
     """Over the text with zeros in its place; finds damage, and is no signature."""
     kind: Literal["stop", "full-budget"]
     """Whether it can stop a request; `full-budget` asks no probe and thinks to the end."""
-    family: Annotated[str, one_of(*FAMILIES)] | None
+    family: Annotated[str, one_of(*FAMILIES, *RUNG_FAMILIES)] | None
     """Which score decides; null for `full-budget`."""
     decision_threshold: float | None
     """Stop when the score reaches it."""
@@ -287,6 +308,9 @@ class PolicyTerms:
     """What a stopped request gets: the forced answer, or a visible one written after the closer."""
     trigger: TriggerTerms | None
     """Where to probe; null for `full-budget`."""
+    ladder: LadderTerms | None = None
+    """Which replies are asked, where they are those of a ladder; nothing is asked but the reference
+    by `full-budget`."""
     budgets: Annotated[tuple[TokenId, ...], Most(MOST_GRID_POSITIONS)]
     """Thinking tokens at which to probe, strictly increasing; for a trigger of kind `grid` only."""
     probe: ProbeTerms | None
@@ -329,7 +353,7 @@ class PolicyTerms:
     """What was shown; null only for `full-budget`."""
     expected: ExpectedTerms | None
     """Risk and saving, for reading."""
-    serving: Literal["vllm", "kv-fork", "prefix-cache", "black-box"]
+    serving: Literal["vllm", "kv-fork", "prefix-cache", "black-box", "ladder"]
     """How probes are paid for in `expected`."""
     created: Annotated[str, Condition("a date and time in ISO 8601", _is_timestamp)]
     """When it was built."""

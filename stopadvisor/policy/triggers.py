@@ -15,6 +15,7 @@ from stopadvisor.policy.terms import PolicyTerms, TriggerTerms
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 
 __all__ = [
+    "LADDER_TRIGGER",
     "check_trigger",
     "listed_positions",
     "make_trigger",
@@ -29,13 +30,22 @@ _REQUIRED = {
     "stride": ("every", "cap"),
     "marker": ("min_gap", "max_probes"),
     "none": ("stop_at",),
+    "ladder": (),
 }
 _OPTIONAL = {
     "grid": ("stop_at",),
     "stride": ("first", "stop_at"),
     "marker": ("every", "max_markers", "stop_at"),
     "none": (),
+    "ladder": (),
 }
+
+LADDER_TRIGGER: dict[str, Any] = {
+    **dict.fromkeys(field.name for field in fields(TriggerTerms)),
+    "kind": "ladder",
+    "markers": [],
+}
+"""Field `trigger` of a policy that climbs a ladder: no trace is probed."""
 
 
 def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str, Any]:
@@ -115,8 +125,8 @@ def trigger_of(content: Mapping[str, Any]) -> Trigger:
 
 
 def make_trigger(trigger: TriggerTerms | None, budgets: tuple[int, ...]) -> Trigger:
-    """The trigger of a checked policy; of one that never stops a trigger without positions."""
-    if trigger is None:
+    """The trigger of a checked policy; of one that stops no trace a trigger without positions."""
+    if trigger is None or trigger.kind == "ladder":
         return GridTrigger(())
     stop_at = trigger.stop_at
     if trigger.kind == "grid":

@@ -67,14 +67,9 @@ class WrittenPage:
 
 
 def save_assessment(assessment: FitAssessment | PaperAssessment, result: Assessed) -> None:
-    """Write an assessment into its run, then the figures that its report shows.
-
-    A ladder has no report, whose figures are of probes of one trace.
-    """
+    """Write an assessment into its run, then the figures that its report shows."""
     source = assessment.source
     write_json_atomically(source.folder / ASSESSMENT, to_document(result))
-    if source.ladder is not None:
-        return
     digest, texts = _digest(source.folder), Texts.of(source)
     if isinstance(assessment, PaperAssessment):
         figures = paper_figures(assessment, texts, digest)

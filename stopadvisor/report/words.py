@@ -260,8 +260,8 @@ def advised_otherwise(run: CalibratedRun) -> bool:
     """Whether another rule was exported than `assess` had advised."""
     if run.advised_family != run.family:
         return True
-    # Every budget is one rule: calibration settles it, as it settles any threshold.
-    return run.family != FIXED_BUDGET and run.advised_where != run.where
+    # Every budget is one rule, as is every step of a path: calibration settles it.
+    return run.family not in (FIXED_BUDGET, *RUNG_FAMILIES) and run.advised_where != run.where
 
 
 def reason(advice: Document) -> str:

@@ -9,13 +9,14 @@ steps as it walks the thresholds of a fixed budget.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.rungs import Rungs, Spent
 from stopadvisor.probes.table import ProbeTable
@@ -56,7 +57,7 @@ def rung_features(
     shape = (table.n_questions, len(at))
     found: dict[str, FloatArray] = {
         "log_tokens": np.asarray(_log1p(_own_tokens(rungs)[:, at]), dtype=np.float64),
-        "support": rungs.support[:, at].astype(np.float64),
+        "support": _support(table, columns).astype(np.float64),
         "answer_share": rungs.share[:, at],
         "rung": np.broadcast_to(np.array(at, dtype=np.float64), shape),
     }
@@ -80,11 +81,28 @@ def rung_scores(
     if family == "cap":
         return -_own_tokens(rungs)[:, at]
     if family == "rung-agreement":
-        return rungs.support[:, at].astype(np.float64)
+        return _support(table, columns).astype(np.float64)
     if family == "rung-confidence":
         return table.mean_logprob[:, at]
     assert model is not None  # of rung-learned
     return model.scores(rung_features(table, columns, model.features))
+
+
+def _support(table: ProbeTable, columns: tuple[int, ...]) -> IntArray:
+    """Equal answers in a row among the replies that are asked; of samples the leader's lead."""
+    rungs = _rungs(table)
+    sampled = {k for block in rungs.blocks if len(block) > 1 for k in block}
+    support = rungs.support[:, list(columns)]
+    run, before = np.zeros(table.n_questions, dtype=np.int64), np.full(table.n_questions, -1)
+    for j, column in enumerate(columns):
+        answer = table.answer_codes[:, column]
+        run = np.where((answer == before) & (answer >= 0), run + 1, answer >= 0)
+        if column in sampled:
+            run = np.ones_like(run)  # the plurality counts as one reply
+        else:
+            support[:, j] = run
+        before = answer
+    return support
 
 
 def _own_tokens(rungs: Rungs) -> FloatArray:
@@ -165,6 +183,14 @@ class Climb:
         of_reply = rungs.map(lambda values: np.take_along_axis(values, served, axis=1))
         paths = replace(of_reply, names=(), rates=(), spent=paid.plus(block_paid))
         return replace(view, rungs=paths)
+
+    @classmethod
+    def of(cls, family: str, ladder: Mapping[str, Any], model: Model | None) -> Climb:
+        """The climb of a policy's field `ladder`."""
+        names = [r["name"] for r in ladder["rungs"] for _ in range(r.get("repeat", 1))]
+        asked = tuple(ladder["asked"])
+        path = tuple(map(tuple, ladder["path"]))
+        return cls(family, (*(names[k] for k in asked), names[-1]), asked, path, model)
 
     def describe(self, position: float | None = None) -> str:
         """Which rungs are asked in which order, in words; at a position of the path, until when."""

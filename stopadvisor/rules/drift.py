@@ -15,9 +15,19 @@ import numpy as np
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.scorer import Scorer
 
-__all__ = ["DRIFT_FEATURES", "Drift", "feature_drift", "holm", "question_features"]
+__all__ = [
+    "DRIFT_FEATURES",
+    "Drift",
+    "drift_features",
+    "drift_names",
+    "feature_drift",
+    "holm",
+    "question_features",
+]
 
 DRIFT_FEATURES = (
     *("position", "answer_logprob", "answer_entropy"),
@@ -57,6 +67,23 @@ def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -
     values = np.nan_to_num(feature_array(view, names=names)[kept])  # (n_kept, n_probes, n_features)
     counted = np.where(live[kept][..., None], values, 0.0).sum(axis=1)
     return np.asarray(counted / live[kept].sum(axis=1, keepdims=True))
+
+
+def drift_names(scorer: Scorer) -> tuple[str, ...]:
+    """What is compared of a rule's questions: features of its probes, or of a ladder's replies."""
+    return RUNG_FEATURES if isinstance(scorer.schedule, Climb) else DRIFT_FEATURES
+
+
+def drift_features(scorer: Scorer, table: ProbeTable) -> FloatArray:
+    """`question_features` of the probes that a rule makes; of a ladder, of the replies it asks.
+
+    Shape (n_kept, n_features), 0 for what was not recorded.
+    """
+    climb = scorer.schedule
+    if not isinstance(climb, Climb):
+        return question_features(scorer.view(table))
+    values = np.nan_to_num(rung_features(table, climb.columns, RUNG_FEATURES))
+    return np.asarray(values.mean(axis=1))
 
 
 def holm(p_values: FloatArray) -> FloatArray:

@@ -13,10 +13,13 @@ from typing import Any
 
 from stopadvisor.ground.errors import WorkloadError
 
-__all__ = ["Ladder", "Rung", "ladder_of", "read_ladder"]
+__all__ = ["MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung", "ladder_of", "read_ladder"]
 
-_MOST_RUNGS = 16
-_MOST_SAMPLES = 128
+MOST_RUNGS = 16
+MOST_SAMPLES = 128
+"""Of one rung."""
+_WHERE = ("base_url", "api_key_env")
+"""Where a rung is asked: no part of what a policy promises, and nothing that a file may choose."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,14 @@ class Rung:
     """Samples; the plurality of those so far is the answer."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What a manifest and a policy hold of it: fields that were given."""
+        """What a manifest holds of it: fields that were given."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         given = {k: v for k, v in found.items() if v is not None and (k, v) != ("repeat", 1)}
         return {**given, "price": list(self.price)}
+
+    def to_policy(self) -> dict[str, Any]:
+        """What a policy holds of it: all but where it is asked, and with which key."""
+        return {name: value for name, value in self.to_dict().items() if name not in _WHERE}
 
 
 @dataclass(frozen=True)
@@ -98,9 +105,9 @@ def ladder_of(rows: Any, where: str) -> Ladder:
     WorkloadError
         A field is missing, unknown or no such value.
     """
-    if not isinstance(rows, list) or not 1 <= len(rows) <= _MOST_RUNGS:
+    if not isinstance(rows, list) or not 1 <= len(rows) <= MOST_RUNGS:
         got = len(rows) if isinstance(rows, list) else 0
-        _refuse(where, "rung", f"1 to {_MOST_RUNGS} [[rung]] tables", got)
+        _refuse(where, "rung", f"1 to {MOST_RUNGS} [[rung]] tables", got)
     rungs = tuple(_rung(row, where, number) for number, row in enumerate(rows, start=1))
     names = [rung.name for rung in rungs]
     for name in names:
@@ -130,7 +137,7 @@ def _rung(row: Any, where: str, number: int) -> Rung:
         good = isinstance(value, str) and value.strip() and value.isprintable()
         if name in row and not good:
             _refuse(where, f"{at}, {name}", "text on one line", value)
-    for name, most in (("max_tokens", 2**24), ("repeat", _MOST_SAMPLES)):
+    for name, most in (("max_tokens", 2**24), ("repeat", MOST_SAMPLES)):
         value = row.get(name, 1)
         if type(value) is not int or not 1 <= value <= most:
             _refuse(where, f"{at}, {name}", f"a whole number from 1 to {most}", value)

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.rules.climb import RUNG_FEATURES
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
 from tests.runs.test_replies import reply, written
 
 LADDER = """
@@ -25,21 +29,32 @@ price = [10, 1, 10]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model that is right where it is short, and a large one that always is."""
-    folder = tmp_path_factory.mktemp("ladder")
-    rng = np.random.default_rng(0)
+    return recorded(tmp_path_factory.mktemp("ladder"), 0)
+
+
+def recorded(folder: Path, seed: int, *, wrong: float = 0.7, ladder: str = LADDER) -> Path:
+    """A run in `folder`; of the small model's long replies so many are wrong."""
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
     lines = []
     for number in range(400):
         tokens = int(rng.integers(10, 1000))
-        right = tokens < 700 or rng.random() < 0.3
+        right = tokens < 1400 * (1 - wrong) + 280 or rng.random() < 1 - wrong
         rungs = [reply("small", "1" if right else "2", tokens), reply("large", "1", 500)]
-        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
-    (folder / "ladder.toml").write_text(LADDER)
+        lines.append({"id": f"q{seed}-{number}", "gold": "1", "rungs": rungs})
+    (folder / "ladder.toml").write_text(ladder)
     file = written(folder / "lines.jsonl", lines)
-    ladder, out = str(folder / "ladder.toml"), folder / "run"
-    assert (
-        main(["import", "replies", str(file), "--ladder", ladder, "-o", str(out), "--quiet"]) == 0
-    )
-    return out
+    command = ["import", "replies", str(file), "--ladder", str(folder / "ladder.toml")]
+    assert main([*command, "-o", str(folder / "run"), "--quiet"]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def policy(run: Path) -> Path:
+    """What `calibrate` makes of it."""
+    words = ["calibrate", str(run), "--alpha", "0.05", "--format", "json", "--quiet"]
+    assert main(words) == 0
+    return run / "policy.json"
 
 
 def test_the_cap_that_tells_right_from_wrong_is_advised(
@@ -71,15 +86,12 @@ def test_the_screen_says_what_is_counted_and_why(
     assert "Serve small where it ends by itself within" in screen
     assert "Each rung for everybody" in screen
     assert "Counted: the drop of accuracy." in screen
-    assert "a policy that climbs cannot be certified yet" in screen
-    assert "calibrate" not in screen
+    assert f"stopadvisor calibrate {run} --alpha drop=0.05" in screen
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ["calibrate", "{run}", "--alpha", "0.05"],
-        ["report", "{run}"],
         ["assess", "{run}", "--protocol", "paper"],
         ["study", "frontier", "{run}"],
         ["assess", "{run}", "--price", "1/1/1"],
@@ -99,3 +111,117 @@ def test_replies_need_a_ladder(tmp_path: Path, capsys: pytest.CaptureFixture[str
     file = written(tmp_path / "lines.jsonl", [{"id": "q"}])
     assert main(["import", "replies", str(file), "-o", str(tmp_path / "run")]) == 2
     assert "--ladder" in capsys.readouterr().err
+
+
+def test_a_certificate_is_about_the_exact_rule_that_is_exported(
+    run: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = ["calibrate", str(run), "--alpha", "0.05", "--format", "json", "--json", "--quiet"]
+    assert main(again) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["look"]["number"], found["loss"], found["family"]) == (1, "drop", "cap")
+    certificate = found["certificate"]
+    frozen = load_policy(policy)
+    assert frozen.digest == found["digest"]  # the same look again is no other one
+    # Counted again, reply by reply, on the questions that the certificate names.
+    keys = set(frozen.content["split"]["calibration"])
+    source = open_source(run)
+    entered = [record for record in RunDirectory.load(run).replies() if record.key in keys]
+    lost, price = 0, 0.0
+    for record in entered:
+        climber, small = frozen.climb(), record.rungs[0]
+        served = climber.observe(
+            answer=small.answer, finished=small.finished, completion_tokens=small.completion_tokens
+        ).serve
+        cap = int(-frozen.content["ladder"]["path"][int(found["threshold"]) - 1][0])
+        price += min(small.completion_tokens, cap) + (0 if served else 5000)
+        lost += served and not small.correct
+    assert (certificate["n"], certificate["losses"]) == (len(entered), lost)
+    saving = found["expected"]["calibration_total_saving_pct"]
+    assert saving == pytest.approx(100 * (1 - price / (5000 * len(entered))))
+    assert certificate["claim"].startswith("With confidence 95 %")
+    assert "accuracy falls by at most 5 points" in certificate["claim"]
+    assert source.folder == run
+
+
+def test_a_policy_says_what_it_serves(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(policy), "--quiet"]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "serves small where it ends by itself within " in screen
+    assert "small model not recorded; price 1 / 0.1 / 1" in screen
+    assert "probe at" not in screen
+    assert main(["inspect", str(policy), "--json", "--quiet"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ladder"]["asked"] == [0]
+    assert shown["trigger"]["kind"] == "ladder"
+
+
+@pytest.mark.parametrize(("wrong", "code", "verdict"), [(0.7, 0, "confirmed"), (0.95, 4, "contr")])
+def test_fresh_replies_confirm_or_contradict(
+    policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    wrong: float,
+    code: int,
+    verdict: str,
+) -> None:
+    fresh = recorded(tmp_path, 1, wrong=wrong)
+    capsys.readouterr()
+    assert main(["verify", str(policy), str(fresh), "--json", "--quiet"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"].startswith(verdict)
+    assert (found["serving"], found["loss"], found["n"]) == ("ladder", "drop", 400)
+    assert {row["feature"] for row in found["drift"]} <= set(RUNG_FEATURES)
+
+
+def test_another_ladder_is_refused(
+    run: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = LADDER.replace('name = "large"', 'name = "large"\nreasoning_effort = "low"')
+    fresh = recorded(tmp_path, 1, ladder=other)
+    assert main(["verify", str(policy), str(fresh)]) == 2
+    assert "reasoning_effort None of rung 'large', got 'low'" in capsys.readouterr().err
+    # Prices say what is saved, and promise nothing.
+    dearer = recorded(tmp_path / "dearer", 1, ladder=LADDER.replace("10, 1, 10", "20, 2, 20"))
+    assert main(["verify", str(policy), str(dearer), "--quiet"]) == 0
+    words = ["calibrate", str(fresh), "--alpha", "0.05", "--from", str(policy)]
+    assert main(words) == 2
+    assert "climbs a ladder" in capsys.readouterr().err
+
+
+def test_nothing_certified_serves_the_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recorded(tmp_path, 2, wrong=0.98)
+    words = ["calibrate", str(run), "--alpha", "0.01", "--despite-advice", "--quiet"]
+    assert main([*words, "--allow-large-alpha", "--format", "json"]) == 3
+    climber = load_policy(run / "policy.json").climb()
+    assert climber.ask is not None
+    assert (climber.ask.rung.name, climber.ask.is_reference) == ("large", True)
+    capsys.readouterr()
+    assert main(["inspect", str(run / "policy.json"), "--quiet"]) == 0
+    assert "Never climbs" in capsys.readouterr().out
+
+
+def test_the_page_draws_every_rule_and_every_rung_on_one_plane(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = recorded(tmp_path, 0)
+    assert main(["assess", str(run), "--alpha", "0.05", "--quiet", "--no-report"]) == 0
+    figures = json.loads((run / "figures.json").read_bytes())
+    small, large = zip(figures["frontier"]["fixed"]["cost"], (0, 1), strict=True)
+    assert small[0] < 30  # of the reference's price
+    assert large[0] == pytest.approx(100)
+    assert figures["frontier"]["chosen"][0] == "cap"
+    assert main(["calibrate", str(run), "--alpha", "0.05", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["report", str(run), "--json", "--quiet"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["certified"]
+    page = Path(written["report"]).read_text()
+    assert "one rung for everybody" in page
+    assert "Squares are one rung for everybody" in page
+    assert "Each rung for everybody (fit questions)" in page
+    assert "small, large" in page
+    for words in ("thinking tokens", "Forced answers", "full thinking"):
+        assert words not in page, words

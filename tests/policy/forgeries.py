@@ -22,7 +22,13 @@ from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, risk_of_pairs
 from tests.policy.mutants import shipped
-from tests.policy_content import anywhere_content, example_content, family_content, file_bytes
+from tests.policy_content import (
+    anywhere_content,
+    example_content,
+    family_content,
+    file_bytes,
+    ladder_content,
+)
 
 __all__ = ["EXAMPLE", "Forged", "forge", "impossible", "originals"]
 
@@ -71,6 +77,8 @@ def originals() -> tuple[dict[str, Any], ...]:
         anywhere_content("stride-stop", "agreement", certificate=both),
         family_content("fixed-budget") | {"certificate": drop},
         anywhere_content("stride", certificate=third),
+        ladder_content(certificate=drop | {"max_think": None}, expected=None),
+        ladder_content("rung-agreement", expected=None),
     ]
     return (*shipped(), *(build_policy(content) for content in made))
 
@@ -84,7 +92,10 @@ _NUMBERS = (
     *(0, 1, -1, 2, 100, 2**31, 2**53, 2**62, 2**63 - 1, 0.0, 1.0, -1.0, 0.5, 0.95, 0.05, 1e-9),
     *(1 - 1e-9, 0.999, 1.0001, 1e6, 1e300, 5e-324),
 )
-_MOST_FORGED = ("certificate", "expected", "trigger", "budgets", "max_think", "probe", "split")
+_MOST_FORGED = (
+    *("certificate", "expected", "trigger", "ladder", "budgets", "max_think", "probe", "split"),
+    "decision_threshold",
+)
 
 
 def _leaves(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -98,8 +109,9 @@ def _leaves(value: Any) -> Iterator[tuple[Any, Any]]:
 def _forged(content: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
     forged: dict[str, Any] = copy.deepcopy(dict(content))
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        field = draw.choice(_MOST_FORGED if draw.random() < 0.8 else list(forged))
-        places = [(forged, field)] if field in forged else [(forged, "kind")]
+        known = [name for name in _MOST_FORGED if name in forged]
+        field = draw.choice(known if draw.random() < 0.8 else list(forged))
+        places = [(forged, field)]
         if isinstance(forged.get(field), (dict, list)):
             places += _leaves(forged[field])
         node, key = draw.choice(places)
@@ -224,11 +236,39 @@ def _impossible_figures(content: Mapping[str, Any]) -> Iterator[str]:
                     yield f"{part}: another interval of {name}"
 
 
+def _impossible_ladder(content: Mapping[str, Any]) -> Iterator[str]:
+    ladder, kind = content.get("ladder"), content["trigger"]["kind"]
+    if (ladder is None) != (kind != "ladder") or (ladder is None) != (
+        content["serving"] != "ladder"
+    ):
+        yield f"a ladder for {kind}"
+    if ladder is None:
+        return
+    asked, path, step = ladder["asked"], ladder["path"], content["decision_threshold"]
+    columns = sum(rung.get("repeat", 1) for rung in ladder["rungs"])
+    if asked != sorted(set(asked)) or not asked or not 0 <= asked[0] <= asked[-1] < columns - 1:
+        yield f"replies {asked} of {columns}"
+    if step not in range(1, len(path) + 1):
+        yield f"step {step} of {len(path)}"
+    if any(len(levels) != len(asked) for levels in path):
+        yield "a path of another width"
+    if content["family"] == "cap" and any(level > 0 for levels in path for level in levels):
+        yield "a cap below 0"
+    for rung in ladder["rungs"]:
+        if {"base_url", "api_key_env"} & rung.keys():
+            yield "an address"
+        if len(rung["price"]) != 3 or min(rung["price"]) < 0 or rung["price"][2] == 0:
+            yield f"prices {rung['price']}"
+    names = [rung["name"] for rung in ladder["rungs"]]
+    if len(set(names)) < len(names):
+        yield "two rungs of one name"
+
+
 def impossible(content: Mapping[str, Any]) -> list[str]:
     """What a policy says that cannot be, whatever happened when it was made."""
     if content["kind"] == "full-budget":
         return [f"{k} of no rule" for k in ("certificate", "expected", "trigger") if content[k]]
-    found = (_impossible_promise, _impossible_limits, _impossible_figures)
+    found = (_impossible_promise, _impossible_limits, _impossible_figures, _impossible_ladder)
     return [wrong for judge in found for wrong in judge(content)]
 
 

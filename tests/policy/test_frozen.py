@@ -37,6 +37,7 @@ from tests.policy_content import (
     family_content,
     file_bytes,
     full_budget_content,
+    ladder_content,
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -56,8 +57,10 @@ workload_sha256 profile trees order split calibration_features served golden
 
 
 def test_what_decides_stands_first_and_what_it_rests_on_last() -> None:
-    assert [field.name for field in fields(PolicyTerms)] == KEYS
+    every = [field.name for field in fields(PolicyTerms)]
     assert list(build_policy(example_content())) == KEYS
+    assert list(build_policy(ladder_content())) == every
+    assert [name for name in every if name != "ladder"] == KEYS
 
 
 def test_probabilities_are_exact_in_both_tails() -> None:

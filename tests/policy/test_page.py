@@ -15,7 +15,7 @@ from stopadvisor.policy import terms
 from stopadvisor.policy.file import encode_policy, sealed
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from tests.blocks.policy import field_rows
-from tests.policy_content import example_contents, family_content
+from tests.policy_content import example_contents, family_content, ladder_content
 
 PACKAGE = Path(terms.__file__).parent
 PAGE = (PACKAGE / "README.md").read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def snippet(name: str) -> Any:
 @pytest.mark.parametrize("name", CONTENTS)
 def test_the_rule_on_the_page_gives_every_golden_decision(name: str) -> None:
     content = json.loads(json.dumps(CONTENTS[name]))
-    decisions = snippet("decisions")
+    decisions = snippet("climbed" if "ladder" in content else "decisions")
     for example in content["golden"]:
         found = [
             {"stop": stop, "score": score} for stop, score in decisions(content, example["steps"])
@@ -141,7 +141,7 @@ def test_the_loop_on_the_page_serves_a_fixed_budget(
 
 
 def test_every_snippet_is_run() -> None:
-    assert len(SNIPPETS) == 4
+    assert len(SNIPPETS) == 6
 
 
 def test_every_field_says_what_it_means() -> None:
@@ -155,3 +155,30 @@ def test_what_the_page_says_about_loading_is_so() -> None:
     policy = Policy(build_policy(family_content("learned")))
     assert f"`schema` is {policy.content['schema']}" in PAGE
     assert f"this package has ({policy.content['normalizer']})" in PAGE
+
+
+@dataclass
+class Reply:
+    answer: str
+    completion_tokens: int
+    finished: bool = True
+    mean_logprob: float | None = None
+
+
+@pytest.mark.parametrize(("tokens", "served"), [(400, "small"), (600, "large")])
+def test_the_climb_on_the_page_serves(
+    tokens: int, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_policy(build_policy(ladder_content()), "policy.joblib")
+    asked = []
+
+    def ask(rung: Any, question: Any, *, max_tokens: int | None) -> Reply:
+        asked.append((rung.name, max_tokens))
+        return Reply("7", tokens)
+
+    question = Reply("", 0)
+    question.task = "numeric"  # type: ignore[attr-defined]
+    name, reply = snippet("climb")(question, ask)
+    assert (name, reply.answer) == (served, "7")
+    assert asked == [("small", 500), ("large", None)][: 1 if served == "small" else 2]

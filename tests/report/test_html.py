@@ -161,6 +161,7 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     assert alpha.probabilities is not None
     assert alpha.probabilities[at] == pytest.approx(document["chance_to_certify"])
     accuracies = figures.checkpoints
+    assert accuracies is not None
     assert accuracies.data.full_accuracy == document["fit_full_accuracy"]
 
 

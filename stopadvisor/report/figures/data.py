@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class FrontierFigure:
     rules: tuple[Curve, ...]
     """The learned rule first, where there is one."""
     fixed: Curve
+    """What takes no rule: everything stopped at one budget, or one rung for everybody."""
     chosen: tuple[str, float, float] | None
     """Rule, cost in percent and accuracy of that point; None: full thinking."""
     chosen_name: str
@@ -59,6 +61,8 @@ class FrontierFigure:
     """What the cost counts."""
     basis: str
     """Whose questions these are."""
+    climbs: Literal[True] | None = None
+    """Only where the rules climb a ladder, whose reference stands for full thinking."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ class Figures:
     risk: RiskFigure | None
     alpha: AlphaFigure | None
     reliability: ReliabilityFigure | None
-    checkpoints: CheckpointFigure
+    checkpoints: CheckpointFigure | None
     signals: tuple[Signal, ...]
     signals_basis: str
     examples: Examples
@@ -215,6 +219,8 @@ class Texts:
             if source.simulated:
                 remark = "Simulated probes have no texts: examples show no question."
             return cls({}, {}, (remark,))
+        if source.ladder is not None:
+            return cls({}, {}, ())
         records = {r.id: r for r in RunDirectory.load(source.folder).records() if r.sample == 0}
         remarks: tuple[str, ...] = ()
         if source.simulated:

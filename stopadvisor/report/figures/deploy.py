@@ -49,17 +49,20 @@ def deploy_figures(choice: Choice, texts: Texts, assessment: str) -> Figures:
     if is_measured:
         of = savings_by_alpha(choice)
         alpha = AlphaFigure(of.alphas, of.savings, of.probabilities, choice.settings.alpha, basis)
-    scores = fit_reliability(learned, fit) if is_measured else {}
+    climbs = fit.table.rungs is not None  # whole replies, not positions of one trace
+    scores = fit_reliability(learned, fit) if is_measured and not climbs else {}
     return Figures(
         assessment,
         _frontier(choice, choice.advised, choice.advised_index, "advised") if is_measured else None,
         _risk(choice, basis) if is_measured else None,
         alpha,
         ReliabilityFigure(scores, basis) if scores else None,
-        CheckpointFigure(
+        None
+        if climbs
+        else CheckpointFigure(
             checkpoint_accuracy(grid_view(fit.table)), f"{fit.table.n_questions} fit questions"
         ),
-        fit_signals(learned, fit),
+        () if climbs else fit_signals(learned, fit),
         basis,
         _examples(choice, choice.advised, choice.advised_index, "advised", texts),
         texts.remarks,
@@ -90,6 +93,8 @@ def _examples(
     choice: Choice, rule: ThresholdSequence | None, index: int, called: str, texts: Texts
 ) -> Examples:
     basis = "fit questions, scored out of fold"
+    if choice.fit.table.rungs is not None:
+        return Examples((), basis)
     if rule is None:
         return Examples(examples(grid_view(choice.fit.table), None, texts), basis)
     shown = examples(rule.view, stops_of(rule, index), texts)
@@ -104,7 +109,7 @@ def _frontier(
     chosen = None
     if shown is not None:
         family = shown.scorer.family
-        curve = next(c for c in curves if c.name == family)
+        curve = next(c for c, r in zip(curves, rules, strict=True) if r is shown)
         chosen = (family, curve.cost[index], curve.accuracy[index])
     return FrontierFigure(
         curves,
@@ -115,6 +120,7 @@ def _frontier(
         choice.full_accuracy,
         f"cost per question under {choice.fit.costing.serving}",
         f"{choice.fit.table.n_questions} fit questions, out of fold",
+        None if choice.fit.table.rungs is None else True,
     )
 
 

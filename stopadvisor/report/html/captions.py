@@ -21,7 +21,7 @@ from stopadvisor.report.figures.data import (
     RiskFigure,
 )
 from stopadvisor.report.words import by_stack, kind_points, listed, percent, share
-from stopadvisor.rules.families import rule_name
+from stopadvisor.rules.families import RUNG_FAMILIES, rule_name
 from stopadvisor.runs.sources import considered_alpha
 from stopadvisor.studies.study import Cell, Column, Table
 
@@ -67,10 +67,13 @@ def profile_caption(document: Document) -> Caption:
     total = sum(row["count"] for row in profile.values())
     whose = "all" if regime["basis"] == "all" else "fit"
     shares = {name: share(row["share"]) for name, row in profile.items()}
+    along, place = "their thinking", "checkpoint"
+    if "rungs" in document:
+        along, place = "the ladder", "rung"
     return Caption(
         "profile",
-        "How questions behave along their thinking",
-        f"{shares['early_solved']} are right at the first checkpoint and at the end, "
+        f"How questions behave along {along}",
+        f"{shares['early_solved']} are right at the first {place} and at the end, "
         f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
         f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
         f"{shares['unsolved']} are never right.",
@@ -124,7 +127,7 @@ def saving_by_stack(document: Document) -> dict[str, Any]:
 def serving_caption(document: Document) -> Caption | None:
     """Net saving by serving regime; None where no rule is priced."""
     serving, asked = document["serving"], document["recommendation"]["serving"]
-    if serving["operating_point"] is None:
+    if serving["operating_point"] is None or "rungs" in document:
         return None
     savings = [_by_stack(name, saving) for name, saving in saving_by_stack(document).items()]
     whose, chosen = "At its peak-gain threshold, which is not the advised one, the learned rule", ""
@@ -153,16 +156,18 @@ def _by_stack(name: str, saving: float) -> str:
 
 def frontier_caption(data: FrontierFigure) -> Caption:
     """Accuracy against cost."""
-    full = share(data.full_accuracy)
+    full, whole = share(data.full_accuracy), "the reference" if data.climbs else "full thinking"
     if data.chosen is None:
-        sentence = f"No point is advised: full thinking is right on {full} at 100% of the cost."
+        sentence = f"No point is advised: {whole} is right on {full} at 100% of the cost."
     else:
         name, cost, accuracy = data.chosen
         sentence = (
             f"At the {data.chosen_name} ({name}) {percent(cost)} of the cost gives an accuracy "
-            f"of {share(accuracy)}; full thinking gives {full}"
+            f"of {share(accuracy)}; {whole} gives {full}"
         )
-        if data.fixed_at_chosen is not None:
+        if data.climbs:
+            sentence += ". Squares are one rung for everybody"
+        elif data.fixed_at_chosen is not None:
             sentence += f", one fixed budget at the same cost {share(data.fixed_at_chosen)}"
         sentence += "."
     curves = (*data.rules, data.fixed)
@@ -200,6 +205,9 @@ def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
 def risk_caption(data: RiskFigure) -> Caption:
     """Lost-correct risk along the thresholds."""
     parts, (counted, meaning) = [], MEANINGS[data.loss]
+    if data.family in RUNG_FAMILIES:
+        meaning = meaning.replace("full thinking", "the reference")
+        meaning = meaning.replace("the early answer", "the cheaper reply")
     shown = data.observed if data.observed is not None else data.expected
     if data.marked is not None and shown is not None:
         at, lost = data.thresholds[data.marked] or 0.0, shown[data.marked] or 0.0

@@ -175,12 +175,11 @@ def draw_frontier(data: FrontierFigure) -> Figure:
         color=MUTED,
         marker="s",
         markersize=3.5,
-        linewidth=1.2,
-        label="fixed budget",
+        linewidth=0 if data.climbs else 1.2,
+        label=data.fixed.name,
     )
-    axes.plot(
-        [100], [data.full_accuracy], marker="D", color=INK, linestyle="none", label="full thinking"
-    )
+    full = "reference" if data.climbs else "full thinking"
+    axes.plot([100], [data.full_accuracy], marker="D", color=INK, linestyle="none", label=full)
     costs = [cost for curve in (*data.rules, data.fixed) for cost in curve.cost]
     if data.chosen is not None:
         _, cost, accuracy = data.chosen
@@ -190,7 +189,7 @@ def draw_frontier(data: FrontierFigure) -> Figure:
     axes.set_xlim(min(costs) - 4, max(right, 100) + 4)
     _percent_axis(axes, "x", whole=100)
     _percent_axis(axes, "y")
-    axes.set_xlabel(f"{data.cost_of}, % of full thinking")
+    axes.set_xlabel(f"{data.cost_of}, % of {'the ' if data.climbs else ''}{full}")
     axes.set_ylabel("accuracy")
     _legend_below(axes)
     return figure

@@ -177,6 +177,7 @@ def render(data: ReportData) -> str:
             for e, svg, table in _examples(data.figures.examples.questions)
         ],
         examples_basis=data.figures.examples.basis,
+        climbs=isinstance(result, AssessedRun) and result.rungs is not None,
         remarks=[*result.remarks, *data.remarks],
         style=Markup(style),
         script=Markup(script),
@@ -264,7 +265,7 @@ def _pictures(data: ReportData) -> list[_Picture]:
         *_drawn(figures.reliability, captions.reliability_caption, charts.draw_reliability),
         *_drawn(figures.checkpoints, captions.checkpoint_caption, charts.draw_checkpoints),
         *_drawn(
-            figures.signals,
+            figures.signals or None,
             lambda signals: captions.signal_caption(signals, figures.signals_basis),
             charts.draw_signals,
         ),
@@ -397,6 +398,17 @@ def _origin(result: Assessed) -> str:
     return result.workload.model or "published archive"
 
 
+def _asked(result: Assessed) -> list[tuple[str, str]]:
+    """Where a trace was probed, or which rungs were asked."""
+    workload = result.workload
+    if isinstance(result, AssessedRun) and result.rungs is not None:
+        return [("Rungs", ", ".join(dict.fromkeys(rung.name for rung in result.rungs)))]
+    return [
+        ("Checkpoints", ", ".join(map(str, workload.budgets)) + " thinking tokens"),
+        ("Full thinking", f"{workload.full_reference} reference"),
+    ]
+
+
 def _provenance(result: Assessed) -> list[tuple[str, str]]:
     workload, split = result.workload, result.split
     rows = [
@@ -405,8 +417,7 @@ def _provenance(result: Assessed) -> list[tuple[str, str]]:
         ("Engine", workload.engine or "none"),
         ("Workload", f"{workload.n_questions} questions, SHA-256 {workload.sha256[:16]}…"),
         ("Split", f"{split.fit} fit, {split.calibration} calibration, {split.test} test"),
-        ("Checkpoints", ", ".join(map(str, workload.budgets)) + " thinking tokens"),
-        ("Full thinking", f"{workload.full_reference} reference"),
+        *_asked(result),
         ("Cut off", f"{share(workload.truncated_share)} of the traces"),
         ("Protocol", result.protocol),
         ("Promise", f"alpha {alpha_of(result):g}, delta {result.delta:g}"),

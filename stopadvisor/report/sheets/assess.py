@@ -105,7 +105,7 @@ def next_command(document: Document) -> str | None:
     run = shell_quote(document["run"])
     if document["protocol"] == "paper":
         return f"stopadvisor assess {run} --alpha {document['alpha']:g}"
-    if document["recommendation"]["policy"] == "full-budget" or "rungs" in document:
+    if document["recommendation"]["policy"] == "full-budget":
         return None
     return f"stopadvisor calibrate {run} {_limits(document)}"
 
@@ -138,11 +138,6 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
         promise = run.asked or promise_of({"alpha": alpha})
         chance = probability_words(run.chance_to_certify)
         text = f"`calibrate` can promise: {promise}; probability {chance}"
-        if run.rungs is not None:
-            text = (
-                f"{plural(split.calibration, 'further question')} would show: {promise}, with "
-                f"probability {chance}; a policy that climbs cannot be certified yet"
-            )
         yield "certain", f"not yet: estimates from {plural(split.fit, 'fit question')}. {text}"
         yield "advice", rule_headline(str(advice.family), advice.where)
         yield "why", why(document)
@@ -161,8 +156,6 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
             text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
         yield "on stop", text
     closed = f"{split.calibration} stay closed for calibrate"
-    if run.rungs is not None:
-        closed = f"{split.calibration} stay closed"
     if split.test:
         closed += f", {split.test} for a test after it"
     basis = f"{split.fit} of {run.workload.n_questions} questions (fit); {closed}"
@@ -381,7 +374,7 @@ def _by_stack(costs: StackCosts) -> dict[str, StackCost]:
 
 
 def _costs(run: AssessedRun, costs: StackCosts) -> Iterator[Section]:
-    if costs.operating_point is None:
+    if costs.operating_point is None or run.rungs is not None:  # a ladder has prices of its own
         return
     asked, named = run.recommendation.serving, _by_stack(costs)
     money = [cost.money_per_1000 for cost in named.values() if cost.money_per_1000 is not None]

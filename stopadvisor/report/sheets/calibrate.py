@@ -37,6 +37,7 @@ from stopadvisor.report.words import (
     share,
     shell_quote,
 )
+from stopadvisor.rules.costs import LADDER
 
 __all__ = [
     "calibrate_sheet",
@@ -95,7 +96,7 @@ def meaning(certificate: Mapping[str, Any], expected: Expected, serving: str) ->
     full = expected_effect(expected, serving).full_accuracy
     if full and loss_name(certificate) != "differs":
         alpha, ratio = certificate["alpha"], share(certificate["alpha"] / full)
-        what = "those that full thinking gets right"
+        what = f"those that {'the reference' if serving == LADDER else 'full thinking'} gets right"
         yield "means", f"{promised(alpha)} of all questions are {ratio} of {what}"
 
 

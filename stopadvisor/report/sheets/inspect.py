@@ -8,12 +8,13 @@ from typing import Any
 
 from stopadvisor.policy.inspected import InspectedPolicy
 from stopadvisor.policy.shown import Expected, expected_of
-from stopadvisor.policy.terms import TriggerTerms
+from stopadvisor.policy.terms import LadderTerms, TriggerTerms
 from stopadvisor.report.comparison import PolicyComparison
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.sheets.calibrate import evidence, expectation_facts, meaning, pointwise
 from stopadvisor.report.words import listed, number, plural, share, shell_quote
+from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import rule_name
 
 __all__ = ["comparison_sheet", "inspect_sheet"]
@@ -45,6 +46,8 @@ def inspect_sheet(shown: InspectedPolicy, *, verbose: bool = False) -> Sheet:
     return Sheet(
         _headline(shown, expected)
         if stops
+        else "Never climbs: the reference answers every question."
+        if shown.ladder is not None
         else "Never stops early: every question thinks to its end, without a probe.",
         facts=tuple(_rule(shown)),
         command=command,
@@ -130,6 +133,8 @@ def _signature(shown: InspectedPolicy) -> tuple[Fact, ...]:
 def _where(shown: InspectedPolicy) -> str:
     trigger = shown.trigger
     assert trigger is not None  # of a policy that stops
+    if shown.ladder is not None:
+        return f"serving {_climb(shown, shown.ladder)}"
     return {
         "grid": f"at {plural(len(shown.budgets), 'checkpoint')}",
         "stride": f"every {trigger.every} thinking tokens",
@@ -138,9 +143,26 @@ def _where(shown: InspectedPolicy) -> str:
     }[trigger.kind]
 
 
+def _climb(shown: InspectedPolicy, ladder: LadderTerms) -> str:
+    climb = Climb.of(str(shown.family), vars(ladder), None)
+    return climb.describe(shown.decision_threshold)
+
+
+def _rung(rung: Mapping[str, Any]) -> str:
+    """What answers on a rung, and what its tokens cost."""
+    named = {name: value for name, value in rung.items() if name not in ("name", "model", "price")}
+    words = [str(rung.get("model", "model not recorded"))]
+    words += [f"{name} {value}" for name, value in named.items()]
+    return f"{', '.join(words)}; price {' / '.join(f'{price:g}' for price in rung['price'])}"
+
+
 def _rule(shown: InspectedPolicy) -> Iterator[Fact]:
     trigger, family = shown.trigger, shown.family
     if trigger is None:
+        return
+    if shown.ladder is not None:
+        yield "serves", _climb(shown, shown.ladder)
+        yield "climbs", "where a reply does not pass, was cut, or its server is down"
         return
     if family != "fixed-budget":
         when = _STOPS_WHEN.get(str(family), _LEARNED)
@@ -223,7 +245,10 @@ def _certificate(
     if expected is not None:
         yield from meaning(certificate, expected, shown.serving)
     if isinstance(cut := certificate.get("truncated_share"), float):
-        yield "cut off", f"{share(cut)} of the calibration traces, at the cap"
+        what = "calibration traces, at the cap"
+        if shown.ladder is not None:
+            what = "reference's replies to calibration questions"
+        yield "cut off", f"{share(cut)} of the {what}"
 
 
 def _features(shown: InspectedPolicy) -> Section:
@@ -263,10 +288,12 @@ def _made_from(shown: InspectedPolicy) -> Iterator[Fact]:
 
 def _bound(shown: InspectedPolicy) -> Iterator[Fact]:
     model, engine, counts = shown.model, shown.engine, shown.n_questions
-    if model is None:
+    for rung in () if shown.ladder is None else shown.ladder.rungs:
+        yield str(rung["name"]), _rung(rung)
+    if model is None and shown.ladder is None:
         origin = "a published archive" if engine is None else f"{engine.name} probes"
         yield "model", f"none: made from {origin}, it suits no model as it is"
-    else:
+    elif model is not None:
         revision = model.revision or "revision unknown"
         text = f"{revision[:_REVISION]}..." if len(revision) > _REVISION else revision
         yield "model", f"{model.name} ({text})"

@@ -1,0 +1,287 @@
+"""Climbing a ladder under a policy: which reply to ask for next, and whether to serve what came.
+
+It uses plain Python floats and the order of operations of `rules.climb`, so that a replay of
+recorded replies serves what calibration saw.  Knows no files and asks no model: whoever calls does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from stopadvisor.answers.normal_form import TASKS, normalize
+from stopadvisor.ground.errors import PolicyError, WorkloadError
+from stopadvisor.ground.printable import short_repr
+from stopadvisor.policy.fields import MOST_TOKENS, expect, plain
+from stopadvisor.policy.stepper import log_odds
+from stopadvisor.policy.template_arguments import reserved_arguments
+from stopadvisor.policy.terms import MIXED_TASKS, LadderTerms, PolicyTerms
+from stopadvisor.rules.climb import RUNG_FEATURES
+from stopadvisor.runs.ladder import Ladder, Rung, ladder_of
+
+__all__ = ["Ask", "ClimbRule", "Climber", "Judged", "check_ladder"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The reply to ask for next."""
+
+    rung: Rung
+    """Of which rung."""
+    column: int
+    """Number of the reply in the ladder, from 0."""
+    max_tokens: int | None
+    """Abandon it after this many completion tokens; None for no limit."""
+    is_reference: bool
+    """It is served as it comes, whatever it says."""
+
+
+class Judged(NamedTuple):
+    """What to do with the reply that came."""
+
+    serve: bool
+    """Serve now; else climb."""
+    score: float
+    """Compared with the threshold of this reply; 0 for one that is served as it comes."""
+    reply: int
+    """Which of the replies observed so far has the answer to serve, from 0."""
+
+
+@dataclass(frozen=True)
+class ClimbRule:
+    """A policy's rule on a ladder; made once and shared by all its climbers."""
+
+    family: str | None
+    task: str
+    rungs: tuple[Rung, ...]
+    """Of each reply of the ladder."""
+    asked: tuple[int, ...]
+    thresholds: tuple[float, ...]
+    """Of each reply that is asked."""
+    intercept: float
+    terms: tuple[tuple[str, float, float, float], ...]
+    """(feature, mean, scale, coefficient), in the order of summation."""
+
+    @classmethod
+    def of(cls, terms: PolicyTerms) -> ClimbRule:
+        """Take the rule out of checked terms."""
+        assert terms.ladder is not None
+        ladder, step = _ladder(terms.ladder), terms.decision_threshold
+        return cls(
+            family=terms.family,
+            task=terms.task,
+            rungs=ladder.columns,
+            asked=terms.ladder.asked,
+            thresholds=() if step is None else terms.ladder.path[int(step) - 1],
+            intercept=terms.intercept or 0.0,
+            terms=tuple(zip(terms.features, terms.mean, terms.scale, terms.coef, strict=True)),
+        )
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Every reply that may be asked, in order; what of the reference is left comes last."""
+        last = len(self.rungs) - self.rungs[-1].repeat
+        return (*self.asked, *(k for k in range(last, len(self.rungs)) if k not in self.asked))
+
+    @property
+    def needs_logprob(self) -> bool:
+        """Whether it reads how sure the model was of its tokens."""
+        return self.family == "rung-confidence" or "answer_log_odds" in self.features
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What a learned score reads."""
+        return frozenset(name for name, *_ in self.terms)
+
+
+class Climber:
+    """Judges the replies to one question; made by ``Policy.climb()``.
+
+    Not shared between questions or threads.  Ask for `ask`, `observe` what came, until it is
+    served.  Where a rung cannot answer at all, observe a reply that did not finish.
+    """
+
+    __slots__ = ("_before", "_columns", "_counts", "_first", "_next", "_rule", "_run", "_task")
+
+    def __init__(self, rule: ClimbRule, task: str | None = None) -> None:
+        if task is not None and rule.task not in (task, MIXED_TASKS):
+            raise PolicyError(f"task must be {rule.task!r}, as the policy says, got {task!r}")
+        if task is not None and task not in TASKS:
+            raise PolicyError(f"task must be one of {', '.join(TASKS)}, got {short_repr(task)}")
+        self._rule = rule
+        self._task = task if rule.task == MIXED_TASKS else rule.task
+        self._columns: tuple[int, ...] = rule.columns
+        self._next = 0
+        self._run = 0
+        self._before = ""
+        self._counts: dict[str, int] = {}  # of the samples of one rung, in the order they came
+        self._first: dict[str, int] = {}
+
+    @property
+    def ask(self) -> Ask | None:
+        """The reply to ask for next; None once one was served."""
+        rule = self._rule
+        if self._next >= len(self._columns):
+            return None
+        column = self._columns[self._next]
+        rung, most = rule.rungs[column], rule.rungs[column].max_tokens
+        is_reference = self._next >= len(rule.asked)
+        if rule.family == "cap" and not is_reference:
+            cap = max(1, int(-rule.thresholds[self._next]))
+            most = cap if most is None else min(cap, most)
+        return Ask(rung, column, most, is_reference)
+
+    def observe(
+        self,
+        *,
+        finished: bool,
+        completion_tokens: int,
+        answer: str = "",
+        mean_logprob: float | None = None,
+        normalized: str | None = None,
+    ) -> Judged:
+        """Judge the reply that was asked for.
+
+        Parameters
+        ----------
+        finished : bool
+            It ended by itself; a reply that was cut is climbed past.
+        completion_tokens : int
+            Thinking and answer.
+        answer : str
+            The final answer, as the model wrote it; empty for none.
+        mean_logprob : float, nats
+            Mean over the tokens; may be left out by policies that do not read it.
+        normalized : str, optional
+            The normalised answer, where it is known already; `answer` is not looked at then.
+
+        Raises
+        ------
+        PolicyError
+            A reply was served already, an input that the rule reads is missing, or one is
+            impossible.  The climber is unchanged then.
+        """
+        rule, at = self._rule, self._next
+        if at >= len(self._columns):
+            raise PolicyError("a reply was served already; climb() again for another question")
+        if type(completion_tokens) is not int or completion_tokens < 0:
+            raise PolicyError(f"completion_tokens must be a count, got {completion_tokens!r}")
+        known = mean_logprob is not None and -math.inf < mean_logprob <= 0
+        if (mean_logprob is not None or (rule.needs_logprob and finished)) and not known:
+            raise PolicyError(f"mean_logprob must be finite and at most 0, got {mean_logprob!r}")
+        given = ""
+        if finished:
+            given = self._normalized(answer) if normalized is None else normalized
+        leader, support, share, reply = self._counted(given, at)
+        score, serve = 0.0, at == len(self._columns) - 1
+        if at < len(rule.asked):
+            score = self._score(completion_tokens, support, share, mean_logprob or 0.0)
+            serve = serve or (bool(leader) and score >= rule.thresholds[at])
+        self._next = len(self._columns) if serve else at + 1
+        return Judged(serve, score, reply)
+
+    def _counted(self, given: str, at: int) -> tuple[str, int, float, int]:
+        """The answer so far, its support and share, and which reply gave it first."""
+        column = self._columns[at]
+        rung = self._rule.rungs[column]
+        if rung.repeat == 1:
+            self._run = self._run + 1 if given and given == self._before else int(bool(given))
+            self._before = given
+            return given, self._run, 1.0, at
+        if at == 0 or self._rule.rungs[self._columns[at - 1]] is not rung:
+            self._counts, self._first = {}, {}
+        start = self._rule.rungs.index(rung)
+        if given:
+            self._counts[given] = self._counts.get(given, 0) + 1
+            self._first.setdefault(given, at)
+        # A dict keeps the order in which answers came, and max takes the first of equals.
+        leader = max(self._counts, key=self._counts.__getitem__, default="")
+        top = self._counts.get(leader, 0)
+        second = max((n for answer, n in self._counts.items() if answer != leader), default=0)
+        self._run, self._before = 1, leader
+        share = top / (column - start + 1)
+        return leader, top - second, share, self._first.get(leader, at)
+
+    def _score(self, tokens: int, support: int, share: float, logprob: float) -> float:
+        rule = self._rule
+        if rule.family == "rung":
+            return 0.0
+        if rule.family == "cap":
+            return -float(tokens)
+        if rule.family == "rung-agreement":
+            return float(support)
+        if rule.family == "rung-confidence":
+            return logprob
+        column = self._columns[self._next]
+        odds = log_odds(logprob) if "answer_log_odds" in rule.features else 0.0
+        values = (math.log1p(tokens), float(support), share, float(column), odds)
+        score = rule.intercept
+        for name, mean, scale, coef in rule.terms:
+            score = score + coef * ((values[RUNG_FEATURES.index(name)] - mean) / scale)
+        if score - score != 0.0:
+            raise PolicyError(f"the score of reply {self._next} is not finite: {score!r}")
+        return score
+
+    def _normalized(self, answer: str) -> str:
+        if self._task is None:
+            raise PolicyError(
+                "the policy covers mixed tasks: climb(task=…) must name the question's, got none"
+            )
+        return normalize(self._task, answer)
+
+
+# --- Checks ---------------------------------------------------------------------------------------
+
+
+def _ladder(terms: LadderTerms) -> Ladder:
+    try:
+        return ladder_of([plain(rung) for rung in terms.rungs], "field 'ladder.rungs'")
+    except WorkloadError as error:
+        raise PolicyError(str(error)) from error
+
+
+def check_ladder(terms: PolicyTerms) -> None:
+    """Check that a ladder is one, and that the rule's path fits it.
+
+    Raises
+    ------
+    PolicyError
+        Names the field at fault.
+    """
+    found = terms.ladder
+    assert found is not None
+    ladder = _ladder(found)
+    for k, (rung, row) in enumerate(zip(ladder.rungs, found.rungs, strict=True)):
+        name = f"ladder.rungs[{k}]"
+        same = rung.to_policy().keys() == row.keys()
+        expect(same, name, "no address, no key and no default", sorted(row))
+        for key in reserved_arguments(rung.chat_template_kwargs or {}):
+            raise PolicyError(f"field '{name}': argument {short_repr(key)} is reserved")
+    if terms.kind == "full-budget":
+        empty = not found.asked and not found.path
+        expect(empty, "ladder.asked, path", "empty for kind 'full-budget'", list(found.asked))
+        return
+    asked, last = found.asked, len(ladder.columns) - 1
+    rising = bool(asked) and all(a < b for a, b in pairwise(asked))
+    what = f"increasing numbers below the reference's ({last})"
+    expect(rising and asked[-1] < last, "ladder.asked", what, list(asked))
+    for block in ladder.blocks:
+        wanted = [k for k in block if k < last]
+        there = [k for k in wanted if k in asked]
+        whole = not there or there == wanted
+        expect(whole, "ladder.asked", f"all samples of a rung {wanted} or none", list(asked))
+    for k, levels in enumerate(found.path):
+        what = f"a threshold for each of {len(asked)} replies"
+        expect(len(levels) == len(asked), f"ladder.path[{k}]", what, len(levels))
+        if terms.family == "cap":
+            what = f"minus the most tokens of each reply, at most {MOST_TOKENS}"
+            fits = all(-MOST_TOKENS <= value <= 0 for value in levels)
+            expect(fits, f"ladder.path[{k}]", what, list(levels))
+    step, steps = terms.decision_threshold, range(1, len(found.path) + 1)
+    what = f"a step of ladder.path, 1 to {len(found.path)}"
+    expect(step in steps, "decision_threshold", what, step)
+    # The last one tested serves the reference to everybody.
+    known = {float(k) for k in (*steps, len(steps) + 1)}
+    expect(known.issuperset(terms.order), "order", "numbers of steps", list(terms.order))

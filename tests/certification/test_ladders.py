@@ -1,0 +1,97 @@
+"""Certificates of ladders on known populations: broken no more often than delta says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stopadvisor.assessment.choice import choose
+from stopadvisor.assessment.requirements import Settings
+from stopadvisor.certification.calibration import Calibration, calibrate
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.climb import Climb
+from stopadvisor.rules.costs import LADDER, MONEY, Weights
+from stopadvisor.rules.families import RUNG_FAMILIES
+from stopadvisor.rules.losses import LOSSES, LossName
+from stopadvisor.runs.ladder import Ladder, Rung
+from stopadvisor.runs.replies import ReplyRecord, RungReply, reply_table
+
+DELTA = 0.05
+ALPHA = 0.06
+DRAWS = 120
+N = 200
+CASCADE = Ladder((Rung("small", (1.0, 0.1, 1.0)), Rung("large", (8.0, 0.8, 8.0))))
+VOTE = Ladder((Rung("vote", (1.0, 0.1, 1.0), repeat=6),))
+
+
+def population(ladder: Ladder, rng: np.random.Generator, n: int, name: str) -> OpenQuestions:
+    """Questions of unequal difficulty; harder ones take more tokens, and agree less."""
+    records = []
+    for number in range(n):
+        hard = rng.random()
+        replies = []
+        for rung in ladder.columns:
+            wrong = hard**3 if rung.name == "small" else 0.35 * hard**2
+            answer = "1" if rng.random() > wrong else str(rng.integers(2, 5))
+            tokens = int(100 + 900 * hard * rng.random())
+            right, finished = answer == "1", rng.random() > 0.03
+            replies.append(
+                RungReply(rung.name, answer, answer, right, finished, 20, 0, tokens, None)
+            )
+        key = f"{name}{number}"
+        records.append(ReplyRecord(key, key, None, "exact", None, "1", tuple(replies)))
+    return reply_table(records, ladder)
+
+
+def drawn(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
+    """Questions drawn with replacement, each a question of its own."""
+    rows = rng.integers(0, table.n_questions, N)
+    names = tuple(f"draw{k}" for k in range(N))
+    found = table.take(rows)
+    return replace(found, ids=names, keys=names, groups=names)
+
+
+def true_risks(table: OpenQuestions, found: Calibration, loss: LossName) -> Any:
+    assert found.rule is not None
+    view = found.rule.scorer.view(table)
+    return LOSSES[loss].of(view).mean(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("ladder", "loss"), [(CASCADE, "drop"), (CASCADE, "lost"), (VOTE, "lost"), (VOTE, "differs")]
+)
+def test_broken_certificates_are_as_rare_as_promised(ladder: Ladder, loss: LossName) -> None:
+    rng = np.random.default_rng(5)
+    everybody = population(ladder, rng, 1200, "all")
+    prices = Weights(*ladder.reference.price, MONEY)
+    settings = Settings(
+        alpha=ALPHA,
+        delta=DELTA,
+        loss=loss,
+        serving=LADDER,
+        weights=prices,
+        families=RUNG_FAMILIES,
+        allow_truncated=True,
+    )
+    choice = choose(population(ladder, rng, 150, "fit").as_fit(), N, settings)
+    broken = naive = certified = 0
+    for _ in range(DRAWS):
+        sample = drawn(everybody, rng)
+        found = calibrate(choice, sample.as_calibration())
+        if found.rule is None:
+            continue
+        certified += 1
+        climb, risks = found.rule.scorer.schedule, true_risks(everybody, found, loss)
+        assert isinstance(climb, Climb)
+        broken += risks[int(found.rule.threshold) - 1] > ALPHA
+        # What nobody may do: serve the boldest step that looks good on the same questions.
+        seen = LOSSES[loss].of(climb.view(sample)).mean(axis=0)[:-1]
+        naive += risks[int((seen <= ALPHA).argmax())] > ALPHA
+    most = stats.binom.ppf(0.999, DRAWS, DELTA)
+    assert certified > DRAWS / 4
+    assert broken <= most
+    assert naive > most

@@ -1,0 +1,216 @@
+"""Climbing under a policy: as the table says, reply by reply, and nothing that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.policy.file import decode
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb
+from stopadvisor.runs.ladder import Ladder, Rung
+from tests.policy_content import file_bytes, ladder_content
+from tests.rules.test_climb import MIXED, drawn
+from tests.runs.test_replies import reply, run_of
+
+APART = Ladder(tuple(Rung(name, (1.0, 0.1, 1.0)) for name in "abcd"))
+VOTE = Ladder((Rung("vote", (1.0, 0.0, 1.0), repeat=5),))
+LEARNED = {
+    "features": list(RUNG_FEATURES[:-1]),
+    "mean": [3.0, 1.0, 0.8, 1.5],
+    "scale": [0.7, 1.0, 0.3, 1.2],
+    "coef": [-0.4, 1.1, 0.6, 0.2],
+    "intercept": 0.1,
+}
+
+
+def policy_of(ladder: Ladder, family: str, asked: tuple[int, ...], level: Any) -> Policy:
+    levels = [float(level)] * len(asked)
+    changes: dict[str, Any] = LEARNED if family == "rung-learned" else {}
+    rungs = [rung.to_policy() for rung in ladder.rungs]
+    content = ladder_content(family, **changes, task="exact")
+    content["ladder"] = {"rungs": rungs, "asked": list(asked), "path": [levels]}
+    content |= {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
+    return Policy(build_policy(content))
+
+
+def lines_of(path: Path, ladder: Ladder) -> tuple[GradedTable, list[dict[str, Any]]]:
+    if ladder is MIXED:
+        return drawn(path)
+    rng = np.random.default_rng(2)
+    lines = []
+    for number in range(120):
+        rungs = [
+            reply(
+                rung.name,
+                str(rng.integers(0, 3)),
+                int(rng.integers(1, 60)),
+                finished=bool(rng.random() < 0.9),
+                mean_logprob=-float(rng.random()),
+            )
+            for rung in ladder.columns
+        ]
+        lines.append({"id": f"q{number}", "gold": "1", "rungs": rungs})
+    return run_of(path, lines, ladder).part("fit"), lines
+
+
+@pytest.mark.parametrize(
+    ("ladder", "family", "asked", "level"),
+    [
+        (MIXED, "rung", (0,), 0.0),
+        (MIXED, "cap", (0,), -30.0),
+        (MIXED, "rung-agreement", (0, 1, 2, 3), 2.0),
+        (MIXED, "rung-learned", (0, 1, 2, 3), 0.3),
+        (APART, "cap", (0, 2), -20.0),
+        (APART, "rung-agreement", (0, 2), 2.0),  # `b` lies between them, and is not asked
+        (APART, "rung-confidence", (1, 2), -0.4),
+        (APART, "rung-learned", (0, 2), 0.2),
+        (VOTE, "rung-agreement", (0, 1, 2, 3), 2.0),
+    ],
+)
+def test_a_climber_serves_what_the_table_says(
+    tmp_path: Path, ladder: Ladder, family: str, asked: tuple[int, ...], level: float
+) -> None:
+    table, lines = lines_of(tmp_path, ladder)
+    policy = policy_of(ladder, family, asked, level)
+    climb = Climb.of(family, policy.content["ladder"], _model(policy))
+    view = climb.view(table)
+    assert view.rungs is not None
+    first = 0
+    for row, line in enumerate(lines):
+        climber, answers, judged = policy.climb(), [], None
+        while (ask := climber.ask) is not None:
+            given = line["rungs"][ask.column]
+            answers.append((given["answer"], given["finished"]))
+            tokens = given["completion_tokens"]
+            cut = ask.max_tokens is not None and tokens > ask.max_tokens
+            judged = climber.observe(
+                answer=given["answer"],
+                finished=given["finished"] and not cut,
+                completion_tokens=min(tokens, ask.max_tokens or tokens),
+                mean_logprob=given.get("mean_logprob"),
+            )
+        assert judged is not None
+        assert judged.serve
+        of_reference = len(answers) > len(asked)
+        assert of_reference == bool(view.rungs.is_reference[row, 0])
+        first += not of_reference
+        said, finished = answers[judged.reply]
+        assert (said == "1" and finished) == bool(view.stop_correct[row, 0])
+    assert 0 < first < len(lines)  # some are served before the reference, and some are not
+
+
+def _model(policy: Policy) -> Any:
+    from stopadvisor.certification.verification import _linear
+
+    return _linear(policy.content)
+
+
+def test_a_cap_is_what_is_asked_of_the_server() -> None:
+    climber = policy_of(APART, "cap", (0, 2), -20.0).climb()
+    ask = climber.ask
+    assert ask is not None
+    assert (ask.rung.name, ask.max_tokens, ask.is_reference) == ("a", 20, False)
+    assert not climber.observe(finished=False, completion_tokens=20).serve
+    ask = climber.ask
+    assert ask is not None
+    assert ask.rung.name == "c"
+    assert not climber.observe(finished=True, completion_tokens=21, answer="1").serve
+    ask = climber.ask
+    assert ask is not None
+    assert (ask.rung.name, ask.max_tokens, ask.is_reference) == ("d", None, True)
+    assert climber.observe(finished=False, completion_tokens=3).serve
+    assert climber.ask is None
+    with pytest.raises(PolicyError, match="served already"):
+        climber.observe(finished=True, completion_tokens=1)
+
+
+def test_full_budget_asks_the_reference_alone() -> None:
+    rungs = [rung.to_policy() for rung in VOTE.rungs]
+    nothing = ("family", "threshold", "decision_threshold", "trigger", "certificate", "expected")
+    content = ladder_content("cap") | dict.fromkeys((*nothing, "calibration_features"))
+    content |= {"kind": "full-budget", "order": []}
+    content["ladder"] = {"rungs": rungs, "asked": [], "path": []}
+    climber = Policy(build_policy(content)).climb()
+    found = []
+    for answer in ("1", "2", "2", "1", "3"):
+        assert climber.ask is not None
+        found.append(climber.observe(finished=True, completion_tokens=5, answer=answer))
+    assert [judged.serve for judged in found] == [False] * 4 + [True]
+    assert found[-1].reply == 0  # ties go to the answer that came first
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"completion_tokens": -1}, "completion_tokens must be a count"),
+        ({"completion_tokens": 1.0}, "completion_tokens must be a count"),
+        ({"mean_logprob": None}, "mean_logprob must be finite"),
+        ({"mean_logprob": 0.1}, "mean_logprob must be finite"),
+        ({"mean_logprob": float("nan")}, "mean_logprob must be finite"),
+    ],
+)
+def test_a_reply_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    climber = policy_of(APART, "rung-confidence", (0,), -0.4).climb()
+    given = {"finished": True, "completion_tokens": 1, "answer": "1", "mean_logprob": -0.1}
+    with pytest.raises(PolicyError, match=message):
+        climber.observe(**{**given, **changes})
+    assert climber.observe(**given).serve  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("ladder.rungs", [], "1 to 16"),
+        ("ladder.rungs.0.base_url", "http://evil", "no address, no key and no default"),
+        ("ladder.rungs.0.api_key_env", "HOME", "no address, no key and no default"),
+        ("ladder.rungs.0.repeat", 1, "no address, no key and no default"),
+        ("ladder.rungs.0.price", [1, 1], "three prices"),
+        ("ladder.rungs.0.name", "large", "each name once"),
+        ("ladder.rungs.0.chat_template_kwargs", {"chat_template": "x"}, "is reserved"),
+        ("ladder.asked", [], "increasing numbers below"),
+        ("ladder.asked", [1], "increasing numbers below"),
+        ("ladder.asked", [0, 0], "increasing numbers below"),
+        ("ladder.path", [], "a step of ladder.path"),
+        ("ladder.path.0", [-1.0, -1.0], "a threshold for each of 1 replies"),
+        ("ladder.path.0", [1.0], "minus the most tokens"),
+        ("ladder.path.0", [-1e300], "minus the most tokens"),
+        ("decision_threshold", 4.0, "a step of ladder.path, 1 to 3"),
+        ("decision_threshold", 1.5, "a step of ladder.path, 1 to 3"),
+        ("order", [9.0, 2.0], "numbers of steps"),
+        ("trigger.kind", "none", "expected a number for kind 'none'"),
+        ("family", "confidence", "a ladder for trigger.kind 'ladder'"),
+        ("family", "rung-learned", "at least one for family"),
+        ("serving", "kv-fork", "'ladder' beside a ladder"),
+        ("ladder", None, "'ladder' beside a ladder"),
+        ("budgets", [4], "an empty list for a trigger"),
+        ("certificate.losses", 6, "do not certify|do not give"),
+        ("certificate.upper", 0.05, "do not give"),
+        ("golden.0.steps.0.think_tokens", 10**6, "does not replay"),
+        ("golden", [], "at least one trajectory"),
+    ],
+)
+def test_a_ladder_that_cannot_be_is_refused(path: str, value: Any, message: str) -> None:
+    content = json.loads(json.dumps(build_policy(ladder_content("cap"))))
+    *parents, key = path.split(".")
+    node = content
+    for parent in parents:
+        node = node[int(parent) if isinstance(node, list) else parent]
+    node[int(key) if isinstance(node, list) else key] = value
+    with pytest.raises(PolicyError, match=message) as error:
+        Policy(decode(file_bytes(content)))
+    assert "\n" not in str(error.value)
+
+
+def test_each_policy_is_followed_as_it_says() -> None:
+    climbs = Policy(build_policy(ladder_content("cap")))
+    with pytest.raises(PolicyError, match="climbs a ladder and stops no trace"):
+        climbs.start()
+    with pytest.raises(PolicyError, match="climbs a ladder of whole replies"):
+        climbs.check_source({}, "none")
