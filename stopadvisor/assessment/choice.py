@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stopadvisor.assessment.evidence import compare, saving_lower
+from stopadvisor.assessment.evidence import Resamples, compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits, questions_that_count
 from stopadvisor.assessment.probabilities import (
@@ -155,10 +155,11 @@ def choose(
     kinds = (learned, scalar, fixed, agreement)
     points = [_best_point(fit, kind, limit) for kind in kinds]
     # Where even the most careful threshold loses too many fit questions, nothing is advised.
-    margin = margin_of(measured, fit, limit)
+    resamples = Resamples.of(fit, limit)
+    margin = margin_of(measured, resamples)
     advised = advised_rule(measured, limit, margin)
     tested = _tested(measured, advised)
-    verdict, spread = compare(fit, sequences_of(learned), sequences_of(scalar), limit)
+    verdict, spread = compare(resamples, sequences_of(learned), sequences_of(scalar))
     sequence = None if advised is None else advised.sequence
     index = -1 if sequence is None else sequence.index(limit)
     return Choice(
@@ -177,7 +178,7 @@ def choose(
         sequence,
         index,
         None if advised is None else _fit_point(fit, advised, index),
-        None if advised is None else saving_lower(fit, sequences_of(measured), limit),
+        None if advised is None else saving_lower(resamples, sequences_of(measured)),
         max(
             certification_probability(fit, each.sequence, n_calibration, settings, counted)
             for each in tested

@@ -8,7 +8,7 @@ questions would decide.  Sees no calibration question.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from stopadvisor.assessment.limits import allowed, most_of
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.stats.bounds import max_losses
 
 __all__ = ["ExpectedSaving", "Imitation"]
@@ -79,27 +79,32 @@ class Imitation:
     def _mean_costs(self, sequence: ThresholdSequence, limits: Sequence[float]) -> list[float]:
         """Mean cost over the draws, at each limit of losses."""
         n_thresholds = sequence.thresholds.size
-        tested = list(self._tested(sequence))
+        first, tested = self._tested(sequence)
         # A certified rule that costs more than full thinking is not exported.
         costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
         found = []
         for factor in limits:
-            over = np.zeros((len(self.draws), n_thresholds), dtype=bool)
+            over = np.zeros((len(self.draws), first.size), dtype=bool)
             for losses, most in tested:
                 away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
                 most_now = np.round(most + away) + 0.5
                 over |= losses > np.where(most < 0, -1.0, most_now + 1e-6)
-            last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1
+            last = np.where(over.any(axis=1), first[over.argmax(axis=1)], n_thresholds) - 1
             found.append(float(costs[last].mean()))
         return found
 
-    def _tested(self, sequence: ThresholdSequence) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Losses in each draw, (n_draws, n_thresholds), and most that pass; of each guarantee."""
+    def _tested(
+        self, sequence: ThresholdSequence
+    ) -> tuple[IntArray, list[tuple[FloatArray, FloatArray]]]:
+        """Thresholds that are looked at, (n_steps,); and of each guarantee what counts there.
+
+        That is the losses in each draw, (n_draws, n_steps), and the most that pass.
+        """
         if not sequence.counts:
-            losses = self.draws @ sequence.block_losses.astype(np.float32)
+            first, losses = sequence.losses_in(self.draws)
             most = max_losses(self.n_calibration, self.settings.alpha, self.settings.delta)
-            yield losses, np.full((len(losses), 1), float(most))
-            return
+            return first, [(losses, np.full((len(losses), 1), float(most)))]
+        found = []
         for guarantee, part in zip(self.settings.guarantees, sequence.counts, strict=True):
             counted = (self.draws @ part.sizes).round()
             sizes, which = np.unique(counted, return_inverse=True)
@@ -107,4 +112,5 @@ class Imitation:
             lost = self.draws @ part.lost
             gained = np.zeros((len(lost), 1)) if part.gained is None else self.draws @ part.gained
             limits = [allowed(tables[k], row) for k, row in zip(which, gained, strict=True)]
-            yield lost, np.stack(limits)
+            found.append((lost, np.stack(limits)))
+        return np.arange(sequence.thresholds.size), found

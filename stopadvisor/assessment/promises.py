@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stopadvisor.assessment.evidence import Resamples
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import Shares, labels_for, questions_that_count
 from stopadvisor.assessment.probabilities import (
@@ -94,7 +95,7 @@ def _promise(
     fit = rules.fit
     limit = fit_limit(fit.table.n_questions, n_calibration, settings, counted)
     rated = rules.rated(Imitation.draw(fit, n_calibration, settings))
-    advised = advised_rule(rated, limit, margin_of(rated, fit, limit))
+    advised = advised_rule(rated, limit, margin_of(rated, Resamples.of(fit, limit)))
     if advised is None:
         return Promise(settings.alpha, 0.0, 0.0, 0.0, _labels(rules, rated, settings))
     sequence = advised.sequence

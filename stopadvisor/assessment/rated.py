@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
-from stopadvisor.assessment.evidence import choice_noise
+from stopadvisor.assessment.evidence import Resamples, choice_noise
 from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.requirements import Settings
@@ -162,10 +162,10 @@ def advised_rule(
     return min(near, key=lambda each: (rank_of(each.family), -each.rating_pct))
 
 
-def margin_of(rules: Sequence[RatedRule], fit: FitData, limit: float | FitLimits) -> float:
+def margin_of(rules: Sequence[RatedRule], resamples: Resamples) -> float:
     """Points by which a learned rule must be ahead of simpler ones: more than choosing varies."""
     learned, simpler = (
         sequences_of([each for each in rules if (rank_of(each.family) == 2) is wanted])
         for wanted in (True, False)
     )
-    return max(SIMPLER_WITHIN, choice_noise(fit, learned, simpler, limit))
+    return max(SIMPLER_WITHIN, choice_noise(resamples, learned, simpler))

@@ -222,18 +222,36 @@ class ThresholdSequence:
             over = np.flatnonzero(self.losses > limit)
         return (int(over[0]) if over.size else self.losses.size) - 1
 
+    @cached_property
+    def _loss_steps(self) -> tuple[IntArray, FloatArray]:
+        losses = self.block_losses
+        changed = (losses[:, 1:] != losses[:, :-1]).any(axis=0)
+        first = np.flatnonzero(np.concatenate(([True], changed)))
+        # float32 is exact for these counts, and half as much to move.
+        return first, losses[:, first].astype(np.float32)
+
+    def losses_in(self, draws: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Losses of drawn blocks, once for thresholds in a row that lose the same questions.
+
+        `draws` have shape (n_draws, n_blocks).  Returns the first threshold of each such row,
+        (n_steps,), and the losses, (n_draws, n_steps).
+        """
+        first, losses = self._loss_steps
+        return first, draws @ losses
+
     def resampled(self, counts: FloatArray, limits: FloatArray | FitLimits) -> IntArray:
         """Index reached in each resample, every threshold chosen again; -1 where none is.
 
         `counts` have shape (n_resamples, n_blocks), the indices (n_resamples,); `limits` are the
         most losses allowed, in each or by `FitLimits`.
         """
-        # float32 is exact for these counts, and half as much to move.
         if isinstance(limits, FitLimits):
             over = limits.over(self.counts, counts)  # (n_resamples, n_thresholds)
+            first: IntArray = np.arange(over.shape[1])
         else:
-            over = counts @ self.block_losses.astype(np.float32) > limits[:, None] + 1e-6
-        index = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1]) - 1
+            first, losses = self.losses_in(counts)
+            over = losses > limits[:, None] + 1e-6
+        index = np.where(over.any(axis=1), first[over.argmax(axis=1)], self.losses.size) - 1
         return np.asarray(index, dtype=np.int64)
 
     def costs_at(self, counts: FloatArray, index: IntArray, full: FloatArray) -> FloatArray:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.evidence import choice_noise, compare, saving_lower
+from stopadvisor.assessment.evidence import Resamples, choice_noise, compare, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bootstrap import resample_counts
@@ -55,7 +55,7 @@ def test_the_lower_limit_is_that_of_the_recipe(
 ) -> None:
     """Where no loss is allowed too: every resample still has the thresholds that lose none."""
     monkeypatch.setattr("stopadvisor.assessment.evidence._RESAMPLES", RESAMPLES)
-    found = saving_lower(fit, [sequence], limit)
+    found = saving_lower(Resamples.of(fit, limit), [sequence])
     assert found == pytest.approx(lower_by_hand(fit, sequence, limit), abs=1e-3)
     assert found > 0
 
@@ -63,13 +63,13 @@ def test_the_lower_limit_is_that_of_the_recipe(
 def test_where_nothing_can_be_certified_nothing_is_saved(
     fit: FitData, sequence: ThresholdSequence
 ) -> None:
-    assert saving_lower(fit, [sequence], -1.0) == 0.0
-    assert saving_lower(fit, [], 3.0) == 0.0
-    assert compare(fit, [sequence], [], 3.0) == ("inconclusive", None)
-    verdict, spread = compare(fit, [sequence], [sequence], -1.0)
+    assert saving_lower(Resamples.of(fit, -1.0), [sequence]) == 0.0
+    assert saving_lower(Resamples.of(fit, 3.0), []) == 0.0
+    assert compare(Resamples.of(fit, 3.0), [sequence], []) == ("inconclusive", None)
+    verdict, spread = compare(Resamples.of(fit, -1.0), [sequence], [sequence])
     assert spread is not None
     assert (verdict, spread.low, spread.high) == ("inconclusive", 0.0, 0.0)
-    verdict, spread = compare(fit, [sequence], [sequence], 0.0)
+    verdict, spread = compare(Resamples.of(fit, 0.0), [sequence], [sequence])
     assert spread is not None
     assert (verdict, spread.low, spread.high) == ("comparable", 0.0, 0.0)
 
@@ -95,7 +95,7 @@ def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(
             savings.append(100 * (1 - drawn @ chosen / (drawn @ fit.full_cost)))
         ahead.append(savings[0] - savings[1])
     low, high = np.quantile(ahead, [0.25, 0.75])
-    found = choice_noise(fit, [sequence], [other], 3.0)
+    found = choice_noise(Resamples.of(fit, 3.0), [sequence], [other])
     assert found == pytest.approx((high - low) / 2, abs=1e-3)
     assert found > 0
-    assert choice_noise(fit, [sequence], [], 3.0) == 0.0
+    assert choice_noise(Resamples.of(fit, 3.0), [sequence], []) == 0.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.evidence import compare
+from stopadvisor.assessment.evidence import Resamples, compare
 from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score_scalar, sequence_of
 from stopadvisor.ground.arrays import FloatArray
@@ -77,6 +77,6 @@ def told_apart(case: Case, repeats: int) -> float:
             rules = (score_scalar(fit, family, schedule) for schedule in schedules)
             sides.append([sequence_of(fit, rule) for rule in rules if rule is not None])
         limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha))
-        verdict, _ = compare(fit, sides[0], sides[1], limit)
+        verdict, _ = compare(Resamples.of(fit, limit), sides[0], sides[1])
         found += verdict in ("learned better", "scalar better")
     return found / repeats
