@@ -12,12 +12,12 @@ from random import Random
 
 from questions import KINDS, Question, border_distance, draw
 
-SIZES = {"arithmetic": 900, "choice": 700, "hard": 300}
+SIZES = {"arithmetic": 600, "choice": 500, "hard": 300}
 """Questions per workload."""
 
 SEEDS = {"arithmetic": 101, "choice": 102, "hard": 103}
 
-OPERANDS = {"arithmetic": (3, 7), "choice": (6, 8), "hard": (6, 9)}
+OPERANDS = {"arithmetic": (3, 7), "choice": (3, 5), "hard": (6, 8)}
 """Fewest and most operands of each workload's questions."""
 
 SMALLEST = {"arithmetic": 4, "choice": 1, "hard": 1}

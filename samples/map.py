@@ -1,9 +1,9 @@
 """Draw the map of the three workloads: ``python samples/map.py``.
 
 Runs the command line on each workload as a user would: `assess` at three risk targets, `calibrate`
-at the default one and again with the promise about right answers alone, and the paper's protocol.
-What came out is written between the markers of ``samples/README.md``; with ``--policies`` the
-policies and the probes they were made from go to ``policies/``, and the table there is written too.
+at the first, and the paper's protocol on a grid of its own.  What came out is written between the
+markers of ``samples/README.md``; with ``--policies`` the policies and the probes they were made
+from go to ``policies/``, and the table there is written too.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ from typing import Any
 import numpy as np
 
 from signals import aurocs
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
+from stopadvisor.rules.schedules import grid_view
 from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
 
 SAMPLES = Path(__file__).resolve().parent
 POLICIES = SAMPLES.parent / "policies"
 WORKLOADS = ("arithmetic", "choice", "hard")
-RECOMMENDED = {"arithmetic": "learned", "choice": "fixed-budget", "hard": "full-budget"}
+RECOMMENDED = {"arithmetic": "scalar", "choice": "scalar", "hard": "full-budget"}
 """What `assess` advises at the default alpha, as ``samples/README.md`` says."""
-ALPHA = 0.15
-OTHER_ALPHAS = (0.05, 0.10)
+ALPHA = 0.05
+OTHER_ALPHAS = (0.10, 0.15)
+MOST_POSITIONS = 10
+"""Columns of the table of accuracies, up to where one in twenty still thinks."""
 
 Document = Mapping[str, Any]
 
@@ -74,11 +78,9 @@ def map_workload(name: str, runs: Path) -> Mapped:
     for alpha in OTHER_ALPHAS:
         words = ("--alpha", str(alpha), "--no-report", "--quiet")
         advice[alpha] = stopadvisor("assess", run, *words)
-    calibrate = ("calibrate", run, "--alpha", str(ALPHA), "--allow-large-alpha", "--quiet")
-    calibration = stopadvisor(*calibrate)
-    # The paper's protocol shows calibration questions, which a failed look has not.
-    opened = ("--protocol", "paper", "--open-calibration")
-    paper = stopadvisor("assess", run, *opened, *last, "--quiet")
+    calibration = stopadvisor("calibrate", run, "--alpha", str(ALPHA), "--quiet")
+    opened = ("--protocol", "paper", "--open-calibration", "--out", runs / f"{name}-grid")
+    paper = stopadvisor("assess", file, "--model", model, *opened, *last)
     return Mapped(name, run, advice, calibration, paper)
 
 
@@ -96,19 +98,24 @@ class Recorded:
     markers: list[int]
 
     @classmethod
-    def of(cls, record: ProbeRecord) -> Recorded:
-        """Right is what was graded as right, whatever its words."""
+    def of(cls, record: ProbeRecord, budgets: Sequence[int]) -> Recorded:
+        """Forced answers at these budgets; right is what was graded as right, whatever its words.
+
+        What thinking did not reach is not looked at, so that anything may stand there.
+        """
         gold = record.gold
         assert gold is not None  # the samples have it
+        made = {c.budget: c for c in record.checkpoints}
+        forced = [made.get(budget, record.checkpoints[-1]) for budget in budgets]
         return cls(
             gold,
             gold if record.natural_correct else "",
             range(record.trace_tokens),
-            [gold if c.correct else f"not {c.normalized}" for c in record.checkpoints],
-            [c.mean_logprob or 0.0 for c in record.checkpoints],
-            [c.mean_entropy or 0.0 for c in record.checkpoints],
-            [c.probe_tokens for c in record.checkpoints],
-            [int(c.markers) for c in record.checkpoints],
+            [gold if c.correct else f"not {c.normalized}" for c in forced],
+            [c.mean_logprob or 0.0 for c in forced],
+            [c.mean_entropy or 0.0 for c in forced],
+            [c.probe_tokens for c in forced],
+            [int(c.markers) for c in forced],
         )
 
 
@@ -131,11 +138,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def common(run: Path) -> GradedTable:
+    """The probes of a run at the positions that all of its questions share."""
+    return grid_view(RunDirectory.load(run).table().unseal())
+
+
 def profiles(runs: Sequence[Path]) -> str:
     """Profile and accuracy of each workload, over all of its questions."""
     rows = []
     for path in runs:
-        probes = RunDirectory.load(path).table().unseal()
+        probes = common(path)
         kinds = classify(trajectory(probes))
         shares = np.bincount(kinds, minlength=len(TYPES)) / probes.n_questions
         rows.append(
@@ -150,7 +162,7 @@ def profiles(runs: Sequence[Path]) -> str:
             ]
         )
     kinds_shown = [name.replace("_", " ") for name in TYPES]
-    last = ("before thinking", "after it", "mean trace", "cut off")
+    last = ("right at the first probe", "after all thinking", "mean trace", "cut off")
     return table(["workload", "n", *kinds_shown, *last], rows)
 
 
@@ -158,23 +170,28 @@ def accuracies(runs: Sequence[Path]) -> str:
     """Accuracy of the forced answer at each checkpoint, and how many still think there."""
     rows = []
     for path in runs:
-        probes = RunDirectory.load(path).table().unseal()
+        probes = common(path)
+        n = int(((~probes.ended).mean(axis=0) >= 0.05).sum())
+        shown = np.linspace(0, n - 1, min(n, MOST_POSITIONS)).round().astype(int)
+        probes = probes.select(shown.tolist())
         right = probes.correct_online.mean(axis=0)
         live = (~probes.ended).mean(axis=0)
         budgets = probes.budgets.tolist()
         rows.append([path.name, "thinking tokens", *map(str, budgets)])
         rows.append(["", "right if stopped here", *map(share, right.tolist())])
         rows.append(["", "still thinking", *map(share, live.tolist())])
-    return table(["workload", "", *map(str, range(1, len(rows[0]) - 1))], rows)
+    width = max(map(len, rows))
+    rows = [[*row, *[""] * (width - len(row))] for row in rows]
+    return table(["workload", "", *map(str, range(1, width - 1))], rows)
 
 
 def signals(runs: Sequence[Path]) -> str:
-    """AUROC of each signal."""
+    """AUROC of each signal at the positions that all questions share."""
     rows = []
     names: list[str] = []
     for path in runs:
-        run = RunDirectory.load(path)
-        ranked = aurocs([Recorded.of(record) for record in run.records()], run.plan.budgets)
+        run, budgets = RunDirectory.load(path), common(path).budgets.tolist()
+        ranked = aurocs([Recorded.of(record, budgets) for record in run.records()], budgets)
         names = list(ranked)
         rows.append([path.name, *(share(ranked[name]) for name in names)])
     words = {"learned": "logistic", "boosted": "boosted trees", "run-stability": "run length"}
@@ -191,14 +208,14 @@ def rule(policy: str | None, family: str | None, where: str | None) -> str:
 
 def advised(mapped: Mapped) -> Iterator[str]:
     """What `assess` advised at each alpha."""
-    for alpha in (*OTHER_ALPHAS, ALPHA):
+    for alpha in (ALPHA, *OTHER_ALPHAS):
         advice = mapped.advice[alpha]["recommendation"]
         yield rule(advice["policy"], advice["family"], advice["where"])
 
 
 def advice_by_alpha(found: Sequence[Mapped]) -> str:
     """The recommendation at three risk targets."""
-    promises = [f"`--alpha {alpha:g}`" for alpha in (*OTHER_ALPHAS, ALPHA)]
+    promises = [f"`--alpha {alpha:g}`" for alpha in (ALPHA, *OTHER_ALPHAS)]
     return table(["workload", *promises], [[mapped.name, *advised(mapped)] for mapped in found])
 
 
@@ -227,8 +244,8 @@ def side_by_side(found: Sequence[Mapped]) -> str:
                 verdict(deploy["matched_risk"][0]),
                 verdict(_row(paper)),
             ),
-            ("certified at α = 15 %", _certified(kept), _feasible(paper)),
-            ("net saving, kv-fork", _saving(kept), _paper_saving(paper)),
+            ("certified at α = 5 %", _certified(kept), _feasible(paper)),
+            ("net saving", _saving(kept), _paper_saving(paper)),
             ("lost", _lost(kept), _paper_lost(paper)),
             ("advice", _advice(deploy), _advice(paper)),
             ("because", _because(deploy), _because(paper)),
@@ -323,7 +340,7 @@ def policies(found: Sequence[Mapped]) -> str:
         )
     header = (
         *("policy", "rule", "asks", "calibration questions lost"),
-        *("net saving on them, kv-fork", "accuracy on them, full → stopped"),
+        *("net saving on them, vLLM", "accuracy on them, full → stopped"),
     )
     return table(header, rows)
 
@@ -362,8 +379,8 @@ def keep_policy(mapped: Mapped) -> None:
     folder = POLICIES / "probes"
     folder.mkdir(exist_ok=True)
     manifest = json.loads((mapped.run / MANIFEST).read_bytes())
-    # The probes are to be calibrated anew, and where the file lay is of no use elsewhere.
-    manifest.pop("ledger_head", None)
+    # The probes are to be calibrated again, and where the file lay is of no use elsewhere.
+    manifest.pop("looks", None)
     manifest["workload"]["path"] = f"samples/{mapped.name}.jsonl"
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     (folder / f"{mapped.name}.{MANIFEST}").write_text(text, encoding="utf-8")

@@ -23,7 +23,7 @@ from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PAPER_BUDGETS, PR
 from vocabulary import END_THINK, THINK
 
 BATCH = 128
-MAX_THINK = 400
+MAX_THINK = 960
 
 
 @dataclass

@@ -25,7 +25,17 @@ __all__ = ["Batch", "Example", "Packer", "collate"]
 IGNORE = -100
 
 N_BRANCHES = 5
-"""Forced answers trained per trace: one before the first thought, the others at random cuts."""
+"""Forced answers trained per trace: one before the first thought, two at random cuts, the others
+right after a claim, where the model may stop."""
+
+DOUBT = 0.5
+"""How often a forced answer after a doubted claim that is wrong is the right one instead."""
+
+CROPPED = 190
+"""Thinking tokens that most examples of long traces keep: what follows only repeats."""
+
+WHOLE_SHARE = 0.3
+"""Share of the examples whose thinking is kept whole, however long."""
 
 NO_THINKING_SHARE = 0.2
 """How often the first branch has an empty thinking block, as with `enable_thinking=False`."""
@@ -96,13 +106,17 @@ class Packer:
             task = rng.choice(("math", "exact"))
         prompt = self.prompt(question, task)
         thinking, claims = self._thinking(think(question, rng))
-        final = claims[-1][1]
-        ids = [*prompt, self._think, *thinking, self._end_think, *self._answer(final)]
+        if len(thinking) > CROPPED and rng.random() >= WHOLE_SHARE:
+            thinking, closing = thinking[:CROPPED], []
+        else:
+            closing = [self._end_think, *self._answer(claims[-1][1].claim)]
+        ids = [*prompt, self._think, *thinking, *closing]
         first = len(prompt) + 1
         labels = [IGNORE] * first + ids[first:]
         positions = list(range(len(ids)))
         trunk = len(ids)
         branches: list[tuple[int, int, int]] = []
+        ends = [at + 1 for at, _ in claims if at < len(thinking)]
         for index in range(N_BRANCHES):
             if index == 0 and rng.random() < NO_THINKING_SHARE:
                 cut = len(prompt)
@@ -110,11 +124,12 @@ class Packer:
                 target = self._answer(question.gold)[len(self._gap) :]
             else:
                 t = 0 if index == 0 else rng.randint(1, len(thinking))
+                if index > 2 and ends:
+                    t = rng.choice(ends)
                 cut = first + t
                 closed = [self._end_think, *self._cue]
-                # What the trace claimed last, right or not; the right answer if nothing yet.
-                seen = [claim for at, claim in claims if at <= t]
-                target = self._answer([question.gold, *seen][-1])[len(self._cue) :]
+                forced = self._forced(question.gold, [c for at, c in claims if at <= t], rng)
+                target = self._answer(forced)[len(self._cue) :]
             branch = [*closed, *target]
             branches.append((len(ids), len(ids) + len(branch), cut))
             ids += branch
@@ -122,17 +137,27 @@ class Packer:
             positions += range(cut, cut + len(branch))
         return Example(ids, positions, labels, trunk, branches)
 
+    def _forced(self, gold: str, seen: Sequence[Line], rng: Random) -> str:
+        """Return what the trace claimed last, right or not; the right answer if nothing yet.
+
+        Where a question mark casts doubt on the claim it is the right one half of the time, so that
+        the model learns to be unsure there.
+        """
+        if not seen or (seen[-1].doubt and rng.random() < DOUBT):
+            return gold
+        return seen[-1].claim
+
     def _answer(self, answer: str) -> list[int]:
         return [*self._cue, *self._encode(f" {answer}"), self._end]
 
-    def _thinking(self, lines: Sequence[Line]) -> tuple[list[int], list[tuple[int, str]]]:
+    def _thinking(self, lines: Sequence[Line]) -> tuple[list[int], list[tuple[int, Line]]]:
         """Return the trace's ids, and its claims with the prefix length that shows each."""
         ids: list[int] = []
         claims = []
         for line in lines:
             ids += self._encode(line.text)
-            if line.claim is not None:
-                claims.append((len(ids) - 1, line.claim))  # All of the line but its newline.
+            if line.claim:
+                claims.append((len(ids) - 1, line))  # All of the line but its newline.
         return ids, claims
 
 

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -25,13 +24,16 @@ from packing import Batch, Example, Packer, collate
 from questions import OPERANDS, draw, is_held_out
 from vocabulary import END, PAD, build_tokenizer, save_tokenizer
 
-STEPS = 3800
-BATCH = 16
+STEPS, SMALL_STEPS = 3000, 1000
+BATCH = 8
 GROUP = 8
 """Batches drawn at once, so that rows of like length can share a batch."""
 
 CHECKPOINT_EVERY = 100
 """Steps after which all is written to OUT.checkpoint; the same command goes on from there."""
+
+HIDDEN, SMALL_HIDDEN = 128, 64
+"""Hidden sizes of the reasoner and of a smaller one."""
 
 LEARNING_RATE = 4e-3
 DECAY_FROM = 0.6
@@ -52,10 +54,16 @@ def curriculum(progress: float) -> dict[str, tuple[float, tuple[int, int]]]:
     return ranges
 
 
-def batches(packer: Packer, rng: Random, n_steps: int, pad: int) -> Iterator[Batch]:
-    """Yield `n_steps` batches, of questions outside the held-out tenth only."""
-    for begin in range(0, n_steps, GROUP):
-        kinds = curriculum(begin / n_steps)
+def batches(
+    packer: Packer, seed: int, n_steps: int, pad: int, begin: int = 0
+) -> Iterator[tuple[int, Batch]]:
+    """Yield steps from `begin` on, each with its batch, of questions not held out.
+
+    A batch depends on the seed and its step alone, so that training goes on where it stopped.
+    """
+    for first in range(begin - begin % GROUP, n_steps, GROUP):
+        rng = Random(f"{seed} {first}")
+        kinds = curriculum(first / n_steps)
         weights = [weight for weight, _ in kinds.values()]
         examples: list[Example] = []
         for _ in range(GROUP * BATCH):
@@ -66,21 +74,22 @@ def batches(packer: Packer, rng: Random, n_steps: int, pad: int) -> Iterator[Bat
         examples.sort(key=lambda example: len(example.ids))
         group = [examples[i : i + BATCH] for i in range(0, len(examples), BATCH)]
         rng.shuffle(group)
-        for rows in group[: n_steps - begin]:
-            yield collate(rows, pad)
+        for step, rows in enumerate(group[: n_steps - first], first):
+            if step >= begin:
+                yield step, collate(rows, pad)
 
 
-def build_model(vocab_size: int, pad: int, end: int) -> Qwen3ForCausalLM:
-    """Return the untrained model, about 0.8 million parameters."""
+def build_model(vocab_size: int, pad: int, end: int, hidden: int) -> Qwen3ForCausalLM:
+    """Return the untrained model."""
     config = Qwen3Config(
         vocab_size=vocab_size,
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=hidden // 32,
+        num_key_value_heads=hidden // 64,
         head_dim=32,
-        max_position_embeddings=1024,
+        max_position_embeddings=1536,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=end,
@@ -88,7 +97,7 @@ def build_model(vocab_size: int, pad: int, end: int) -> Qwen3ForCausalLM:
     )
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(
-        do_sample=False, eos_token_id=end, pad_token_id=pad, max_new_tokens=512
+        do_sample=False, eos_token_id=end, pad_token_id=pad, max_new_tokens=940
     )
     return model
 
@@ -132,8 +141,9 @@ def schedule(step: int, n_steps: int) -> float:
 def save(model: Qwen3ForCausalLM, folder: Path) -> None:
     """Write the model in bfloat16, with its tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
+    config = model.config
     copy = build_model(
-        model.config.vocab_size, model.config.pad_token_id, model.config.eos_token_id
+        config.vocab_size, config.pad_token_id, config.eos_token_id, config.hidden_size
     )
     copy.load_state_dict(model.state_dict())
     copy.to(torch.bfloat16).save_pretrained(folder)
@@ -173,12 +183,12 @@ class Training:
         self.step, self.n_tokens, self.seconds = state["counts"]
 
 
-def train(n_steps: int, seed: int, out: Path) -> None:
+def train(n_steps: int, seed: int, out: Path, hidden: int) -> None:
     """Train and save; progress goes to the terminal."""
     torch.manual_seed(seed)
     tokenizer = build_tokenizer()
     pad, end = tokenizer.convert_tokens_to_ids([PAD, END])
-    model = build_model(len(tokenizer), pad, end)
+    model = build_model(len(tokenizer), pad, end, hidden)
     model.train()
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
     training = Training(model, optimizers(model))
@@ -187,10 +197,8 @@ def train(n_steps: int, seed: int, out: Path) -> None:
         training.go_on_from(checkpoint)
         print(f"going on after step {training.step} of {checkpoint}", flush=True)
     began = time.perf_counter() - training.seconds
-    recent = None
-    drawn = batches(Packer(tokenizer), Random(seed), n_steps, pad)
-    # What was trained on before an interruption is drawn again, so that the rest is what it was.
-    for step, batch in islice(enumerate(drawn), training.step, None):
+    recent = 0.0
+    for step, batch in batches(Packer(tokenizer), seed, n_steps, pad, training.step):
         for optim in training.optims:
             for group in optim.param_groups:
                 group["lr"] = LEARNING_RATE * schedule(step, n_steps)
@@ -202,7 +210,7 @@ def train(n_steps: int, seed: int, out: Path) -> None:
             optim.zero_grad(set_to_none=True)
         training.step, training.seconds = step + 1, time.perf_counter() - began
         training.n_tokens += batch.ids.numel()
-        recent = loss.item() if recent is None else 0.98 * recent + 0.02 * loss.item()
+        recent = 0.98 * recent + 0.02 * loss.item() if recent else loss.item()
         if step % 50 == 0 or training.step == n_steps:
             print(
                 f"step {step} loss {recent:.4f} tokens {training.n_tokens:,} "
@@ -221,13 +229,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
+    parser.add_argument(
+        "--steps", type=int, help=f"training steps; by default {STEPS}, with --small {SMALL_STEPS}"
+    )
     parser.add_argument("--seed", type=int, default=0, help="fixes weights and data")
     parser.add_argument("--out", type=Path, default=Path("my-reasoner"), help="folder to make")
+    parser.add_argument(
+        "--small", action="store_true", help="train a smaller one, of 233,600 parameters"
+    )
     options = parser.parse_args()
     if options.out.exists():
         parser.error(f"--out {options.out} is there already: name another folder, or remove it")
-    train(options.steps, options.seed, options.out)
+    steps = options.steps or (SMALL_STEPS if options.small else STEPS)
+    train(steps, options.seed, options.out, SMALL_HIDDEN if options.small else HIDDEN)
 
 
 if __name__ == "__main__":

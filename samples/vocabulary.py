@@ -28,7 +28,7 @@ WORDS = """
 user assistant system
 Compute modulo Working from left to right, compute Which range contains
 A) B) C) D) - + * = . , : ; ? ! "
-So is Wait Alternatively Hold on again backwards
+So so is Wait Alternatively Hold on again step by check
 """
 
 # As in Qwen3: thinking is left open to the model, and an empty block turns it off.
@@ -81,7 +81,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         eos_token=END,
         clean_up_tokenization_spaces=False,
         chat_template=CHAT_TEMPLATE,
-        model_max_length=1024,
+        model_max_length=1536,
     )
 
 
@@ -99,7 +99,7 @@ def save_tokenizer(folder: Path) -> None:
         "pad_token": PAD,
         "unk_token": None,
         "clean_up_tokenization_spaces": False,
-        "model_max_length": 1024,
+        "model_max_length": 1536,
         "chat_template": CHAT_TEMPLATE,
     }
     text = json.dumps(config, indent=2) + "\n"

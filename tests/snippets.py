@@ -110,8 +110,8 @@ class Workplace:
         for name, part in {
             "my.jsonl": lines[:80],
             "work.jsonl": lines[:200],
-            "more.jsonl": lines[600:800],
-            "next-week.jsonl": lines[600:800],
+            "more.jsonl": lines[400:],
+            "next-week.jsonl": lines[400:],
         }.items():
             (folder / name).write_text("".join(part), encoding="utf-8")
         self._lend_model(folder / "Qwen" / "Qwen3-8B")

@@ -119,6 +119,8 @@ def command(
     would buy.  The advice is provisional: `calibrate` decides.
     """
     given = {f.name for f in (*fields(ProbeSettings), *fields(EngineSettings)) if is_given(f.name)}
+    if protocol == "paper" and not is_given("schedule"):
+        params["schedule"] = "grid"
     wanted = overrides(params)
     pricing = pricing_options(params)
     is_paper = protocol == "paper"

@@ -59,7 +59,8 @@ class ProbeSettings:
     answer_cap: int = 512
     cue: str = CUES["terse"]
     on_stop: OnStop = "probe"
-    schedule: Schedule = "grid"
+    schedule: Schedule = "auto"
+    """``auto`` becomes ``grid`` where `budgets` are named."""
     every: int | None = None
     """Distance of the probes of a stride; None: chosen by a pilot, unless `budgets` are named."""
     markers: tuple[str, ...] | None = None
@@ -96,6 +97,10 @@ class ProbeSettings:
     """Recorded traces of the questions; None: the model thinks."""
     assumed_task: str = ASSUMED_TASK
     """Of those that have no gold either; a policy's own where it says how to probe."""
+
+    def __post_init__(self) -> None:
+        if self.schedule == "auto" and self.budgets is not None:
+            object.__setattr__(self, "schedule", "grid")
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
         """The same, with this engine's values where the settings leave the choice to it."""

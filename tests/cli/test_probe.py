@@ -140,7 +140,7 @@ def test_limit_and_growth_stay_in_one_run(bench: Bench) -> None:
 
 
 def test_auto_budgets_are_frozen_by_a_pilot_on_fit_questions(bench: Bench) -> None:
-    first = bench.probe("--budgets", "auto", "--limit", "16")
+    first = bench.probe("--schedule", "grid", "--budgets", "auto", "--limit", "16")
     pilot = [keys for keys, plan in bench.engine.calls if plan.budgets == () and not plan.greedy]
     workload = read_workload(bench.file)
     parts = assign_parts(
@@ -152,7 +152,7 @@ def test_auto_budgets_are_frozen_by_a_pilot_on_fit_questions(bench: Bench) -> No
     assert len(first["budgets"]) == 10
 
     bench.engine = ScriptedEngine()
-    second = bench.probe("--budgets", "auto")
+    second = bench.probe("--schedule", "grid", "--budgets", "auto")
     assert (second["run"], second["budgets"]) == (first["run"], first["budgets"])
     assert all(plan.budgets == tuple(first["budgets"]) for _, plan in bench.engine.calls)
 

@@ -99,7 +99,7 @@ def test_markers_are_found_by_a_pilot_and_probed(bench: Bench) -> None:
 def test_auto_probes_markers_where_there_are_some_else_a_stride(bench: Bench, waits: bool) -> None:
     if not waits:
         bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
-    found = bench.probe("--schedule", "auto")
+    found = bench.probe()
     assert found["schedule"] == ("marker" if waits else "stride")
     assert found["markers"] == (["Wait"] if waits else [])
     assert found["budgets"] == list(range(found["every"], 257, found["every"]))
@@ -132,12 +132,37 @@ def test_auto_keeps_a_stride_that_is_named(bench: Bench) -> None:
     assert (bench.run.plan.schedule, bench.run.plan.every) == ("marker", 3)
 
 
-def test_auto_is_no_grid(bench: Bench) -> None:
-    code, _, err = bench.call("--schedule", "auto", "--budgets", "0,8")
-    assert (code, "--schedule auto chooses the places itself" in err) == (2, True)
-    code, out, _ = bench.call("--schedule", "auto", command="preflight")
+def test_named_budgets_are_a_grid(bench: Bench) -> None:
+    found = bench.probe("--budgets", "0,8")
+    assert (found["schedule"], found["budgets"]) == ("grid", [0, 8])
+
+
+def test_preflight_looks_for_markers(bench: Bench) -> None:
+    code, out, _ = bench.call(command="preflight")
     assert code == 0
     assert "Words with which the model turns back, in 32 traces" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "schedule"),
+    [
+        ((), "auto"),
+        (("--protocol", "paper"), "grid"),
+        (("--protocol", "paper", "--schedule", "stride"), "stride"),
+    ],
+)
+def test_the_papers_protocol_probes_a_grid(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], schedule: str
+) -> None:
+    asked: list[ProbeSettings] = []
+
+    def spy(settings: ProbeSettings, *args: object, **options: object) -> None:
+        asked.append(settings)
+        raise ProbeError("seen enough")
+
+    monkeypatch.setattr("stopadvisor.cli.assess.probe", spy)
+    assert bench.call(*words, command="assess")[0] == 2
+    assert [settings.schedule for settings in asked] == [schedule]
 
 
 def test_a_marker_run_resumes_without_a_second_pilot(bench: Bench) -> None:
@@ -252,7 +277,7 @@ def test_preflight_shows_the_markers(bench: Bench) -> None:
     (used,) = [word for word in found["words"] if word["used"]]
     assert used["text"] == "Wait"
     assert used["per_1000"] == pytest.approx(1000 * used["sentences"] / found["n_tokens"])
-    _, out, _ = bench.call(command="preflight")
+    _, out, _ = bench.call("--schedule", "grid", command="preflight")
     assert "Words with which the model turns back, in 16 traces" in out
     (row,) = [line.split() for line in out.splitlines() if line.split()[:2] == ["Wait", "used"]]
     assert len(row) == 5
@@ -269,10 +294,10 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
     ("words", "message"),
     [
         (["--schedule", "stride", "--budgets", "0,9"], "--schedule stride takes --every"),
-        (["--every", "9"], "--every needs --schedule stride or marker, got grid"),
+        (["--budgets", "0", "--every", "9"], "--every needs --schedule stride or marker, got grid"),
         (["--schedule", "stride", "--markers", "Wait"], "--markers needs --schedule marker"),
         (["--schedule", "stride", "--min-gap", "3"], "--min-gap needs --schedule marker"),
-        (["--max-markers", "3"], "--max-markers needs --schedule marker, got grid"),
+        (["--max-markers", "3"], "--max-markers needs --schedule marker, got auto"),
         (
             ["--schedule", "marker", "--budgets", "0,9", "--every", "3"],
             "--budgets and --every exclude each other",

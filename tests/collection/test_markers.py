@@ -179,12 +179,11 @@ def test_a_word_without_tokens_of_its_own_is_refused() -> None:
 
 
 @pytest.mark.integration
-def test_the_tiny_reasoner_turns_back_on_sums_alone(tiny_reasoner_traces: Any) -> None:
-    sums, choice = tiny_reasoner_traces
-    assert {w.text for w in sums.used} == {"Wait", "Hold on", "Alternatively"}
-    assert all(3 < w.per_1000 < 9 for w in sums.used)
-    assert sums.without < 0.2
-    assert not choice.used
+def test_the_tiny_reasoner_turns_back_in_nearly_every_trace(tiny_reasoner_traces: Any) -> None:
+    for found in tiny_reasoner_traces:
+        assert {w.text for w in found.used} == {"Wait", "Hold on", "Alternatively"}
+        assert all(2 < w.per_1000 < 9 for w in found.used), [w.per_1000 for w in found.used]
+        assert found.without < 0.2
 
 
 @pytest.fixture(scope="module")

@@ -362,11 +362,11 @@ def test_the_tiny_reasoner_reasons(
     engine = tiny_reasoner
     file = TINY_REASONER.parent / f"{workload}.jsonl"
     questions = make_prompts(read_workload(file).questions[:4], None)
-    at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=300, answer_cap=32)
+    at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=960, answer_cap=32)
     for question, trace in zip(questions, engine.probe(questions, at), strict=True):
         start = engine.chat.prompt_ids(question.messages)
         out = tiny_reference.model.generate(
-            torch.tensor([start]), do_sample=False, max_new_tokens=400
+            torch.tensor([start]), do_sample=False, max_new_tokens=1000
         )
         plain = out[0, len(start) :].tolist()
         thinking = plain[: plain.index(engine.chat.closer.ids[0])]

@@ -81,8 +81,8 @@ def test_probes_equal_reading_everything_again(
 
 
 def test_the_server_gives_what_the_local_engine_gives(tiny_reasoner: HfEngine) -> None:
-    questions = make_prompts(read_workload(TINY.parent / "arithmetic.jsonl").questions[6:9], None)
-    own = replace(OPEN_PLAN, budgets=(0, 32, 64), entropy="full")
+    questions = make_prompts(read_workload(TINY.parent / "hard.jsonl").questions[:3], None)
+    own = replace(OPEN_PLAN, budgets=(0, 100, 120), max_think=400, entropy="full")
     local = tiny_reasoner.probe(questions, own)
     closer = words().closer.text
     found: list[RawTrace] = []
@@ -159,8 +159,8 @@ def closing_policy(engine: Engine, on_stop: OnStop, **changes: Any) -> Policy:
 def test_it_stops_where_the_recorded_probe_was_followed_by_the_closer(
     on_stop: OnStop, tiny_reasoner: HfEngine
 ) -> None:
-    policy = closing_policy(tiny_reasoner, on_stop, budgets=[0, 32, 64])
-    questions = read_workload(TINY.parent / "arithmetic.jsonl").questions[6:9]
+    policy = closing_policy(tiny_reasoner, on_stop, budgets=[0, 100, 120])
+    questions = read_workload(TINY.parent / "hard.jsonl").questions[:3]
     requests, own = make_requests(questions, policy), policy_plan(policy)
     assert own.cue == OPEN_PLAN.cue
     traces = tiny_reasoner.probe([r.prompt for r in requests], replace(own, on_stop=on_stop))

@@ -17,7 +17,7 @@ from tests.engines.fake_server import fake_server
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.test_openai_engine import engine_at
 
-PLAN = ProbePlan((0, 8, 32, 64), cue="\n\nFinal answer:", max_think=96, greedy=True)
+PLAN = ProbePlan((0, 8, 32, 64), cue="\n\nFinal answer:", max_think=300, greedy=True)
 SAMPLES = TINY_REASONER.parent
 
 

@@ -25,7 +25,7 @@ SERVE = Path(__file__).resolve().parent / "serve_vllm.py"
 TINY_REASONER = ROOT / "samples" / "tiny-reasoner"
 NAME = "tiny-reasoner"
 """What the server calls the model."""
-CONTEXT = 1024
+CONTEXT = 1536
 AS_CALIBRATED = (
     *("--reasoning-parser", "deepseek_r1"),
     *("--override-generation-config", '{"temperature": 0}'),

@@ -8,21 +8,23 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from map import POLICIES, RECOMMENDED, SAMPLES, accuracies, between, profiles, signals
+from map import ALPHA, POLICIES, RECOMMENDED, SAMPLES, accuracies, between, profiles, signals
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.shown import where_of
-from stopadvisor.policy.triggers import listed_positions
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.rules.serving_profile import SERVING_PROFILE
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
+from stopadvisor.serving.answering import recorded_stop
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         probes = lzma.decompress((POLICIES / "probes" / f"{name}.probes.jsonl.xz").read_bytes())
         (run / "manifest.json").write_bytes(manifest)
         (run / "probes.jsonl").write_bytes(probes)
+        shutil.copy(SAMPLES / "tiny-reasoner" / SERVING_PROFILE, run)
     return root
 
 
@@ -49,10 +52,11 @@ def made(request: pytest.FixtureRequest, runs: Path) -> tuple[str, Policy, Polic
     """Name, shipped policy, the one made again, and the advice of `assess`."""
     name = request.param
     run = runs / name
-    assert main(["assess", str(run), "--alpha", "0.15", "--quiet", "--no-report"]) == 0
+    assert main(["assess", str(run), "--alpha", str(ALPHA), "--quiet", "--no-report"]) == 0
     advice = json.loads((run / "assessment.json").read_bytes())["recommendation"]
-    words = ["calibrate", str(run), "--alpha", "0.15", "--allow-large-alpha", "--quiet"]
-    assert main(words) == (3 if RECOMMENDED[name] == "full-budget" else 0)
+    assert main(["calibrate", str(run), "--alpha", str(ALPHA), "--quiet"]) == (
+        3 if RECOMMENDED[name] == "full-budget" else 0
+    )
     return (
         name,
         load_policy(POLICIES / f"{name}.joblib"),
@@ -113,21 +117,10 @@ def test_the_shipped_file_loses_what_its_certificate_says(
 
 
 def _lost(policy: Policy, record: ProbeRecord) -> bool:
-    stepper, positions = policy.start(), listed_positions(policy.trigger)
-    assert positions is not None
-    for checkpoint in record.checkpoints:
-        if checkpoint.ended or checkpoint.budget not in positions:
-            continue
-        decision = stepper.observe(
-            answer=checkpoint.answer,
-            mean_logprob=checkpoint.mean_logprob,
-            mean_entropy=checkpoint.mean_entropy,
-            markers=checkpoint.markers,
-            think_tokens=checkpoint.budget,
-        )
-        if decision.stop:
-            return bool(record.natural_correct) and not checkpoint.correct
-    return False
+    stop = recorded_stop(policy, record)
+    if stop is None or not record.natural_correct:
+        return False
+    return not next(c.correct for c in record.checkpoints if c.budget == stop.position)
 
 
 def test_the_advice_is_what_the_samples_say(made: tuple[str, Policy, Policy, Any]) -> None:
@@ -184,7 +177,9 @@ def test_the_bundled_model_gives_the_committed_probes(
     n = 24
     plan = RunDirectory.load(runs / name).plan
     words = ["--model", str(SAMPLES / "tiny-reasoner"), "--limit", str(n), "--no-preflight"]
-    words += ["--budgets", ",".join(map(str, plan.budgets)), "--max-think", str(plan.max_think)]
+    words += ["--schedule", plan.schedule, "--max-think", str(plan.max_think)]
+    words += ["--every", str(plan.every), "--min-gap", str(plan.min_gap)]
+    words += ["--max-markers", str(plan.max_markers)]
     words += ["--out", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
     assert main(["probe", str(SAMPLES / f"{name}.jsonl"), *words]) == 0
     committed = RunDirectory.load(runs / name).records()[:n]

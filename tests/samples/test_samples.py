@@ -162,8 +162,7 @@ def test_a_branch_sees_its_prefix_and_itself_alone(tokenizer: Any, model: Any) -
 
 def test_the_last_claim_of_an_unslipped_trace_is_gold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "RANDOM_SLIP", 0.0)
-    for name in ("FIRST_PASS_SLIPS", "SECOND_PASS_SLIPS", "CHOICE_SLIPS", "HARD_SLIPS"):
-        monkeypatch.setattr(traces, name, frozenset())
+    monkeypatch.setattr(traces, "_slip", lambda *_: 0)
     rng = Random(1)
     for kind in questions.KINDS:
         for _ in range(50):
@@ -171,7 +170,7 @@ def test_the_last_claim_of_an_unslipped_trace_is_gold(monkeypatch: pytest.Monkey
             assert traces.think(question, rng)[-1].claim == question.gold
 
 
-FIRST_BATCHES = "27d2ededdd2e69a3f330db6b3977924b3961aaa886ea50536b0895cc63a870ad"
+FIRST_BATCHES = "784e41870673cb467f2415e3b34576b7864a099c37a5feb1ba42168b599782ef"
 """SHA-256 of ids, positions and labels of the first group that the bundled model was trained on."""
 
 
@@ -179,7 +178,7 @@ def test_training_writes_over_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(train, "train", lambda steps, seed, out: asked.append(out))
+    monkeypatch.setattr(train, "train", lambda steps, seed, out, hidden: asked.append(out))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["train.py"])
     train.main()
@@ -198,7 +197,7 @@ def test_interrupted_training_ends_where_it_would_have(
     monkeypatch.setattr(train, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(train, "GROUP", 1)
     monkeypatch.setattr(train, "BATCH", 2)
-    train.train(5, 0, tmp_path / "whole")
+    train.train(5, 0, tmp_path / "whole", 64)
     taken = train.loss_of
     losses = iter(range(3))
 
@@ -209,10 +208,10 @@ def test_interrupted_training_ends_where_it_would_have(
 
     monkeypatch.setattr(train, "loss_of", fails_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
-        train.train(5, 0, tmp_path / "broken")
+        train.train(5, 0, tmp_path / "broken", 64)
     assert not (tmp_path / "broken").exists()
     losses = iter(range(3))  # the checkpoint is of the second step of five
-    train.train(5, 0, tmp_path / "broken")
+    train.train(5, 0, tmp_path / "broken", 64)
     assert next(losses, None) is None
     assert not (tmp_path / "broken.checkpoint").exists()
     whole, broken = (
@@ -225,17 +224,17 @@ def test_interrupted_training_ends_where_it_would_have(
 
 def test_training_begins_with_the_same_batches_and_weights(tokenizer: Any) -> None:
     pad, end = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
-    drawn = train.batches(packing.Packer(tokenizer), Random(0), train.STEPS, pad)
-    first = [next(drawn) for _ in range(train.GROUP)]
+    drawn = train.batches(packing.Packer(tokenizer), 0, train.STEPS, pad)
+    first = [next(drawn)[1] for _ in range(train.GROUP)]
     digest = hashlib.sha256()
     for batch in first:
         for tensor in (batch.ids, batch.positions, batch.labels):
             digest.update(tensor.numpy().astype("<i8").tobytes())
     assert digest.hexdigest() == FIRST_BATCHES
     torch.manual_seed(0)
-    model = train.build_model(len(tokenizer), pad, end)
+    model = train.build_model(len(tokenizer), pad, end, train.HIDDEN)
     # bfloat16 sums differ in their last digits between machines.
-    assert train.loss_of(model, first[0]).item() == pytest.approx(6.2985, abs=0.02)
+    assert train.loss_of(model, first[0]).item() == pytest.approx(6.3317, abs=0.02)
 
 
 # --- Workloads --------------------------------------------------------------------------------
@@ -265,7 +264,7 @@ def test_training_draws_no_held_out_question(tokenizer: Any, monkeypatch: Any) -
         return packing.Example([0], [0], [packing.IGNORE], 1, [])
 
     monkeypatch.setattr(packing.Packer, "pack", record)
-    for _ in train.batches(packing.Packer(tokenizer), Random(0), 80, 0):
+    for _ in train.batches(packing.Packer(tokenizer), 0, 80, 0):
         pass
     assert len(drawn) == 80 * train.BATCH
     assert not any(map(questions.is_held_out, drawn))
@@ -293,9 +292,9 @@ def test_model_thinks_closes_and_answers(tokenizer: Any, model: Any) -> None:
     template = PROMPT_TEMPLATES["numeric"]
     question = "Compute 20 + 3 - 1 modulo 100."
     prompt = encode(tokenizer, render(tokenizer, template.format(question=question)) + "<think>")
-    ids = model.generate(torch.tensor([prompt]), max_new_tokens=300)[0, len(prompt) :].tolist()
+    ids = model.generate(torch.tensor([prompt]), max_new_tokens=900)[0, len(prompt) :].tolist()
     thinking, closer, reply = tokenizer.decode(ids).partition("</think>")
     assert closer
-    assert thinking.startswith("\n 20 + 3 = ")
+    assert thinking.startswith("\n 20 + 3: 0 + 3 = 3, so 23\n")
     assert reply.startswith(DEFAULT_CUE)
     assert reply.endswith("<|im_end|>")

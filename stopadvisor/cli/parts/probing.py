@@ -71,6 +71,8 @@ def _check_probing(params: Mapping[str, Any]) -> None:
 def _check_schedule(params: Mapping[str, Any]) -> None:
     """Refuse what the schedule does not use."""
     schedule, budgets, every = params["schedule"], params["budgets"], params["every"]
+    if schedule == "auto" and budgets:
+        schedule = "grid"
     if schedule == "stride" and budgets:
         raise click.UsageError("--schedule stride takes --every, not --budgets")
     if schedule == "marker" and budgets and every:
@@ -78,8 +80,6 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
             "--budgets and --every exclude each other: besides its markers a run probes the one or "
             "the other"
         )
-    if schedule == "auto" and budgets:
-        raise click.UsageError("--schedule auto chooses the places itself: leave --budgets out")
     strange: dict[str, int | None] = {"every": None} if schedule == "grid" else {}
     if schedule != "marker":
         strange |= {"markers": None, "min_gap": ProbeSettings.min_gap}
@@ -168,6 +168,7 @@ _PROBE = (
         "--schedule",
         type=click.Choice(get_args(Schedule)),
         default=ProbeSettings.schedule,
+        show_default="auto; grid where --budgets are named, and under --protocol paper",
         help="Where to probe: at --budgets (grid); every --every tokens (stride); or before each "
         "sentence with which the model turns back, such as Wait, and at named --budgets, else "
         "every --every tokens, too (marker). auto: marker where a pilot finds such words, else "
