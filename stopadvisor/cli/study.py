@@ -39,9 +39,10 @@ from stopadvisor.studies.report import (
     StudyReports,
     listed_studies,
     study_report,
+    write_csv,
+    write_study,
 )
 from stopadvisor.studies.study import StudyOptions, StudyResult
-from stopadvisor.studies.write import write_csv, write_study
 
 __all__ = ["command"]
 

@@ -1,13 +1,3 @@
 """The paper's own protocol: its costs, thresholds, peaks, bootstraps and settings."""
 
-__all__ = [
-    "assess",
-    "cases",
-    "classifiers",
-    "diagnostics",
-    "gain_bootstrap",
-    "map",
-    "peaks",
-    "protocol",
-    "proxies",
-]
+__all__ = ["assess", "cases", "classifiers", "diagnostics", "map", "peaks", "protocol", "proxies"]

@@ -1,16 +1,23 @@
 """What `stopadvisor study` returns: a study with the runs and options that it was made of, or all.
 
-Knows no study by name.
+Its files are JSON and CSV, where cells stay as they were computed.  Knows no study by name.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
+from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.printable import csv_cell
+from stopadvisor.ground.results import to_document
 from stopadvisor.runs.access import labels
 from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
 from stopadvisor.studies.registry import StudyEntry
 from stopadvisor.studies.study import StudyOptions, StudyResult, Table
 
@@ -22,6 +29,9 @@ __all__ = [
     "StudyReports",
     "listed_studies",
     "study_report",
+    "table_csv",
+    "write_csv",
+    "write_study",
 ]
 
 
@@ -111,3 +121,41 @@ def listed_studies(entries: Mapping[str, StudyEntry]) -> StudyList:
     return StudyList(
         tuple(StudyLine(name, e.help, e.needs, e.options) for name, e in entries.items())
     )
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+FOLDER = "studies"
+"""In a run directory, or in the results folder of an archive."""
+
+
+def table_csv(table: Table) -> str:
+    """A table as CSV with a header line; empty where there is no value."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in table.columns])
+    writer.writerows(
+        [["" if cell is None else csv_cell(cell) for cell in row] for row in table.rows]
+    )
+    return text.getvalue()
+
+
+def write_csv(result: StudyReport, folder: Path) -> list[Path]:
+    """Write each table as ``STUDY.TABLE.csv``; returns the files."""
+    make_folder(folder)
+    files = []
+    for table in result.tables:
+        file = folder / f"{result.study}.{table.name}.csv"
+        replace_file(file, encode(table_csv(table)))
+        files.append(file)
+    return files
+
+
+def write_study(report: StudyReport, run: Path) -> None:
+    """Write a study and its tables into ``studies/`` of a run."""
+    folder = run / FOLDER
+    if folder.is_symlink():
+        raise OutputError(f"cannot write to {folder}: links in a run directory are not followed")
+    write_csv(report, folder)
+    write_json_atomically(folder / f"{report.study}.json", to_document(report))

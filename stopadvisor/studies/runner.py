@@ -12,7 +12,7 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, StudyError
-from stopadvisor.paper.gain_bootstrap import resample_gains
+from stopadvisor.paper.peaks import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks, labels, paper_view, view

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from stopadvisor.ground.constants import PAPER_VALIDATION_POINTS
-from stopadvisor.paper.gain_bootstrap import resample_gains
-from stopadvisor.paper.peaks import fixed_budgets, gain_at, peak
+from stopadvisor.paper.peaks import fixed_budgets, gain_at, peak, resample_gains
 from stopadvisor.paper.protocol import first_stops, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval

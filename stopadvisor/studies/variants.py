@@ -11,8 +11,7 @@ import numpy as np
 
 from stopadvisor.assessment.frontier import fixed_budget_frontier
 from stopadvisor.ground.arrays import FloatArray
-from stopadvisor.paper.gain_bootstrap import resample_gains
-from stopadvisor.paper.peaks import peak, peak_thresholds
+from stopadvisor.paper.peaks import peak, peak_thresholds, resample_gains
 from stopadvisor.paper.protocol import first_stops
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval

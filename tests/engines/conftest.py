@@ -15,7 +15,7 @@ from torch import Tensor
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.sampler import Sampler
-from stopadvisor.engines.http import retries
+from stopadvisor.engines.http import servers
 from tests.engines.tiny import Reprefill, byte_tokenizer, save_model
 
 TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
@@ -100,11 +100,11 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     """Have requests be asked again without a wait, and see how long each wait would have been."""
     pauses = Pauses()
 
-    async def skip(self: retries.Waiting, seconds: float) -> None:
+    async def skip(self: servers.Waiting, seconds: float) -> None:
         pauses.taken.append(seconds)
 
-    monkeypatch.setattr(retries.Waiting, "sleep", skip)
-    monkeypatch.setattr(retries, "time", pauses)
+    monkeypatch.setattr(servers.Waiting, "sleep", skip)
+    monkeypatch.setattr(servers, "time", pauses)
     return pauses
 
 

@@ -152,7 +152,7 @@ EQUIVALENT: dict[str, str] = {
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
-    "certification/calibration _pick: saving >= enough -> saving > enough": (
+    "certification/calibration _pick: saving(pair) >= saving(best) - lead -> saving(pair) > ": (
         "differs where savings are a point apart to the last bit"
     ),
     "certification/expectation saving_band: ddof=1 -> ddof=2": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stopadvisor.paper.gain_bootstrap import resample_gains
+from stopadvisor.paper.peaks import resample_gains
 from stopadvisor.stats.bootstrap import resample_counts
 
 

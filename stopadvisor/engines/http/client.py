@@ -29,13 +29,14 @@ from stopadvisor.engines.http.completion import (
     read_events,
 )
 from stopadvisor.engines.http.key import Key
-from stopadvisor.engines.http.retries import (
+from stopadvisor.engines.http.servers import (
     OPENING_TIMEOUT,
     MalformedError,
+    Server,
+    Servers,
     TransientError,
     Waiting,
 )
-from stopadvisor.engines.http.servers import Server, Servers
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.json_text import parse_json

@@ -32,8 +32,8 @@ from stopadvisor.report.words import cell, kind_points, share, shell_quote
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
+from stopadvisor.studies.report import table_csv
 from stopadvisor.studies.study import Cell, Column, Table
-from stopadvisor.studies.write import table_csv
 
 if TYPE_CHECKING:
     from jinja2 import Environment
