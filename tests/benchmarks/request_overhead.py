@@ -2,7 +2,7 @@
 
 Run from the repository root: ``python -m tests.benchmarks.request_overhead [--rounds N]``.  The
 rival is the plain way to keep a policy's dict safe: copy it whole for every request that reads it.
-A request is one prompt whose trace passes every checkpoint of the shipped policy and never
+A request is one prompt whose trace passes every checkpoint of a grid by the shipped trees and never
 stops.
 """
 
@@ -17,17 +17,21 @@ from pathlib import Path
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.policy.session import AskProbe, Session, Think
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.trigger import GridTrigger
 
 POLICY = Path(__file__).parents[2] / "policies" / "arithmetic.joblib"
 PROMPT = "Compute 86 + 6 - 9 modulo 100."
 ANSWERS = (" 41", " 42", " 42.", " 42", "\\boxed{42}", " 42")
 CLOSER_TOKENS = 2
+GRID = (28, 56, 84, 112, 140, 168)
 
 
 def never_stopping(path: Path) -> Policy:
-    """The shipped policy with a threshold out of reach: the longest way that a request can take."""
+    """The shipped rule on a grid, its threshold out of reach: the longest way of a request."""
     content = load_policy(path).content
     content |= {"decision_threshold": 600.0, "threshold": 1.0, "order": []}
+    content |= trigger_content(GridTrigger(GRID))
     return Policy(build_policy(content))
 
 
