@@ -40,7 +40,8 @@ from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.report.sheets.run import run_sheet
-from stopadvisor.serving.answer_pass import AnsweringEngine
+from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.serving.answer_pass import Answering
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 
 __all__ = ["command"]
@@ -62,6 +63,12 @@ __all__ = ["command"]
 )
 @click.argument("files", metavar="[POLICY] WORKLOAD", nargs=-1, required=True, type=PATH)
 @model_options(None, "as the policy names it")
+@click.option(
+    "--ladder",
+    metavar="LADDER.TOML",
+    type=PATH,
+    help="Of a policy that climbs: the rungs with their servers.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -106,16 +113,21 @@ __all__ = ["command"]
 @SIGNATURE
 @grader_option(click.option)
 @declare(*SERVER, *OUTPUT)
-def command(files: tuple[Path, ...], *, json: bool, quiet: bool, **params: Any) -> int:
+def command(
+    files: tuple[Path, ...], ladder: Path | None, *, json: bool, quiet: bool, **params: Any
+) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
     Without POLICY: the policy in use of the run calibrated last under runs/.  Prompt, sampling,
-    caps and cue are the policy's.  Continues where an earlier call stopped.
+    caps and cue are the policy's.  Continues where an earlier call stopped.  A policy that climbs
+    asks the servers that LADDER.TOML names, a chat completion each; a rung before the reference
+    that is down, or whose reply is cut, is climbed past.
     """
     if len(files) > 2:
         raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")
     *named, workload = files
-    check_engine_options(params)
+    if ladder is None:  # it names servers of its own, which patience and concurrency are for
+        check_engine_options(params)
     model = take(EngineSettings, params)
     if not model.at_server and params["serving"] is not None:
         raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
@@ -124,7 +136,7 @@ def command(files: tuple[Path, ...], *, json: bool, quiet: bool, **params: Any) 
     with progress_on(sys.stderr, quiet=quiet) as progress:
         if not named:
             progress.remark(f"following {policy}, the policy written last")
-        opened = partial(_open, replace(model, remark=progress.remark))
+        opened = partial(_open, replace(model, remark=progress.remark), ladder)
         summary = answer_workload(settings, opened, progress)
     sheet = run_sheet(summary, model=model.model)
     show(replace(summary, headline=sheet.headline), sheet, json=json)
@@ -132,11 +144,36 @@ def command(files: tuple[Path, ...], *, json: bool, quiet: bool, **params: Any) 
 
 
 @contextmanager
-def _open(options: EngineSettings, policy: Policy) -> Iterator[AnsweringEngine]:
+def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Iterator[Answering]:
     """Open the model of a policy, its chat template filled in as at calibration."""
     terms = policy.terms
+    if policy.ladder:
+        with _open_ladder(options, ladder, policy) as servers:
+            yield servers
+        return
+    if ladder is not None:
+        raise click.UsageError("--ladder: this policy stops a trace, and climbs no ladder")
     assert terms.model is not None  # or there was no plan to open an engine for
     if options.model is None:
         options = replace(options, model=terms.model.name, of_policy=True)
     with open_engine(replace(options, chat_template_kwargs=terms.chat_template_kwargs)) as engine:
         yield engine
+
+
+@contextmanager
+def _open_ladder(
+    options: EngineSettings, ladder: Path | None, policy: Policy
+) -> Iterator[Answering]:
+    """Open the servers of a ladder."""
+    if ladder is None:
+        raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")
+    from stopadvisor.engines.openai.climbing import open_ladder
+
+    with open_ladder(
+        policy,
+        read_ladder(ladder),
+        concurrency=options.concurrency,
+        request_timeout=options.request_timeout,
+        patience=options.patience,
+    ) as servers:
+        yield servers

@@ -74,6 +74,7 @@ def make_reply(
         finish="stopped" if stop is not None else ("length" if cut else "stop"),
         thinking=thinking,
         escaped_tokens=said.escaped_tokens,
+        climbed=None,
         **counts,
     )
 

@@ -7,7 +7,7 @@ recorded replies serves what calibration saw.  Knows no files and asks no model:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,6 +34,8 @@ class Ask:
     """Number of the reply in the ladder, from 0."""
     max_tokens: int | None
     """Abandon it after this many completion tokens; None for no limit."""
+    needs_logprob: bool
+    """Its mean log-probability decides."""
     is_reference: bool
     """It is served as it comes, whatever it says."""
 
@@ -85,6 +87,10 @@ class ClimbRule:
         last = len(self.rungs) - self.rungs[-1].repeat
         return (*self.asked, *(k for k in range(last, len(self.rungs)) if k not in self.asked))
 
+    def of_reference(self) -> ClimbRule:
+        """The rule that asks nothing but the reference."""
+        return replace(self, asked=(), thresholds=())
+
     @property
     def needs_logprob(self) -> bool:
         """Whether it reads how sure the model was of its tokens."""
@@ -131,7 +137,7 @@ class Climber:
         if rule.family == "cap" and not is_reference:
             cap = max(1, int(-rule.thresholds[self._next]))
             most = cap if most is None else min(cap, most)
-        return Ask(rung, column, most, is_reference)
+        return Ask(rung, column, most, rule.needs_logprob and not is_reference, is_reference)
 
     def observe(
         self,

@@ -42,6 +42,7 @@ from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.runs.ladder import Rung
 from stopadvisor.runs.storage import remove_file, replace_file
 
 __all__ = [
@@ -100,6 +101,11 @@ class Policy:
         return self._terms.budgets
 
     @property
+    def ladder(self) -> tuple[Rung, ...]:
+        """The rung of each reply of the ladder, the reference last; empty for a trace's policy."""
+        return () if self._climb is None else self._climb.rungs
+
+    @property
     def trigger(self) -> Trigger:
         """Where to probe; of a ``full-budget`` policy nowhere."""
         return self._rule.trigger
@@ -152,8 +158,10 @@ class Policy:
             raise PolicyError("the policy climbs a ladder and stops no trace: climb() follows it")
         return Stepper(self._rule, task)
 
-    def climb(self, task: str | None = None) -> Climber:
+    def climb(self, task: str | None = None, *, reference_alone: bool = False) -> Climber:
         """Give a climber for one question of a policy that climbs a ladder; as `start`.
+
+        With `reference_alone` it asks for the reference at once, as if nothing were certified.
 
         Raises
         ------
@@ -162,7 +170,8 @@ class Policy:
         """
         if self._climb is None:
             raise PolicyError("the policy stops a trace and climbs no ladder: start() follows it")
-        return Climber(self._climb, task)
+        rule = self._climb
+        return Climber(rule.of_reference() if reference_alone else rule, task)
 
     def summary(self) -> dict[str, Any]:
         """Give the main fields as plain values, the certificate with its claim in words."""

@@ -18,6 +18,8 @@ from stopadvisor.workload.questions import Question, content_key, render_message
 
 __all__ = [
     "THINKING_MODES",
+    "AskedRung",
+    "Climbed",
     "OnStop",
     "PromptLike",
     "Reply",
@@ -41,6 +43,38 @@ class Request:
 
     prompt: Prompt
     task: str
+
+
+@dataclass(frozen=True)
+class AskedRung:
+    """One reply on the way up a ladder."""
+
+    name: str
+    """Of the rung."""
+    finished: bool
+    """It ended by itself."""
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    price: float
+    """In the unit of the ladder's prices."""
+    down: str | None = None
+    """Why the rung said nothing."""
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """How a reply of a ladder came about."""
+
+    rung: str
+    """Whose reply is served."""
+    asked: tuple[AskedRung, ...]
+    """In the order of asking."""
+
+    @property
+    def price(self) -> float:
+        """Of all that was asked."""
+        return sum(each.price for each in self.asked)
 
 
 @dataclass(frozen=True)
@@ -76,6 +110,8 @@ class Reply:
     escaped_tokens: int = 0
     """Tokens of a stopped reply in which reasoning went on after the forced close; they are counted
     in `visible_tokens`, or in `probe_tokens` where the forced answer is the reply."""
+    climbed: Climbed | None = None
+    """Of a ladder: `probe_tokens` are then those of the replies that were climbed past."""
 
     @property
     def decoded_tokens(self) -> int:
@@ -133,7 +169,8 @@ def make_requests(
 ) -> list[Request]:
     """Make requests of prompts, as the policy was calibrated with them.
 
-    Texts, and questions given as text, go through the policy's prompt template.  `task` is that of
+    Texts, and questions given as text, go through the policy's prompt template; those of a ladder,
+    which has none, are sent as they stand.  `task` is that of
     what is no `Question`; it is needed where the policy's is ``mixed``.
 
     Raises
@@ -142,6 +179,8 @@ def make_requests(
         A task is not the policy's, or the policy is for several and none is named.
     """
     own, template = policy.terms.task, policy.terms.prompt_template
+    if policy.ladder:
+        template = "{question}"
     requests = []
     for prompt in prompts:
         question = prompt if isinstance(prompt, Question) else _question(prompt, task or own)

@@ -388,6 +388,11 @@ def run_headline(summary: AnswerSummary) -> str:
     asked = f"{count} question" if count == 1 else f"{count} questions"
     if summary.kind == "full-budget":
         return f"Answered {asked} with full thinking: this policy never stops early."
+    if summary.climbed is not None:
+        rungs = ", ".join(f"{share(row.share)} by {row.name}" for row in summary.climbed.rungs)
+        saving = summary.climbed.price_saving_pct
+        saved = "" if saving is None else f" Saves {percent(saving)} of the price."
+        return f"Answered {asked}: {rungs}.{saved}"
     if full is None or full.token_saving_pct is None:
         return f"Answered {asked}, {share(summary.stopped_share)} of them stopped early."
     time = full.time_saving_pct

@@ -18,7 +18,7 @@ from typing import Any
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.policy.requests import Reply
+from stopadvisor.policy.requests import AskedRung, Climbed, Reply
 from stopadvisor.runs.storage import append, encode
 from stopadvisor.workload.questions import Question
 
@@ -36,6 +36,8 @@ class FullAnswer:
     visible_tokens: int
     seconds: float
     correct: bool | None
+    price: float | None = None
+    """Of a ladder's reference; the line leaves it out otherwise."""
 
     @property
     def decoded_tokens(self) -> int:
@@ -71,6 +73,8 @@ class AnswerRecord:
     """None where there is no gold; the line then leaves it out."""
     full: FullAnswer | None = None
     """With ``--compare-full``; the line leaves it out otherwise."""
+    climbed: Climbed | None = None
+    """Of a ladder: which rung answered, and all that was asked; left out otherwise."""
 
     @classmethod
     def of(
@@ -100,6 +104,7 @@ class AnswerRecord:
             seconds=round(reply.seconds, 6),
             correct=correct,
             full=full,
+            climbed=reply.climbed,
         )
 
     @property
@@ -110,18 +115,18 @@ class AnswerRecord:
     def to_json(self) -> str:
         """One line of JSON."""
         data = asdict(self)
-        if self.correct is None:
-            del data["correct"]
-        if self.full is None:
-            del data["full"]
-        elif self.full.correct is None:
-            del data["full"]["correct"]
+        for name in ("correct", "full", "climbed"):
+            if data[name] is None:
+                del data[name]
+        for name in ("correct", "price"):
+            if "full" in data and data["full"][name] is None:
+                del data["full"][name]
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> AnswerRecord:
         """Read a line back; `where` names file and line for the error message."""
-        values = {"correct": None, "escaped_tokens": 0, "full": None} | dict(data)
+        values = {"correct": None, "escaped_tokens": 0, "full": None, "climbed": None} | dict(data)
         names = [f.name for f in fields(cls)]
         missing = [name for name in names if name not in values]
         if missing:
@@ -129,9 +134,12 @@ class AnswerRecord:
         try:
             if values["full"] is not None:
                 values["full"] = FullAnswer(**({"correct": None} | values["full"]))
+            if (climbed := values["climbed"]) is not None:
+                asked = tuple(AskedRung(**row) for row in climbed["asked"])
+                values["climbed"] = Climbed(climbed["rung"], asked)
             return cls(**{name: values[name] for name in names})
-        except TypeError as error:
-            raise OutputError(f"{where}: field 'full': {error}") from error
+        except (KeyError, TypeError) as error:
+            raise OutputError(f"{where}: field 'full' or 'climbed': {error}") from error
 
 
 def normal_form(question: Question, reply: Reply) -> str:

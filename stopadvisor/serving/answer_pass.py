@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_natural
@@ -22,36 +22,27 @@ from stopadvisor.probes.plan import Engine, ProbePlan
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
 from stopadvisor.workload.questions import Question
 
-__all__ = ["AnswerPass", "AnsweringEngine"]
+__all__ = ["AnswerPass", "Answering", "AnsweringEngine"]
 
 GROUP_BATCHES = 4
 """Batches of questions between two turns of stopping and not stopping."""
 
 
-class AnsweringEngine(Engine, Protocol):
-    """An engine that answers requests, each thinking only as long as a rule lets it."""
+class Answering(Protocol):
+    """What answers requests under a rule: an engine, or the servers of a ladder."""
 
     @property
     def name(self) -> str:
         """The model's name, as a reader should see it."""
         ...
 
-    def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
-        """Plan of a policy at this engine; see `policy.requests.policy_plan`."""
+    @property
+    def remarks(self) -> list[str]:
+        """What the user should know, one line each; grows."""
         ...
 
-    def entropy_for(self, policy: Policy) -> str:
-        """Entropy source that this engine gives a policy."""
-        ...
-
-    def thinking_mode(
-        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
-    ) -> ThinkingMode | None:
-        """How this engine thinks: as asked, else as the policy was chosen for, where that works.
-
-        None where there is but one way.  `remarks` grows where the policy's way does not work; what
-        is asked for and does not work raises `ModelError`.
-        """
+    def identity(self) -> dict[str, Any]:
+        """What decides the outcome, as plain values."""
         ...
 
     def questions_at_once(self, plan: ProbePlan) -> int:
@@ -83,13 +74,35 @@ class AnsweringEngine(Engine, Protocol):
         ...
 
 
+class AnsweringEngine(Engine, Answering, Protocol):
+    """An engine that answers requests, each thinking only as long as a rule lets it."""
+
+    def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
+        """Plan of a policy at this engine; see `policy.requests.policy_plan`."""
+        ...
+
+    def entropy_for(self, policy: Policy) -> str:
+        """Entropy source that this engine gives a policy."""
+        ...
+
+    def thinking_mode(
+        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
+    ) -> ThinkingMode | None:
+        """How this engine thinks: as asked, else as the policy was chosen for, where that works.
+
+        None where there is but one way.  `remarks` grows where the policy's way does not work; what
+        is asked for and does not work raises `ModelError`.
+        """
+        ...
+
+
 @dataclass
 class AnswerPass:
     """Answers what the file does not answer yet; counts and times what it did."""
 
     policy: Policy
     plan: ProbePlan
-    engine: AnsweringEngine
+    engine: Answering
     on_stop: OnStop
     mode: ThinkingMode | None
     """From `AnsweringEngine.thinking_mode`."""
@@ -198,6 +211,7 @@ class AnswerPass:
                 visible_tokens=full.visible_tokens,
                 seconds=round(full.seconds, 6),
                 correct=correct[1],
+                price=None if full.climbed is None else full.climbed.price,
             )
         self.file.add(AnswerRecord.of(question, self.file.setting, reply, correct[0], whole))
         self.new += 1

@@ -15,11 +15,13 @@ from stopadvisor.stats.intervals import exact_interval
 __all__ = [
     "AgainstProbes",
     "AnswerSummary",
+    "ClimbSummary",
     "Depth",
     "Escapes",
     "FullComparison",
     "MeanTokens",
     "TimedComparison",
+    "climbs_of",
     "compare_full",
     "escapes_of",
     "mean_of",
@@ -147,6 +149,36 @@ class AgainstProbes:
 
 
 @dataclass(frozen=True)
+class RungShare:
+    """What one rung did."""
+
+    name: str
+    """Of the rung."""
+    asked: int
+    """Questions that it was asked."""
+    served: int
+    """Questions that it answered."""
+    share: float
+    """Their share."""
+    down: int
+    """Questions at which it could not be asked."""
+
+
+@dataclass(frozen=True)
+class ClimbSummary:
+    """What climbing a ladder came to."""
+
+    rungs: tuple[RungShare, ...]
+    """In the order of climbing."""
+    price: float
+    """Of a question on average, replies that were climbed past included, in the ladder's unit."""
+    full_price: float | None
+    """Only with `--compare-full`: of the reference alone."""
+    price_saving_pct: float | None
+    """Only with `--compare-full`: of the questions that were answered both ways."""
+
+
+@dataclass(frozen=True)
 class AnswerSummary:
     """`run --json`: what was answered, and what stopping changed."""
 
@@ -203,6 +235,8 @@ class AnswerSummary:
     """Only with `--against`: against recorded probes."""
     remarks: tuple[str, ...]
     """What the reader should know."""
+    climbed: ClimbSummary | None = None
+    """Only of a policy that climbs a ladder."""
     headline: str = ""
     """First line of the screen."""
 
@@ -213,6 +247,31 @@ class AnswerSummary:
 def mean_of(values: Sequence[int]) -> float | None:
     """Return the mean; None where there is nothing to take it of."""
     return sum(values) / len(values) if values else None
+
+
+def climbs_of(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSummary | None:
+    """Sum up how questions were climbed; None where none was."""
+    found = [(line, line.climbed) for line in lines if line.climbed is not None]
+    if not found:
+        return None
+    rungs = []
+    for name in names:
+        asked = [[each for each in way.asked if each.name == name] for _, way in found]
+        served = sum(way.rung == name for _, way in found)
+        down = sum(any(each.down is not None for each in row) for row in asked)
+        rungs.append(RungShare(name, sum(map(bool, asked)), served, served / len(found), down))
+    pairs = [
+        (way.price, line.full.price)
+        for line, way in found
+        if line.full is not None and line.full.price is not None
+    ]
+    spent, full = (sum(prices) for prices in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return ClimbSummary(
+        tuple(rungs),
+        sum(way.price for _, way in found) / len(found),
+        full / len(pairs) if pairs else None,
+        100 * (1 - spent / full) if full else None,
+    )
 
 
 def escapes_of(lines: Sequence[AnswerRecord]) -> Escapes:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stopadvisor.answers.function_grader import Grades, described, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.ground.errors import EngineError, ProbeError
+from stopadvisor.ground.errors import EngineError, PolicyError, ProbeError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, Stepper, load_policy
 from stopadvisor.policy.probed_positions import check_probed
@@ -31,12 +31,13 @@ from stopadvisor.probes.trigger import Trigger, on_stand_ins, stand_in_ids
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord
-from stopadvisor.serving.answer_pass import AnsweringEngine, AnswerPass
+from stopadvisor.serving.answer_pass import Answering, AnsweringEngine, AnswerPass
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,
     AnswerSummary,
     MeanTokens,
     TimedComparison,
+    climbs_of,
     compare_full,
     escapes_of,
     mean_of,
@@ -45,8 +46,12 @@ from stopadvisor.workload.questions import Workload, read_workload
 
 __all__ = ["AnswerSettings", "OpenEngineOf", "answer_workload", "compare_stops", "recorded_stop"]
 
-OpenEngineOf = Callable[[Policy], AbstractContextManager[AnsweringEngine]]
-"""Loads the model that a policy is for, when it is entered, and closes it at the end."""
+OpenEngineOf = Callable[[Policy], AbstractContextManager[Answering]]
+"""Loads the model that a policy is for, when it is entered, and closes it at the end: an
+`AnsweringEngine`, or the servers of a ladder for a policy that climbs."""
+
+_WHOLE_REPLIES = ProbePlan((), cue="", cap=1, max_think=1)
+"""Of a ladder, which forces no answer."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,10 @@ def answer_workload(
         The grader cannot be had, or does what none may do.
     """
     policy = load_policy(settings.policy, require_signature=settings.require_signature or None)
-    policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
+    if policy.ladder:
+        _check_climbing(settings)
+    else:
+        policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
     task = policy.terms.task
     workload = read_workload(
         settings.workload, default_task=None if task == MIXED_TASKS else task, assumed=None
@@ -110,9 +118,12 @@ def answer_workload(
     if settings.against is not None:
         check_probed(policy, str(settings.policy), open_source(settings.against))
     with open_graders(settings.grader) as graders, open_engine(policy) as engine:
-        plan = engine.policy_plan(policy, answer_cap=settings.answer_cap)
-        remarks = _check_engine(engine, policy, settings)
-        serving = engine.thinking_mode(policy, settings.serving, remarks)
+        plan, remarks, serving = _WHOLE_REPLIES, list[str](), None
+        if not policy.ladder:
+            of_trace = cast("AnsweringEngine", engine)
+            plan = of_trace.policy_plan(policy, answer_cap=settings.answer_cap)
+            remarks = _check_engine(of_trace, policy, settings)
+            serving = of_trace.thinking_mode(policy, settings.serving, remarks)
         on_stop = settings.on_stop or policy.on_stop
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         if any(question.gold is not None for question in workload.questions):
@@ -211,6 +222,7 @@ def _summed_up(
         labelled=len(graded),
         accuracy=mean_of(graded),
         full=_timed(answered, lines) if any(line.full for line in lines) else None,
+        climbed=climbs_of(lines, tuple(dict.fromkeys(rung.name for rung in policy.ladder))),
         against=against,
         remarks=remarks,
     )
@@ -237,6 +249,15 @@ def _timed(answered: AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparis
         time_saving_pct=100 * (1 - seconds / full_seconds) if timed and full_seconds else None,
         unmet=compare_full([line for line in lines if line.key not in seen]),
     )
+
+
+def _check_climbing(settings: AnswerSettings) -> None:
+    """Refuse what stops a trace, where whole replies are asked."""
+    for name in ("against", "on_stop", "answer_cap", "serving"):
+        if getattr(settings, name) is not None:
+            raise PolicyError(
+                f"--{name.replace('_', '-')}: this policy climbs a ladder, and stops no trace"
+            )
 
 
 # --- Before the first question --------------------------------------------------------------------

@@ -61,6 +61,7 @@ def true_risks(table: OpenQuestions, found: Calibration, loss: LossName) -> Any:
     return LOSSES[loss].of(view).mean(axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ladder", "loss"), [(CASCADE, "drop"), (CASCADE, "lost"), (VOTE, "lost"), (VOTE, "differs")]
 )

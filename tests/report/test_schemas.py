@@ -24,12 +24,14 @@ from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProf
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
+from tests.engines.rung_server import rung_server
 from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
-from tests.policy_content import example_contents, family_content, open_cue_content
+from tests.policy_content import example_contents, family_content, ladder_content, open_cue_content
 from tests.runs.test_replies import reply, run_of
 from tests.schemas import check_valid, schema
 from tests.scripted import ScriptedEngine
+from tests.serving.test_climbing import RUNGS, ladder_at, say
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -222,7 +224,11 @@ def test_calibrate_inspect_and_verify(
     in_groups = [answer(capsys, "inspect", found["policy"]) for found in (of_groups, bare)]
     save_policy(build_policy(open_cue_content()), runs / "open.joblib")
     open_cue = answer(capsys, "inspect", runs / "open.joblib")
-    check("inspect", inspected, moved, shown, settings, signed, open_cue, *in_groups, of_few)
+    save_policy(build_policy(ladder_content()), runs / "climbs.joblib")
+    climbs = answer(capsys, "inspect", runs / "climbs.joblib")
+    check(
+        "inspect", inspected, moved, shown, settings, signed, open_cue, *in_groups, of_few, climbs
+    )
     check("verify", *verified)
 
 
@@ -339,4 +345,14 @@ def test_run(
         "--split", "50/50/0", "--seed", "4", "--no-preflight",
     )  # fmt: skip
     words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER, "--compare-full")
-    check("run", answer(capsys, "run", *words, "--against", "r"))
+    stopped = answer(capsys, "run", *words, "--against", "r")
+
+    content = ladder_content()
+    content["ladder"]["rungs"] = RUNGS
+    save_policy(build_policy(content), tmp_path / "climbs.joblib")
+    (tmp_path / "say.jsonl").write_text('{"id": "a", "question": "Say 3", "gold": "3"}\n')
+    with rung_server(say) as server:
+        ladder = ladder_at(tmp_path, server.url, server.url)
+        climb = ("climbs.joblib", "say.jsonl", "--ladder", ladder, "--compare-full")
+        climbed = answer(capsys, "run", *climb)
+    check("run", stopped, climbed)

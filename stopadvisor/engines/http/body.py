@@ -43,7 +43,8 @@ class BodyLimits:
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> BodyLimits:
         """Return what an honest answer to a request of completions may take."""
-        tokens = min(int(request.get("max_tokens") or 0), _MOST_TOKENS)
+        most = _MOST_TOKENS if "messages" in request else 0  # a chat may name no limit
+        tokens = min(int(request.get("max_tokens") or most), _MOST_TOKENS)
         prompt = request.get("prompt") or ()
         line = _BASE + _PER_PROMPT_TOKEN * len(prompt)
         each = _PER_TOKEN + _PER_LOGPROB * int(request.get("logprobs") or 0)

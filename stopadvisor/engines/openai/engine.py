@@ -7,11 +7,9 @@ that grading and writing do not hold the server up.  Knows no gold answer and no
 
 from __future__ import annotations
 
-import queue
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,8 +20,8 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import Chat, ChatEngine
-from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
+from stopadvisor.engines.openai.each import asked_each, result_of
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.server_checks import server_checks
@@ -219,45 +217,13 @@ class OpenAiEngine(ChatEngine):
         ask: Callable[[_Item, anyio.CapacityLimiter], Awaitable[_Result]],
         size: int | None,
     ) -> Iterator[tuple[int, _Result]]:
-        """Ask for each item in the engine's loop and yield the results, with the items' numbers.
-
-        Of several errors the first of ours is raised, after the results finished before it.  No
-        item is asked while `size` results wait to be taken: a consumer that is slow, or killed,
-        holds no more than that.
-        """
-        size = size or self.concurrency
-        room = anyio.Semaphore(2 * size)  # items that are being asked, and results not yet taken
-        done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
-        waiting = iter(enumerate(items))
-
-        async def work() -> None:
-            slots = anyio.CapacityLimiter(size)
-
-            async def worker() -> None:
-                for number, item in waiting:
-                    await room.acquire()
-                    done.put((number, await ask(item, slots)))
-
-            async with anyio.create_task_group() as group:
-                for _ in range(min(size, len(items))):
-                    group.start_soon(worker)
-
+        """Ask for each item in the engine's loop; see `asked_each`."""
         self._began, self._before = time.monotonic(), replace(self.served_model.client.traffic)
-        running = self.portal.start_task_soon(work)
-        # Put there when the work is over, so after all its results.
-        running.add_done_callback(lambda _: done.put(None))
-        try:
-            while (result := done.get()) is not None:
-                yield result
-                self.portal.start_task_soon(room.release)
-            _result(running)
-        finally:
-            if not running.done():
-                running.cancel()
+        return asked_each(self.portal, items, ask, size or self.concurrency)
 
     def call(self, function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
         """Run one asynchronous function in the engine's loop and wait for it."""
-        return _result(self.portal.start_task_soon(function, *arguments))
+        return result_of(self.portal.start_task_soon(function, *arguments))
 
     def close(self) -> None:
         """Close the connections and end the thread."""
@@ -310,14 +276,6 @@ class OpenAiEngine(ChatEngine):
             forced=forced,
             visible=visible,
         )
-
-
-def _result(work: Future[_Result]) -> _Result:
-    """Return what a task returned; of the errors of several tasks, the first of ours."""
-    try:
-        return work.result()
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
 
 
 # --- The serving regime ---------------------------------------------------------------------------

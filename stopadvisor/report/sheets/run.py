@@ -20,6 +20,7 @@ from stopadvisor.report.words import (
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,
     AnswerSummary,
+    ClimbSummary,
     Escapes,
     FullComparison,
     TimedComparison,
@@ -59,9 +60,13 @@ def run_sheet(summary: AnswerSummary, *, model: str | None = None) -> Sheet:
         server = f"-- {shell_quote(model or summary.model)}"
         command = f"stopadvisor serve {policy} {'--upstream URL' if summary.serving else server}"
     sections = []
+    if summary.climbed is not None:
+        sections.append(_climbed(summary.climbed))
+        command = None
     if summary.full is not None:
         rows = tuple(_against_full(summary, summary.full))
-        sections.append(Section("Against full thinking, in the same run", rows=rows))
+        whom = "full thinking" if summary.climbed is None else "the reference alone"
+        sections.append(Section(f"Against {whom}, in the same run", rows=rows))
     if summary.against is not None:
         title = f"Against the recorded probes of {summary.against.run}"
         sections.append(Section(title, rows=tuple(_against_run(summary.against))))
@@ -82,7 +87,10 @@ def _facts(summary: AnswerSummary) -> Iterator[Fact]:
             yield "answered", f"{count}, {share(summary.stopped_share)} of them stopped early"
         yield (
             "tokens",
-            f"{mean.think:.1f} thinking, {mean.probe:.1f} probing and "
+            f"{mean.visible:.1f} of the reply and {mean.probe:.1f} of replies climbed past, per "
+            "question"
+            if summary.climbed is not None
+            else f"{mean.think:.1f} thinking, {mean.probe:.1f} probing and "
             f"{mean.visible:.1f} visible answer per question",
         )
     if summary.escapes.replies:
@@ -91,13 +99,35 @@ def _facts(summary: AnswerSummary) -> Iterator[Fact]:
         yield "time", f"{summary.seconds:.1f} s for {plural(summary.new, 'new question')}"
     else:
         yield "new", "none: all of them had been answered before"
-    if summary.kind == "stop":
+    if summary.climbed is not None:
+        yield "price", _price(summary.climbed)
+    elif summary.kind == "stop":
         yield "stack", _SERVING[summary.serving]
     if summary.labelled:
         yield "accuracy", f"{share(summary.accuracy)} of {summary.labelled} with gold"
     if not summary.certified and summary.kind == "stop":
         yield "promise", "none: the certificate does not cover these answers"
     yield "answers", summary.out
+
+
+def _price(climbed: ClimbSummary) -> str:
+    text = f"{climbed.price:.4g} per question, replies climbed past included"
+    if climbed.price_saving_pct is None:
+        return text
+    saved = _saved(climbed.price_saving_pct, "less")
+    return f"{text}; {saved} than the reference alone ({climbed.full_price:.4g})"
+
+
+def _climbed(climbed: ClimbSummary) -> Section:
+    """Which rung answered how much."""
+    return Section(
+        "Rungs, in the order of climbing",
+        ("rung", "asked", "answered", "share", "down"),
+        tuple(
+            (row.name, str(row.asked), str(row.served), share(row.share), str(row.down))
+            for row in climbed.rungs
+        ),
+    )
 
 
 def _escapes(escapes: Escapes) -> str:
@@ -114,12 +144,14 @@ def _escapes(escapes: Escapes) -> str:
 
 
 def _against_full(summary: AnswerSummary, full: TimedComparison) -> Iterator[Fact]:
-    yield (
-        "tokens",
-        f"{_saved(full.token_saving_pct, 'fewer')} decoded, probes included; "
-        f"{_saved(full.think_saving_pct, 'fewer')} of thinking",
-    )
-    if summary.certified:
+    climbs = summary.climbed is not None  # tokens of several models do not add up
+    if not climbs:
+        yield (
+            "tokens",
+            f"{_saved(full.token_saving_pct, 'fewer')} decoded, probes included; "
+            f"{_saved(full.think_saving_pct, 'fewer')} of thinking",
+        )
+    if summary.certified and not climbs:
         yield (
             "measure",
             "decoded tokens; the saving that `calibrate` states counts prompts and what probes "
@@ -147,7 +179,12 @@ def _against_full(summary: AnswerSummary, full: TimedComparison) -> Iterator[Fac
         text = f"{share(full.full_accuracy)} -> {share(full.accuracy)}, {change}"
         yield "accuracy", text
         promise *= summary.loss != "differs"
-        yield "lost", f"{_lost(full)}: right with full thinking, wrong when stopped{promise}"
+        what = (
+            "by the reference, wrong as served"
+            if climbs
+            else "with full thinking, wrong when stopped"
+        )
+        yield "lost", f"{_lost(full)}: right {what}{promise}"
     unmet = full.unmet
     if unmet.labelled and unmet.labelled != full.labelled:
         yield "of new", f"{_lost(unmet)} that had no part in choosing or certifying the policy"

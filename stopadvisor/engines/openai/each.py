@@ -1,0 +1,70 @@
+"""Many items asked at once in an event loop of another thread, each result handed out as it comes.
+
+Knows neither what is asked nor of whom.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from stopadvisor.engines.errors import first_error
+
+__all__ = ["asked_each", "result_of"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def asked_each(
+    portal: BlockingPortal,
+    items: Sequence[_Item],
+    ask: Callable[[_Item, anyio.CapacityLimiter], Awaitable[_Result]],
+    size: int,
+) -> Iterator[tuple[int, _Result]]:
+    """Ask for each item in the portal's loop and yield the results, with the items' numbers.
+
+    Of several errors the first of ours is raised, after the results finished before it.  No
+    item is asked while `size` results wait to be taken: a consumer that is slow, or killed,
+    holds no more than that.
+    """
+    room = anyio.Semaphore(2 * size)  # items that are being asked, and results not yet taken
+    done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
+    waiting = iter(enumerate(items))
+
+    async def work() -> None:
+        slots = anyio.CapacityLimiter(size)
+
+        async def worker() -> None:
+            for number, item in waiting:
+                await room.acquire()
+                done.put((number, await ask(item, slots)))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(size, len(items))):
+                group.start_soon(worker)
+
+    running = portal.start_task_soon(work)
+    # Put there when the work is over, so after all its results.
+    running.add_done_callback(lambda _: done.put(None))
+    try:
+        while (result := done.get()) is not None:
+            yield result
+            portal.start_task_soon(room.release)
+        result_of(running)
+    finally:
+        if not running.done():
+            running.cancel()
+
+
+def result_of(work: Future[_Result]) -> _Result:
+    """Return what a task returned; of the errors of several tasks, the first of ours."""
+    try:
+        return work.result()
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None

@@ -1,0 +1,110 @@
+"""A server of chat completions on loopback, whose models say what a function says."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+__all__ = ["RungServer", "Said", "rung_server"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a model would say if nobody cut it."""
+
+    text: str
+    tokens: int
+    prompt_tokens: int = 10
+    logprob: float | None = None
+
+
+@dataclass
+class RungServer:
+    """Answers ``/v1/chat/completions``; a fault is what a model does instead."""
+
+    say: Callable[[str, str], Said]
+    """Of a model and a question."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """By model: ``500``, ``400``, ``slow``, ``broken`` or ``strange``."""
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    url: str = ""
+
+    def answer(self, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Status and bytes of an answer."""
+        self.asked.append(body)
+        fault = self.faults.get(body["model"])
+        if fault in ("500", "400"):
+            return int(fault), b'{"error": {"message": "no"}}'
+        if fault == "slow":
+            time.sleep(30.0)
+        if fault == "strange":
+            return 200, b'{"choices": [{"message": {"content": 7}}], "usage": {}}'
+        said = self.say(body["model"], body["messages"][-1]["content"])
+        most = body.get("max_tokens") or said.tokens
+        cut = said.tokens > most
+        logprobs = None
+        if body.get("logprobs"):
+            logprobs = {"content": [{"token": "x", "logprob": said.logprob or 0.0}]}
+        message = {"role": "assistant", "content": "" if cut else said.text}
+        found = {
+            "choices": [
+                {
+                    "index": 0,
+                    "message": message,
+                    "finish_reason": "length" if cut else "stop",
+                    "logprobs": logprobs,
+                }
+            ],
+            "usage": {
+                "prompt_tokens": said.prompt_tokens,
+                "completion_tokens": min(said.tokens, most),
+                "prompt_tokens_details": {"cached_tokens": 2},
+            },
+        }
+        data = json.dumps(found).encode()
+        return 200, data[:40] if fault == "broken" else data
+
+
+@contextmanager
+def rung_server(say: Callable[[str, str], Said], **faults: str) -> Iterator[RungServer]:
+    """Serve until the block ends."""
+    served = RungServer(say, dict(faults))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, data = served.answer(body)
+            try:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except ConnectionError:
+                self.close_connection = True  # whoever asked has hung up
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Keep quiet."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+    server = Server(("127.0.0.1", 0), Handler)
+    served.url = f"http://127.0.0.1:{server.server_port}/v1"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,180 @@
+"""Climbing for real, on loopback: as the replay says, whatever a cheap rung does."""
+
+from __future__ import annotations
+
+import json
+import socket
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from tests.engines.rung_server import Said, rung_server
+from tests.policy_content import ladder_content
+from tests.runs.test_replies import written
+from tests.schemas import check_valid
+
+N = 30
+RUNGS: list[dict[str, Any]] = [
+    {"name": "small", "model": "tiny", "price": [1.0, 0.5, 1.0]},
+    {"name": "large", "model": "big", "reasoning_effort": "high", "price": [10.0, 1.0, 10.0]},
+]
+
+
+def say(model: str, question: str) -> Said:
+    """The small model is long, and wrong, on some questions; thinking is no answer."""
+    number = int(question.split()[-1])
+    if model == "big":
+        return Said(f"<think>1 + 1</think>The answer is {number}.", 300)
+    tokens = 10 + zlib.crc32(question.encode()) % 900
+    return Said(f"The answer is {number if tokens < 500 else 10**6}.", tokens, logprob=-0.2)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    lines = [{"id": f"q{k}", "question": f"Say {k}", "gold": str(k)} for k in range(N)]
+    written(tmp_path / "work.jsonl", lines)
+    content = ladder_content("cap")
+    content["ladder"] = content["ladder"] | {"rungs": RUNGS}
+    save_policy(build_policy(content), "policy.json", format="json")
+    return tmp_path
+
+
+def ladder_at(folder: Path, *urls: str, **changes: str) -> str:
+    text = ""
+    for rung, url in zip(RUNGS, urls, strict=True):
+        given = {**rung, "base_url": url, **changes}
+        text += "[[rung]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items())
+    (folder / "ladder.toml").write_text(text)
+    return str(folder / "ladder.toml")
+
+
+def run(capsys: pytest.CaptureFixture[str], ladder: str, *words: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    command = ["run", "policy.json", "work.jsonl", "--ladder", ladder, "--out", "out.jsonl"]
+    assert main([*command, *words, "--json", "--quiet"]) == code
+    found = capsys.readouterr()
+    return json.loads(found.out) if code == 0 else found.out
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+
+
+def test_each_question_climbs_as_the_replay_says(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = load_policy("policy.json")
+    with rung_server(say) as server:
+        found = run(capsys, ladder_at(files, server.url, server.url), "--compare-full")
+        again = run(capsys, ladder_at(files, server.url, server.url), "--compare-full")
+    assert (again["new"], again["climbed"]) == (0, found["climbed"])
+    check_valid("run", found)
+    by_model = {"small": "tiny", "large": "big"}
+    spent = 0.0
+    for line in lines_of(files):
+        question = f"Say {line['id'][1:]}"
+        small = say("tiny", question)
+        climber = policy.climb()
+        serve = climber.observe(
+            finished=True, completion_tokens=small.tokens, answer=small.text.split()[-1].rstrip(".")
+        ).serve
+        way = line["climbed"]
+        assert way["rung"] == ("small" if serve else "large")
+        asked = [each["name"] for each in way["asked"]]
+        assert asked == (["small"] if serve else ["small", "large"])
+        # An abandoned reply costs its prompt and what it decoded up to the cap.
+        price = 8 + 2 * 0.5 + min(small.tokens, 500)
+        price += 0 if serve else 8 * 10 + 2 * 1 + 300 * 10
+        assert sum(each["price"] for each in way["asked"]) == pytest.approx(price)
+        assert line["correct"] == (serve is False or small.tokens < 500)
+        assert line["full"]["correct"]
+        spent += price
+    first = server.asked[0]
+    assert first["model"] in by_model.values()
+    small_bodies = [body for body in server.asked if body["model"] == "tiny"]
+    assert {body["max_tokens"] for body in small_bodies} == {500}
+    large = [body for body in server.asked if body["model"] == "big"]
+    assert {body["reasoning_effort"] for body in large} == {"high"}
+    full = 8 * 10 + 2 + 3000
+    assert found["climbed"]["price"] == pytest.approx(spent / N)
+    assert found["climbed"]["price_saving_pct"] == pytest.approx(100 * (1 - spent / (N * full)))
+    small, large_share = found["climbed"]["rungs"]
+    assert (small["asked"], small["down"]) == (N, 0)
+    assert 0 < small["served"] < N
+    assert small["served"] + large_share["served"] == N == small["served"] + large_share["asked"]
+
+
+@pytest.mark.parametrize("fault", ["500", "400", "slow", "broken", "strange"])
+def test_a_cheap_rung_that_fails_is_climbed_past(
+    files: Path, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    with rung_server(say, tiny=fault) as server:
+        words = ["--patience", "0", "--request-timeout", "5" if fault == "slow" else "60"]
+        found = run(capsys, ladder_at(files, server.url, server.url), *words)
+    small, large = found["climbed"]["rungs"]
+    assert (small["served"], small["down"], large["served"]) == (0, N, N)
+    assert found["accuracy"] == 1.0
+    for line in lines_of(files):
+        first, last = line["climbed"]["asked"]
+        assert (first["name"], last["name"]) == ("small", "large")
+        assert first["price"] == 0
+        assert server.url in first["down"] or fault == "strange"
+        assert last["down"] is None
+
+
+def test_a_cheap_server_that_is_gone_is_climbed_past(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        with rung_server(say) as server:
+            found = run(capsys, ladder_at(files, gone, server.url), "--patience", "0")
+    assert [row["served"] for row in found["climbed"]["rungs"]] == [0, N]
+    assert found["climbed"]["rungs"][0]["down"] == N
+
+
+def test_a_reference_that_fails_is_an_error(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say, big="500") as server:
+        ladder = ladder_at(files, server.url, server.url)
+        error = run(capsys, ladder, "--patience", "0", code=1)
+        assert "500" in error
+        kept = len(lines_of(files))
+        server.faults.clear()
+        found = run(capsys, ladder)
+    assert found["questions"] == N
+    assert found["new"] == N - kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "message"),
+    [
+        ({"model": "other"}, (), "calibrated with model 'tiny' of rung 'small'"),
+        ({"api_key_env": "NOT_SET_ANYWHERE"}, (), "NOT_SET_ANYWHERE, which is not set"),
+        ({}, ("--on-stop", "probe"), "--on-stop: this policy climbs a ladder"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, str],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    ladder = ladder_at(files, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1", **changes)
+    assert message in run(capsys, ladder, *words, code=2)
+    assert not (files / "out.jsonl").exists() or not lines_of(files)
+
+
+def test_a_policy_that_climbs_takes_a_ladder(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "policy.json", "work.jsonl", "--quiet"]) == 2
+    assert "--ladder says where its servers are" in capsys.readouterr().err
