@@ -131,10 +131,15 @@ def policy_plan(
     Raises
     ------
     PolicyError
-        The policy comes from an archive, which records no cue, cap or sampling; or its markers
-        are known by position alone.
+        The policy comes from an archive, which records no cue, cap or sampling; its markers are
+        known by position alone; or it climbs a ladder.
     """
     terms = policy.terms
+    if terms.ladder is not None:
+        raise PolicyError(
+            "the policy climbs a ladder of whole replies and stops no trace: `stopadvisor run` "
+            "climbs with it, and `Policy.climb()` in a program of your own"
+        )
     if terms.model is None:
         raise PolicyError(
             "the policy is bound to no model: it comes from an archive, a simulation or recorded "

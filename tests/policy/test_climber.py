@@ -12,10 +12,11 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb
 from stopadvisor.runs.ladder import Ladder, Rung
-from tests.policy_content import file_bytes, ladder_content
+from tests.policy_content import example_content, file_bytes, ladder_content
 from tests.rules.test_climb import MIXED, drawn
 from tests.runs.test_replies import reply, run_of
 
@@ -214,3 +215,9 @@ def test_each_policy_is_followed_as_it_says() -> None:
         climbs.start()
     with pytest.raises(PolicyError, match="climbs a ladder of whole replies"):
         climbs.check_source({}, "none")
+    with pytest.raises(PolicyError, match="climbs a ladder of whole replies and stops no trace"):
+        policy_plan(climbs)
+    stops = Policy(build_policy(example_content()))
+    assert stops.ladder == ()
+    with pytest.raises(PolicyError, match="stops a trace and climbs no ladder"):
+        stops.climb()
