@@ -338,7 +338,7 @@ def test_the_command_line_says_what_a_stop_gives(
     monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
     file = write_sums(tmp_path / "sums.jsonl", 300)
     words = ["--on-stop", "answer", "--max-think", "256", *FAST, "--alpha", "0.25"]
-    words += ["--split", "40/40/20"]
+    words += ["--split", "40/40/20", "--schedule", "grid"]
     assert main(["assess", str(file), *words]) == 0
     screen = " ".join(capsys.readouterr().out.split())
     assert "on stop thinking is closed and the model writes its visible answer" in screen
