@@ -261,7 +261,7 @@ def test_in_its_shadow_a_policy_changes_no_reply(
         for number, request in enumerate(requests[:40]):
             body: dict[str, Any] = {"model": NAME, "messages": list(request.prompt.messages)}
             if number % 2:
-                body["max_tokens"] = 448 + 1 + 512
+                body["max_tokens"] = 960 + 1 + 512
             theirs, ours = (raw_answer(at, body) for at in (vllm, server))
             assert ours[2] is not None
             assert ours[2].startswith("shadow; reason=covered;")
