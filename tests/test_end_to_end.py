@@ -127,7 +127,9 @@ def test_the_whole_way_through_the_command_line(
     monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
     file = write_sums(tmp_path / "sums.jsonl", 300)
     assessment = call(
-        capsys, "assess", str(file), "--families", "entropy,confidence", "--max-think", "256"
+        capsys,
+        *("assess", str(file), "--families", "entropy,confidence", "--max-think", "256"),
+        *("--schedule", "grid"),  # `replay` looks at budgets alone
     )
     assert assessment["workload"]["budgets"][0] == 0
     calibration = call(capsys, "calibrate", "--alpha", "0.15")
