@@ -68,7 +68,7 @@ def without_extras() -> None:
     words = ("assess", sample["workloads"][0], "--model", sample["model"], "--json")
     assert "pip install 'stopadvisor[hf]'" in call(*words, code=2)
     simulated()
-    call("calibrate", "--alpha", "0.15", "--despite-advice", "--quiet")
+    call("calibrate", "--alpha", "0.15", "--despite", "advice", "--quiet")
     assert document("inspect")["certificate"]
 
 
@@ -117,7 +117,7 @@ def serve() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ("serve", POLICY, "--upstream", NOWHERE, "--port", port, "--admin-port", "0")
+    words = ("serve", POLICY, "--upstream", NOWHERE, "--listen", f"127.0.0.1:{port}")
     print("$ stopadvisor", *words, flush=True)
     line = [sys.executable, "-m", "stopadvisor", *map(str, words)]
     with subprocess.Popen(line, stderr=subprocess.DEVNULL) as gateway:
@@ -166,9 +166,9 @@ def sign() -> None:
     ):
         subprocess.run(["openssl", *words], check=True, capture_output=True)
     Path("own.joblib").write_bytes(POLICY.read_bytes())
-    call("inspect", "own.joblib", "--key", "own.pub", code=2, stderr=True)
+    call("inspect", "own.joblib", "--require-signature", "own.pub", code=2, stderr=True)
     call("inspect", "own.joblib", "--sign", "own.pem")
-    call("inspect", "own.joblib", "--key", "own.pub")
+    call("inspect", "own.joblib", "--require-signature", "own.pub")
 
 
 TRIES: dict[str, Callable[[], None]] = {

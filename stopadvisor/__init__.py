@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stopadvisor._version import __version__
 
 if TYPE_CHECKING:
+    from stopadvisor.api import assess, calibrate, verify
     from stopadvisor.ground.errors import (
         CalibrationError,
         EngineError,
@@ -47,9 +48,12 @@ __all__ = [
     "Workload",
     "WorkloadError",
     "__version__",
+    "assess",
+    "calibrate",
     "load_policy",
     "read_archive",
     "read_workload",
+    "verify",
 ]
 
 _MODULES = {
@@ -60,9 +64,12 @@ _MODULES = {
     "RunDirectory": "runs.directory",
     "Stepper": "policy.stepper",
     "Workload": "workload.questions",
+    "assess": "api",
+    "calibrate": "api",
     "load_policy": "policy.frozen",
     "read_archive": "runs.archives",
     "read_workload": "workload.questions",
+    "verify": "api",
 }
 """Module of each public name that is not in ``ground.errors``."""
 

@@ -11,7 +11,7 @@ from tests.scripted import ScriptedEngine
 OPTIONS = [
     "--budgets",
     "0,16,32,64",
-    "--batch-size",
+    "--concurrency",
     "4",
     "--max-think",
     "256",

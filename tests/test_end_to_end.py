@@ -102,9 +102,7 @@ def test_the_file_decides_as_calibration_did(
     alpha = 0.25
     out = tmp_path / f"policy.{format}"
     asked = ("--families", family, "--alpha", str(alpha), "--price", "0/0/1")
-    document = call(
-        capsys, "calibrate", *CERTIFY, str(run), *asked, "--format", format, "--out", str(out)
-    )
+    document = call(capsys, "calibrate", *CERTIFY, str(run), *asked, "--out", str(out))
     assert document["kind"] == "stop"
     assert document["family"] == family
     forget_looks(run)  # the next family's look is none of this test's business

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import click
 import pytest
 
+from stopadvisor.cli.main import COMMANDS, cli
 from tests.__main__ import APART, TIERS, parse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -286,6 +288,17 @@ def test_import_stays_light(code: str, absent: set[str]) -> None:
 
 
 # --- Tiers ----------------------------------------------------------------------------------------
+
+
+def test_the_command_line_has_at_most_ninety_options() -> None:
+    group = click.Context(cli)
+    names: set[str] = {"--help", "--version"}
+    for command in COMMANDS:
+        found = cli.get_command(group, command)
+        assert found is not None
+        for param in found.get_params(click.Context(found, info_name=command)):
+            names.update(name for name in (*param.opts, *param.secondary_opts) if name[:2] == "--")
+    assert len(names) <= 90, sorted(names)
 
 
 def test_every_marker_belongs_to_a_tier() -> None:

@@ -37,7 +37,7 @@ OTHERS = {
     *("--speculative-config", "--data-parallel-size"),  # vLLM
     *("--max-num-batched-tokens", "--api-server-count", "--no-enable-prefix-caching"),  # vLLM
     *("--lora-modules", "--enable-lora", "--tensor-parallel-size"),  # vLLM
-    *("--policies", "--steps", "--small"),  # the scripts in samples/
+    *("--policies", "--steps", "--small", "--jobs", "--questions"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long
     *(

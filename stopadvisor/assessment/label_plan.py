@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from stopadvisor.assessment.assess import FitAssessment, LabelRow
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
-from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.rules.losses import DROP, LOST, Guarantee, LossName
+from stopadvisor.rules.losses import LOST, Guarantee, LossName
 
 __all__ = ["LabelPlan", "plan_labels"]
 
@@ -34,10 +33,6 @@ class LabelPlan:
     """The risk that the most careful useful threshold is expected to have."""
     power: float
     """The probability of success that is wanted."""
-    chains: int
-    """Rules that share delta."""
-    chain_delta: float
-    """Error probability of one rule's tests."""
     split: tuple[float, float, float]
     """Shares of fit, calibration and test."""
     calibration_labels: int | None
@@ -46,16 +41,12 @@ class LabelPlan:
     """Labels in all parts."""
     power_reached: float | None
     """Probability at that number."""
-    one_chain_calibration_labels: int | None
-    """Labels where one rule is tested alone."""
     two_traces_calibration_labels: int | None = None
     """Questions that would do where each has two traces, and where of the first replies that are
     lost half are lost again with the second; missing for a drop, and where none or too many are
     needed."""
     loss: LossName | None = None
     """What alpha limits; without it lost answers."""
-    expected_gain: float | None = None
-    """Only of a drop: share of the questions that stopping makes right."""
     label_savings: tuple[LabelRow, ...] | None = None
     """Only with RUN: what its advised rule is expected to save by the number of labels."""
     label_needs: tuple[LabelNeed, ...] | None = None
@@ -68,10 +59,8 @@ def plan_labels(
     delta: float,
     expected_risk: float,
     power: float = 0.8,
-    chains: int = 1,
     split: tuple[float, float, float],
     loss: LossName | None = None,
-    expected_gain: float = 0.0,
     assessment: FitAssessment | None = None,
 ) -> LabelPlan:
     """Find the sizes; power is a sawtooth in the number of questions.
@@ -82,53 +71,32 @@ def plan_labels(
         Of the most careful useful threshold.
     power : float
         Probability of success that is wanted.
-    chains : int
-        Sequences of tests that share delta: learned and scalar.
     split : tuple of float
         Shares of fit, calibration and test.
     loss : str, optional
         What is limited; None for lost answers.
-    expected_gain : float
-        Of a drop: share of the questions that the threshold is expected to make right.
     assessment : FitAssessment, optional
         Of a run, whose advised rule says what more labels would buy.
-
-    Raises
-    ------
-    CalibrationError
-        A gain is expected of another loss than a drop.
     """
-    if expected_gain and loss != DROP.name:
-        raise CalibrationError(
-            f"an expected gain of {expected_gain:g} counts in a drop of accuracy alone: say "
-            "--loss drop"
-        )
-    wanted, chain_delta = Guarantee(loss or LOST.name, alpha), delta / chains
-    shares = Shares(expected_risk, expected_gain)
-    needed = labels_for(wanted, chain_delta, shares, power_wanted=power)
+    wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk, 0.0)
+    needed = labels_for(wanted, delta, shares, power_wanted=power)
     twice = None
     if wanted.counted.is_binary and needed is not None and needed <= _MOST_COMPARED:
         both = _LOST_AGAIN * expected_risk
         pairs = Shares(both, 1 - 2 * expected_risk + both)
-        twice = labels_for(wanted, chain_delta, pairs, power_wanted=power, traces=2)
+        twice = labels_for(wanted, delta, pairs, power_wanted=power, traces=2)
     return LabelPlan(
         alpha=alpha,
         delta=delta,
         expected_risk=expected_risk,
         power=power,
-        chains=chains,
-        chain_delta=chain_delta,
         split=split,
         calibration_labels=needed,
         # 286 / 0.4 is 715, whatever binary makes of it.
         total_labels=None if needed is None else math.ceil(round(needed / split[1], 6)),
-        power_reached=None
-        if needed is None
-        else pass_probability(wanted, needed, chain_delta, shares),
-        one_chain_calibration_labels=labels_for(wanted, delta, shares, power_wanted=power),
+        power_reached=None if needed is None else pass_probability(wanted, needed, delta, shares),
         two_traces_calibration_labels=twice,
         loss=None if loss == LOST.name else loss,
-        expected_gain=expected_gain if loss == DROP.name else None,
         label_savings=None if assessment is None else assessment.label_savings,
         label_needs=None if assessment is None else assessment.label_needs or None,
     )

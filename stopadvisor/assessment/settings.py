@@ -125,7 +125,7 @@ def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
     return (
         f"full thinking gets {accuracy:.1%} of the questions right ({basis}), and alpha = "
         f"{alpha:g} of all questions is {lost}, more than {LARGE_ALPHA:.0%}: take an alpha up to "
-        f"{most}, limit the fall of accuracy (--loss drop), or pass --allow-large-alpha"
+        f"{most}, limit the fall of accuracy (--loss drop), or pass --despite large-alpha"
     )
 
 

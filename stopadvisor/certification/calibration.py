@@ -20,6 +20,7 @@ from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.ground.constants import MOST_TRUNCATED
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
@@ -44,8 +45,6 @@ __all__ = [
     "require_gold",
 ]
 
-_MOST_TRUNCATED = 0.10
-"""Share of cut-off traces above which a certificate takes --allow-truncated."""
 _NO_SAVING = (
     "every threshold that could be certified costs more than full thinking: its probes eat the "
     "saving"
@@ -152,11 +151,11 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
     if not rows.size:
         raise CalibrationError("no calibration questions: nothing can be certified")
     truncated = float(calibration_table.truncated[rows].mean())
-    if truncated > _MOST_TRUNCATED and not settings.allow_truncated:
+    if truncated > MOST_TRUNCATED and not settings.allow_truncated:
         raise CalibrationError(
             f"{truncated:.1%} of the traces were cut off by max-think; certification allows "
-            f"{_MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
-            "say --allow-truncated"
+            f"{MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
+            "say --despite truncated"
         )
     check_categories(calibration_table.take(rows[0]), settings)
     return rows

@@ -378,7 +378,7 @@ def _by_the_test(exported: str, advised: str | None, calibration: Calibration) -
     """What the test on calibration questions made of the advised rule."""
     passed = {family: isinstance(result, Certified) for family, result in calibration.tested}
     if advised is None:
-        return "--despite-advice asked for what can be certified all the same"
+        return "--despite advice asked for what can be certified all the same"
     if not passed.get(advised, False):
         return (
             f"{_name(advised)} passed no test on the calibration questions, and "

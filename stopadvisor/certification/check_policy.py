@@ -27,6 +27,7 @@ from stopadvisor.certification.verification import (
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.ground.errors import PolicyError, ProbeError
+from stopadvisor.ground.results import Shown
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -62,7 +63,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
-class CheckedPolicy:
+class CheckedPolicy(Shown):
     """`verify --json`: what fresh probes show of a policy."""
 
     policy: str
@@ -177,7 +178,7 @@ def check_policy(
     sha = source.workload_sha256
     if source.ladder is None:
         check_probed(policy, file, source)
-    # `--repeat` lets fit questions alone think twice.
+    # Without gold, fit questions alone think twice.
     repeats = view.without_repeats() is not view
     fresh = fresh_questions(content, view.table, workload_sha256=sha, alone=repeats)
     scorer_of(content, view.table)
@@ -224,7 +225,7 @@ def check_policy(
         remarks.append(
             f"this is policy number {check.number} that is held against these questions: each "
             f"verdict has its own delta, all together are wrong with a probability of up to "
-            f"{check.spent:g} on either side (--policies K with the first shares delta)"
+            f"{check.spent:g} on either side (--looks K with the first shares delta)"
         )
     remarks += _not_on_record(content, source)
     unit = (request.weights or costing(content).weights).unit

@@ -38,11 +38,16 @@ __all__ = ["CalibratedRisk", "Issued", "PolicyFiles", "PolicyTarget", "issue"]
 class PolicyTarget:
     """Where a policy is to go, and how."""
 
-    format: Format = "joblib"
     out: Path | None = None
-    """None: a file of its own in the run, and a copy where the policy is put in use."""
+    """JSON where the name ends in .json; None: a file of its own in the run, and a copy where the
+    policy is put in use."""
     key: SigningKey | None = None
     """Signs the policy."""
+
+    @property
+    def format(self) -> Format:
+        """Format of the file."""
+        return "json" if self.out is not None and self.out.suffix == ".json" else "joblib"
 
     def check(self, folder: Path) -> None:
         """Refuse a file that cannot be written before a look is spent on it."""
@@ -146,6 +151,7 @@ def issue(
             headline,
             source_policy=None if source_policy is None else str(source_policy),
             measured=None if server is None else server.regime,
+            model=None if source.simulated else source.model,
         )
         put(content, files.policy, to_document(result), format=target.format)
         if target.key is not None:

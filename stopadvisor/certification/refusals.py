@@ -69,7 +69,7 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
     helps = choice.advised is None or step == "Certificate"
     return NotCertified(
         f"the advice is full thinking ({why}), and calibrate follows it: no calibration question "
-        "was opened, and no look spent; --despite-advice certifies all the same",
+        "was opened, and no look spent; --despite advice certifies all the same",
         needed if helps else None,
         expected if helps else None,
     )

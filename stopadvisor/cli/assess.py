@@ -7,9 +7,10 @@ that for a run it needs a look in the log.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.cli.parts.pricing import (
     PRICING,
+    PricingOptions,
     computed_weights,
     keep_profile,
     measured_weights,
@@ -48,6 +50,7 @@ from stopadvisor.collection.probing import probe
 from stopadvisor.ground.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
+from stopadvisor.report.assessed import Assessed
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.saved import save_assessment
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
@@ -57,7 +60,7 @@ from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, replace_file
 
-__all__ = ["command"]
+__all__ = ["AssessmentRequest", "assess_target", "command"]
 
 _ANALYSIS = option("Analysis")
 
@@ -93,11 +96,9 @@ _ANALYSIS = option("Analysis")
     help="Let --protocol paper show outcomes of calibration questions, recorded as a look.",
 )
 @_ANALYSIS(
-    "--report/--no-report",
-    default=True,
-    envvar="STOPADVISOR_REPORT",
-    show_envvar=True,
-    help="Write report.html too (extra `report`).",
+    "--no-report",
+    is_flag=True,
+    help="Do not write report.html (extra `report`); STOPADVISOR_REPORT=0 says the same.",
 )
 @probe_options
 @VERBOSE
@@ -106,7 +107,7 @@ def command(
     protocol: Literal["deploy", "paper"],
     *,
     open_calibration: bool,
-    report: bool,
+    no_report: bool,
     json: bool,
     quiet: bool,
     verbose: bool,
@@ -127,70 +128,106 @@ def command(
     if pricing is not None and (wanted.weights is not None or is_paper):
         raise click.UsageError(
             "--gpu, --in-flight, --tensor-parallel and --model-config compute prices: they exclude "
-            "--price, --serving-profile and --protocol paper"
+            "--price and --protocol paper"
         )
     if is_paper and (wanted.loss or wanted.also):
         raise click.UsageError("--protocol paper counts lost answers alone: leave --loss out")
     if open_calibration and not is_paper:
         raise click.UsageError("--open-calibration belongs to --protocol paper")
     probing, engine = take_probing(params, target), take(EngineSettings, params)
-    is_workload = not target.is_dir() and target.suffix != ".npz"
-    if not is_workload:
+    if not _is_workload(target):
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
+    asked = AssessmentRequest(probing, engine, wanted, pricing, protocol, open_calibration)
     with progress_on(sys.stderr, quiet=quiet) as progress:
-        if not target.exists():
-            raise WorkloadError(
-                f"{target}: no such file or directory; expected a JSONL workload, a run directory "
-                "or a raw.npz archive"
-            )
-        if is_workload:
-            source = _probed(probing, replace(engine, remark=progress.remark), progress)
-        else:
-            source = _opened(probing, given, progress)
-        server = None if source.is_archive else read_regime(source.folder)
-        served = server is not None or (source.engine or "").startswith("openai")
-        if is_paper:
-            source.require_one_trace("the paper's protocol")
-        weights: Sequence[Weights] = ()
-        if pricing is not None:
-            weights = computed_weights(pricing, source)
-        elif not is_paper and wanted.weights is None and source.ladder is None:
-            weights = measured_weights(source)
-        settings = wanted.settings() if is_paper else _settings(wanted, source, weights)
-        if served and not is_given("serving") and not weights:
-            settings = measured_settings(settings, server)
-        with lock_directory(source.folder):
-            show_fit(source, "assess")
-        assessment: FitAssessment | PaperAssessment
-        loads: Sequence[LoadSaving] = ()
-        if is_paper:
-            open_for_paper(source, settings, allowed=open_calibration)
-            assessment = assess_paper(
-                source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
-            )
-        else:
-            assessment = assess(source, settings, propose=wanted.alpha is None)
-            loads = savings_by_load(assessment.choice, weights[1:])
-        of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
-        if not source.is_archive:
-            of_sample += remarks_on_grader(RunDirectory.load(source.folder))
-        if served:
-            of_promise.append(remark_on_serving(server, settings))
-        flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
-        result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
-        save_assessment(assessment, result)
+        source, result = assess_target(asked, progress, given=given)
         config = effective_config(click.get_current_context())
         replace_file(source.folder / CONFIG.name, config.encode())
-        # Probing has reported its own on the sample just now.
-        for remark in of_promise if is_workload else of_sample + of_promise:
-            progress.remark(f"note: {remark}")
+        report = not no_report and os.environ.get("STOPADVISOR_REPORT") != "0"
         if report:
             progress.remark(_write_report(source.folder))
     show(result, assess_sheet(result, verbose=verbose), json=json)
     return 0
+
+
+@dataclass(frozen=True)
+class AssessmentRequest:
+    """What to assess, and how."""
+
+    probing: ProbeSettings
+    """Its workload may also be a run or an archive, which is assessed as it is."""
+    engine: EngineSettings
+    """Asked where probes are missing."""
+    wanted: SettingsOverrides
+    pricing: PricingOptions | None = None
+    """Compute prices for this machine and model."""
+    protocol: Literal["deploy", "paper"] = "deploy"
+    open_calibration: bool = False
+    """Let the paper's protocol show outcomes of calibration questions."""
+
+
+def assess_target(
+    request: AssessmentRequest, progress: Progress, *, given: Collection[str] = ()
+) -> tuple[Source, Assessed]:
+    """Probe what is missing, assess, and write the assessment into the run.
+
+    `given` names the fields of probing that the caller set, for an archive that has a split.
+    """
+    probing, wanted, is_paper = request.probing, request.wanted, request.protocol == "paper"
+    target = probing.workload
+    if not target.exists():
+        raise WorkloadError(
+            f"{target}: no such file or directory; expected a JSONL workload, a run directory "
+            "or a raw.npz archive"
+        )
+    is_workload = _is_workload(target)
+    if is_workload:
+        engine = replace(request.engine, remark=progress.remark)
+        source = _probed(probing, engine, progress)
+    else:
+        source = _opened(probing, given, progress)
+    server = None if source.is_archive else read_regime(source.folder)
+    served = server is not None or (source.engine or "").startswith("openai")
+    if is_paper:
+        source.require_one_trace("the paper's protocol")
+    weights: Sequence[Weights] = ()
+    if request.pricing is not None:
+        weights = computed_weights(request.pricing, source)
+    elif not is_paper and wanted.weights is None and source.ladder is None:
+        weights = measured_weights(source)
+    settings = wanted.settings() if is_paper else _settings(wanted, source, weights)
+    if served and wanted.serving is None and not weights:
+        settings = measured_settings(settings, server)
+    with lock_directory(source.folder):
+        show_fit(source, "assess")
+    assessment: FitAssessment | PaperAssessment
+    loads: Sequence[LoadSaving] = ()
+    if is_paper:
+        open_for_paper(source, settings, allowed=request.open_calibration)
+        assessment = assess_paper(
+            source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
+        )
+    else:
+        assessment = assess(source, settings, propose=wanted.alpha is None)
+        loads = savings_by_load(assessment.choice, weights[1:])
+    of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
+    if not source.is_archive:
+        of_sample += remarks_on_grader(RunDirectory.load(source.folder))
+    if served:
+        of_promise.append(remark_on_serving(server, settings))
+    flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
+    result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
+    save_assessment(assessment, result)
+    # Probing has reported its own on the sample just now.
+    for remark in of_promise if is_workload else of_sample + of_promise:
+        progress.remark(f"note: {remark}")
+    return source, result
+
+
+def _is_workload(target: Path) -> bool:
+    return not target.is_dir() and target.suffix != ".npz"
 
 
 def _settings(wanted: SettingsOverrides, source: Source, weights: Sequence[Weights]) -> Settings:
@@ -203,7 +240,7 @@ def _settings(wanted: SettingsOverrides, source: Source, weights: Sequence[Weigh
     settings = wanted.settings(defaults=source.defaults)
     if weights:
         settings = replace(settings, weights=weights[0])
-        if not is_given("serving"):
+        if wanted.serving is None:
             settings = replace(settings, serving="vllm")
     needy = [limit for limit in settings.guarantees if limit.counted.needs_gold]
     if needy and source.graded_by == "agreement":
@@ -221,7 +258,7 @@ def _probed(probing: ProbeSettings, engine: EngineSettings, progress: Progress) 
     return open_source(run)
 
 
-def _opened(probing: ProbeSettings, given: set[str], progress: Progress) -> Source:
+def _opened(probing: ProbeSettings, given: Collection[str], progress: Progress) -> Source:
     """Open a run, graded again if asked for, or an archive, which keeps its split otherwise."""
     target = probing.workload
     if probing.regrade:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -19,7 +19,13 @@ from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, option, show, take
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on
-from stopadvisor.cli.parts.settings import ALLOW_TRUNCATED, GUARANTEES, overrides, setting_options
+from stopadvisor.cli.parts.settings import (
+    DESPITE,
+    GUARANTEES,
+    overridden,
+    overrides,
+    setting_options,
+)
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key
@@ -80,15 +86,7 @@ _certificate = option("Certificate")
     is_flag=True,
     help="Only calibration questions that no look has used yet; used ones join the fit questions.",
 )
-@ALLOW_TRUNCATED
-@_certificate(
-    "--allow-large-alpha",
-    is_flag=True,
-    help="Certify although alpha is more than 20 % of the full-thinking accuracy.",
-)
-@_certificate(
-    "--despite-advice", is_flag=True, help="Certify although the advice is full thinking."
-)
+@DESPITE
 @click.option(
     "--from",
     "source_policy",
@@ -97,16 +95,10 @@ _certificate = option("Certificate")
     help="Keep this policy's rule, and certify its threshold on all but the test questions.",
 )
 @click.option(
-    "--format",
-    type=click.Choice(["joblib", "json"]),
-    default="joblib",
-    help="File format of the policy.",
-)
-@click.option(
     "--out",
     type=PATH,
     show_default="one named for alpha and digest in RUN",
-    help="File of the policy.",
+    help="File of the policy; JSON where the name ends in .json.",
 )
 @click.option(
     "--sign",
@@ -118,7 +110,6 @@ _certificate = option("Certificate")
 def command(
     path: Path | None,
     source_policy: Path | None,
-    format: Literal["joblib", "json"],
     out: Path | None,
     sign: Path | None,
     *,
@@ -134,10 +125,10 @@ def command(
     setting may be tried, with less confidence.  Exit code 3: nothing was certified, and the policy
     never stops.  If the advice is full thinking, no look is taken.
     """
-    request = take(CertifyRequest, params, overrides=overrides(params))
+    request = take(CertifyRequest, params, overrides=overrides(params), **overridden(params))
     if source_policy is not None and request.overrides.families:
         raise click.UsageError("--families means nothing with --from: the policy brings its rule")
-    target = PolicyTarget(format, out, None if sign is None else signing_key(sign))
+    target = PolicyTarget(out, None if sign is None else signing_key(sign))
     source = newest_source() if path is None else open_source(path)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         if path is None:

@@ -49,7 +49,7 @@ DATASET = "dataset"
 _OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
 _OF_REPLIES = ("ladder", "grader", "seed", "split")
 _OF_DATASET = ("questions", "copy", "seed")
-_OF_LOGS = ("columns", "task", "traces_only", "think_open", "think_close")
+_OF_LOGS = ("columns", "task", "traces_only", "think_tags")
 _OF_ALL = ("sources", "out", "json", "quiet")
 
 
@@ -76,7 +76,7 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import csv mine.csv --map question=ask,gold=right -o mine.jsonl",
         "stopadvisor import dataset gsm8k -n 300 -o gsm8k.jsonl",
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
-        "stopadvisor import probes recorded.jsonl -o runs/recorded --cap 16384",
+        "stopadvisor import probes recorded.jsonl -o runs/recorded --max-think 16384",
         "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
     ],
 )
@@ -103,15 +103,15 @@ def _columns(text: str) -> dict[str, str]:
     help="Leave out questions whose thinking was not recorded, so that probe --traces takes all.",
 )
 @click.option(
-    "--think-open",
+    "--think-tags",
+    nargs=2,
+    metavar="OPEN CLOSE",
     show_default="those of known models",
-    help="What begins thinking in a reply's text.",
+    help="Texts that open and close thinking in a reply.",
 )
 @click.option(
-    "--think-close", show_default="those of known models", help="What ends thinking there."
-)
-@click.option(
-    "--cap",
+    "--max-think",
+    "cap",
     type=COUNT,
     show_default="the longest trace",
     help="Of probes: cap on thinking, in tokens, under which they were recorded.",
@@ -123,8 +123,7 @@ def _columns(text: str) -> dict[str, str]:
     help="Of probes: tokens of closer and cue that stood in front of each forced answer.",
 )
 @click.option(
-    "--model-name",
-    "model",
+    "--model",
     show_default="none: a policy is bound to no model",
     help="Of probes: model that was recorded; a policy is then bound to it.",
 )
@@ -150,8 +149,9 @@ def _columns(text: str) -> dict[str, str]:
     help="Of probes and replies: shares of questions for each part; split once, here.",
 )
 @click.option(
-    "--questions",
+    "--limit",
     "-n",
+    "questions",
     type=COUNT,
     show_default="as many as the paper used",
     help="Of a dataset: how many to draw; a larger number keeps all of a smaller one.",
@@ -220,8 +220,6 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
             known = ", ".join(BENCHMARKS)
             raise click.UsageError(f"format dataset takes one of {known}, got {' '.join(names)}")
         return
-    if (params["think_open"] is None) != (params["think_close"] is None):
-        raise click.UsageError("--think-open and --think-close need each other")
     needed, columns = FORMATS[kind].columns, params["columns"]
     if needed == "none" and columns:
         raise click.UsageError(f"--map is no option of format {kind}")
@@ -237,8 +235,7 @@ def _import_log(
     out: Path,
     columns: dict[str, str] | None,
     task: str | None,
-    think_open: str | None,
-    think_close: str | None,
+    think_tags: tuple[str, str] | None,
     *,
     traces_only: bool,
     json: bool,
@@ -249,9 +246,7 @@ def _import_log(
     from stopadvisor.workload.imports.gather import gather
 
     columns = columns or {}
-    markers: tuple[tuple[str, str], ...] = KNOWN_MARKERS
-    if think_open is not None and think_close is not None:
-        markers = ((think_open, think_close),)
+    markers = KNOWN_MARKERS if think_tags is None else (think_tags,)
     log = FORMATS[kind].read(sources, LogOptions(columns, markers))
     gathered = gather(log, task=task, traces_only=traces_only)
     imported = write_log(kind, sources, gathered, out)
@@ -369,7 +364,7 @@ def _remarks(recording: Recording, cap: int | None) -> list[str]:
     found = []
     if cap is None:
         found.append(
-            f"no --cap: {recording.longest} tokens, the longest trace, count as the cap on "
+            f"no --max-think: {recording.longest} tokens, the longest trace, count as the cap on "
             "thinking, which is part of a policy"
         )
     if not any(record.prompt_tokens for record in recording.records):

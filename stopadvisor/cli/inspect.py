@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, VERBOSE, declare, show
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, SIGNATURE, VERBOSE, declare, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.policy.frozen import load_policy, sign_policy
@@ -26,27 +26,19 @@ __all__ = ["command"]
 @click.command(
     "inspect",
     cls=Command,
-    reads="POLICY: a file that `calibrate` wrote; with --key also POLICY.sig beside it.",
+    reads="POLICY: a file that `calibrate` wrote; with --require-signature POLICY.sig too.",
     writes="With --sign, its signature: POLICY.sig.",
     examples=[
         "stopadvisor inspect",
         "stopadvisor inspect policies/arithmetic.joblib",
         "stopadvisor inspect policy.joblib --json",
         "stopadvisor inspect policies/arithmetic.joblib policies/choice.joblib",
-        "stopadvisor inspect policy.joblib --key release.pub",
+        "stopadvisor inspect policy.joblib --require-signature release.pub",
     ],
 )
 @click.argument("path", metavar="[POLICY]", required=False, type=PATH)
 @click.argument("other", metavar="[OTHER]", required=False, type=PATH)
-@click.option(
-    "--key",
-    "keys",
-    metavar="KEY.pub",
-    type=PATH,
-    multiple=True,
-    help="Refuse a policy that this public key (PEM) has not signed, and say who did; several: one "
-    "of them must have.",
-)
+@SIGNATURE
 @click.option(
     "--sign",
     metavar="KEY",
@@ -57,7 +49,7 @@ __all__ = ["command"]
 def command(
     path: Path | None,
     other: Path | None,
-    keys: tuple[Path, ...],
+    require_signature: tuple[Path, ...],
     sign: Path | None,
     *,
     json: bool,
@@ -79,9 +71,9 @@ def command(
         with progress_on(sys.stderr, quiet=quiet) as progress:
             progress.remark(f"inspecting {path}, the policy written last")
     key = None if sign is None else signing_key(sign)
-    policy = load_policy(path, require_signature=keys or None)
+    policy = load_policy(path, require_signature=require_signature or None)
     if other is not None:
-        second = load_policy(other, require_signature=keys or None)
+        second = load_policy(other, require_signature=require_signature or None)
         comparison = compared(policy, path, second, other)
         show(comparison, comparison_sheet(comparison), json=json)
         return 0

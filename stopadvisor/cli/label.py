@@ -14,11 +14,12 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
 from stopadvisor.certification.labelling import LabelledRun, Labelling, known_labels, of_run
+from stopadvisor.cli.parts.config import typed_again
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, show, take
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.label_loop import LabelLoop
 from stopadvisor.cli.parts.progress import progress_on
-from stopadvisor.cli.parts.settings import ALLOW_TRUNCATED, overrides, setting_options
+from stopadvisor.cli.parts.settings import DESPITE, overridden, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.records import ProbeRecord
@@ -54,7 +55,7 @@ _certificate = option("Certificate")
 @click.option("--labeller", default="", help="Who labels, where several do.")
 @click.option("--export", type=PATH, help="Write the questions to label elsewhere.")
 @click.option("--import", "sheet", type=PATH, help="Take labels from a sheet that was filled in.")
-@click.option("--most", type=COUNT, default=150, help="Questions on an exported sheet at most.")
+@click.option("--limit", type=COUNT, default=150, help="Most questions on an exported sheet.")
 @_certificate(
     "--labels",
     type=COUNT,
@@ -68,15 +69,14 @@ _certificate = option("Certificate")
     is_flag=True,
     help="Only calibration questions that no look has used yet, as for `calibrate --fresh`.",
 )
-@ALLOW_TRUNCATED
-@_certificate("--despite-advice", is_flag=True, help="Label although the advice is full thinking.")
+@DESPITE
 @declare(*OUTPUT)
 def command(
     path: Path,
     labeller: str,
     export: Path | None,
     sheet: Path | None,
-    most: int,
+    limit: int,
     *,
     json: bool,
     quiet: bool,
@@ -88,7 +88,7 @@ def command(
     stop would give. Every answer is on disk at once; quit at any time, and go on with the same
     command. The settings are those of the certificate: say the same to `calibrate`.
     """
-    request = take(CertifyRequest, params, overrides=overrides(params))
+    request = take(CertifyRequest, params, overrides=overrides(params), **overridden(params))
     asked = request.overrides
     if asked.loss not in (None, "lost") or asked.also:
         raise click.UsageError("labels say which answers are lost: --loss lost alone takes them")
@@ -105,8 +105,9 @@ def command(
         begun.file.add(read_sheet(sheet, begun.directory, labeller)[0])
     elif export is None:
         ask(begun, labeller, sys.stderr, click.getchar, _typed)
-    labelled = finish(begun, path, export, most)
-    show(labelled, label_sheet(labelled), json=json)
+    labelled = finish(begun, path, export, limit)
+    again = typed_again("delta", "labels", "families", "serving", "price", "fresh", "despite")
+    show(labelled, label_sheet(labelled, again), json=json)
     return 0
 
 

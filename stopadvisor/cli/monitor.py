@@ -27,10 +27,10 @@ __all__ = ["command", "read_gold"]
     cls=Command,
     reads="POLICY, and audit logs that `serve --audit` wrote: files or folders, of any number of "
     "replicas.",
-    writes="With --reset a line in each log; with --report a page.",
+    writes="With --reset a line in each log; with --out a page.",
     examples=[
         "stopadvisor monitor policy.joblib audits",
-        "stopadvisor monitor policy.joblib audits --gold gold.jsonl --report page.html",
+        "stopadvisor monitor policy.joblib audits --gold gold.jsonl --out page.html",
         "stopadvisor monitor policy.joblib audits --reset 'A. Smith'",
     ],
     exit_codes=(0, 2, 6, 8),
@@ -43,7 +43,7 @@ __all__ = ["command", "read_gold"]
     help="JSONL: `id` of a request, `served_correct` and `full_correct`, for promises about right "
     "answers.",
 )
-@click.option("--report", type=PATH, help="Draw the course on a page of its own.")
+@click.option("--out", type=PATH, help="Draw the course as a page: an HTML file.")
 @click.option(
     "--reset", metavar="NAME", help="End an alarm, by the name of whoever looked into it."
 )
@@ -52,7 +52,7 @@ def command(
     policy: Path,
     logs: tuple[Path, ...],
     gold: Path | None,
-    report: Path | None,
+    out: Path | None,
     reset: str | None,
     *,
     json: bool,
@@ -83,10 +83,10 @@ def command(
         remarks += ("this policy promises equal replies: gold decides nothing",)
     result = monitored(course, watched, remarks, replicas=len(series))
     sheet = monitor_sheet(result)
-    if report is not None:
+    if out is not None:
         from stopadvisor.report.html.monitor_page import write_monitor_page
 
-        write_monitor_page(result, sheet, report)
+        write_monitor_page(result, sheet, out)
     show(result, sheet, json=json)
     return exit_code(course.alarms)
 

@@ -29,7 +29,7 @@ __all__ = ["command"]
     examples=[
         "stopadvisor plan --alpha 0.05 --expected-risk 0.01",
         "stopadvisor plan runs/my-run --alpha 0.05",
-        "stopadvisor plan --alpha 0.02 --loss drop --expected-gain 0.01",
+        "stopadvisor plan --alpha 0.02 --loss drop",
         "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/40/20",
     ],
 )
@@ -42,12 +42,6 @@ __all__ = ["command"]
     help="Risk that the most careful useful threshold is expected to have.",
 )
 @click.option(
-    "--expected-gain",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.0,
-    help="With --loss drop: share of the questions that stopping is expected to make right.",
-)
-@click.option(
     "--loss",
     type=click.Choice(list(LOSSES)),
     show_default="lost, or differs for a run without gold",
@@ -55,12 +49,6 @@ __all__ = ["command"]
 )
 @click.option(
     "--power", type=SHARE, default=0.8, help="Wanted probability that calibration certifies."
-)
-@click.option(
-    "--chains",
-    type=click.IntRange(1, 2),
-    default=1,
-    help="1: one rule is tested with all of delta, as in calibrate; 2: two share it equally.",
 )
 @click.option(
     "--split",

@@ -15,12 +15,14 @@ from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.progress import progress_on
-from stopadvisor.collection.cues import CUE_QUESTIONS
 from stopadvisor.collection.probing import try_questions
+from stopadvisor.ground.constants import DEFAULT_CUE
 from stopadvisor.ground.errors import PreflightError
 from stopadvisor.report.sheets.preflight import preflight_sheet
 
 __all__ = ["command"]
+
+_ALL_CUES = "all"
 
 
 @click.command(
@@ -29,27 +31,26 @@ __all__ = ["command"]
     reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any.",
     examples=[
         "stopadvisor preflight samples/arithmetic.jsonl --model samples/tiny-reasoner",
-        "stopadvisor preflight my.jsonl --model Qwen/Qwen3-8B --compare-cues",
+        "stopadvisor preflight my.jsonl --model Qwen/Qwen3-8B --cue all",
     ],
     exit_codes=(0, 1, 2, 5, 130),
 )
 @click.argument("workload", type=PATH)
-@click.option(
-    "--compare-cues",
-    is_flag=True,
-    help=f"Try every built-in cue, and yours, on {CUE_QUESTIONS} fit questions, or on --limit.",
-)
 @probe_options
-def command(workload: Path, *, compare_cues: bool, json: bool, quiet: bool, **params: Any) -> int:
+def command(workload: Path, *, json: bool, quiet: bool, **params: Any) -> int:
     """Check on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
 
     Takes the options of `probe`, and asks up to 16 fit questions, so that probing measures what the
-    options say.  `probe` and `assess` do this first, unless --no-preflight.
+    options say.  `probe` and `assess` do this first, unless --no-preflight.  --cue all tries every
+    built-in cue on some more questions, or on --limit.
     """
+    compare = params["cue"] == _ALL_CUES
+    if compare:
+        params["cue"] = DEFAULT_CUE
     settings, engine = take_probing(params, workload), take(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         model = partial(open_engine, replace(engine, remark=progress.remark))
-        report = try_questions(settings, model, progress, compare=compare_cues)
+        report = try_questions(settings, model, progress, compare=compare)
     show(report, preflight_sheet(report, settings.cue), json=json)
     may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
     if may_go_on and not (json or quiet):
@@ -59,5 +60,5 @@ def command(workload: Path, *, compare_cues: bool, json: bool, quiet: bool, **pa
 
 for _option in command.params:
     # A line for `probe` works here too; these have no effect, because nothing is kept.
-    if isinstance(_option, click.Option) and _option.name in ("out", "preflight", "regrade"):
+    if isinstance(_option, click.Option) and _option.name in ("out", "no_preflight", "regrade"):
         _option.hidden = True

@@ -51,12 +51,12 @@ _SERVER = (
 @click.command(
     "profile-serving",
     cls=Command,
-    writes="The profile, JSON: --out. `assess --serving-profile` counts in its seconds.",
-    examples=["stopadvisor profile-serving --base-url http://gpu:8000/v1 --batch 1,8,64"],
+    writes="The profile, JSON: --out. `assess --price FILE` counts in its seconds.",
+    examples=["stopadvisor profile-serving --base-url http://gpu:8000/v1 --concurrency 1,8,64"],
     exit_codes=(0, 1, 2, 130),
 )
 @declare(*_SERVER)
-@click.option("--batch", "batches", type=_COUNTS, default="1,8", help="Requests at once.")
+@click.option("--concurrency", "batches", type=_COUNTS, default="1,8", help="Requests at once.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

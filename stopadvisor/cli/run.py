@@ -46,6 +46,9 @@ from stopadvisor.serving.answering import AnswerSettings, answer_workload
 
 __all__ = ["command"]
 
+_AT_ONCE = 32
+"""Requests to the servers of a ladder, where nobody says how many."""
+
 
 @click.command(
     "run",
@@ -91,12 +94,6 @@ __all__ = ["command"]
     show_default="the policy's",
     help="Reply of a stopped question: the forced answer, or a visible one written after it.",
 )
-@option("Model")(
-    "--batch-size",
-    type=COUNT,
-    show_default="what fits",
-    help="Questions at once; places that become free are taken by the next.",
-)
 @click.option("--limit", type=COUNT, help="Only the first N questions.")
 @option("Model")(
     "--answer-cap",
@@ -132,7 +129,8 @@ def command(
     if not model.at_server and params["serving"] is not None:
         raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
     policy = named[0] if named else newest_policy()
-    settings = AnswerSettings(policy, workload, **params)
+    batch_size = None if model.at_server or ladder is not None else model.concurrency
+    settings = AnswerSettings(policy, workload, batch_size=batch_size, **params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         if not named:
             progress.remark(f"following {policy}, the policy written last")
@@ -172,7 +170,7 @@ def _open_ladder(
     with open_ladder(
         policy,
         read_ladder(ladder),
-        concurrency=options.concurrency,
+        concurrency=options.concurrency or _AT_ONCE,
         request_timeout=options.request_timeout,
         patience=options.patience,
     ) as servers:

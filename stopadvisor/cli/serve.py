@@ -7,6 +7,7 @@ becomes vLLM; with ``--upstream`` it hands over to `serving.gateway`.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
@@ -27,6 +28,8 @@ from stopadvisor.serving.vllm.plugin_settings import NAME, PluginSettings, check
 __all__ = ["become_vllm", "command"]
 
 _SCHEDULING = "--scheduling-policy"
+_AUDITED = 0.05
+"""Share of stopped requests that the next command audits."""
 _LOADED_UNASKED = (
     "vllm.general_plugins",
     "vllm.io_processor_plugins",
@@ -98,9 +101,18 @@ def become_vllm(settings: PluginSettings, words: Sequence[str], *, quiet: bool) 
         how = "in the shadow of" if settings.shadow else "under"
         digests = ", ".join(policy.digest[:8] for _, policy in policies)
         click.echo(f"vLLM {version} {how} {digests}: {' '.join(argv[5:])}", err=True)
+        click.echo(f"next: {_next(settings, words)}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(argv[0], argv, environment)
+
+
+def _next(settings: PluginSettings, words: Sequence[str]) -> str:
+    """Stop requests and audit some, once the shadow's counts are right; then watch the promise."""
+    policy = shlex.quote(str(settings.policy))
+    if settings.audit is not None:
+        return f"stopadvisor monitor {policy} {shlex.quote(str(settings.audit.folder))}"
+    return f"stopadvisor serve {policy} --audit {_AUDITED} -- {shlex.join(words)}"
 
 
 def _plugins(environment: Mapping[str, str]) -> list[str]:

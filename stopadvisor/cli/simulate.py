@@ -5,14 +5,12 @@ What is written says of itself, everywhere, that it is simulated: nothing of it 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.report.sheets.files import simulate_sheet
 
 __all__ = ["command"]
@@ -34,18 +32,8 @@ __all__ = ["command"]
     help="free-form, early-solved, unsolved; or shares of early_solved, beneficial, harmful, "
     "unsolved, oscillating, trap, relapse that add up to 1.",
 )
-@click.option("--questions", "-n", type=COUNT, default=1000, help="Independent questions to draw.")
 @click.option(
-    "--checkpoints",
-    type=click.IntRange(min=2),
-    default=len(PAPER_BUDGETS),
-    help="Probed budgets, in the shape of the paper's grid.",
-)
-@click.option(
-    "--signal",
-    type=click.FloatRange(min=0),
-    show_default="the profile's, 1.6 or 2.2",
-    help="How well the confidence separates right from wrong, in log-odds (1.6: AUROC 0.85).",
+    "--limit", "-n", "questions", type=COUNT, default=1000, help="Independent questions to draw."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all random draws.")
 @click.option(
@@ -56,32 +44,16 @@ __all__ = ["command"]
     help="Run directory to make, or an archive where the name ends in .npz.",
 )
 @declare(*OUTPUT)
-def command(
-    profile: str,
-    questions: int,
-    checkpoints: int,
-    signal: float | None,
-    seed: int,
-    out: Path,
-    *,
-    json: bool,
-    quiet: bool,
-) -> int:
+def command(profile: str, questions: int, seed: int, out: Path, *, json: bool, quiet: bool) -> int:
     """Draw probes of a made-up model, marked as simulated everywhere.
 
     To see what a study of such a profile, at such a size, could certify before anything is
     labelled; to try `assess` and `calibrate` without a model; or, with another --seed, to hold a
     policy against fresh questions (`verify`).
     """
-    from stopadvisor.probes.simulation import checkpoint_grid, parse_profile
+    from stopadvisor.probes.simulation import parse_profile
     from stopadvisor.runs.simulated import simulate
 
-    population = parse_profile(profile)
-    population = replace(
-        population,
-        budgets=checkpoint_grid(checkpoints),
-        signal=population.signal if signal is None else signal,
-    )
-    simulated = simulate(out, population, questions, seed)
+    simulated = simulate(out, parse_profile(profile), questions, seed)
     show(simulated, simulate_sheet(simulated), json=json)
     return 0

@@ -17,7 +17,7 @@ import click
 from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.looks import open_calibration as open_calibration_part
 from stopadvisor.certification.looks import show_fit
-from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, Parsed, declare, show
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, Parsed, declare, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on, time_left
 from stopadvisor.cli.parts.settings import ALPHA, DELTA, setting_options
@@ -39,7 +39,6 @@ from stopadvisor.studies.report import (
     StudyReports,
     listed_studies,
     study_report,
-    write_csv,
     write_study,
 )
 from stopadvisor.studies.study import StudyOptions, StudyResult
@@ -47,12 +46,15 @@ from stopadvisor.studies.study import StudyOptions, StudyResult
 __all__ = ["command"]
 
 ALL, LIST = "all", "list"
+_RESAMPLES, _FEWEST_RESAMPLES = "resamples", 100
 
 
 def _extra(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise ValueError("expected an option such as paper=1")
+    if key == _RESAMPLES and not (value.isdecimal() and int(value) >= _FEWEST_RESAMPLES):
+        raise ValueError(f"expected {_RESAMPLES}=N with N >= {_FEWEST_RESAMPLES}")
     return key, value
 
 
@@ -64,7 +66,7 @@ def _extra(text: str) -> tuple[str, str]:
     examples=[
         "stopadvisor study list",
         "stopadvisor study frontier runs/my-Qwen3-8B-1a2b3c4d",
-        "stopadvisor study all raw.npz --jobs 4",
+        "stopadvisor study all raw.npz",
     ],
     exit_codes=(0, 1, 2, 130),
 )
@@ -72,36 +74,24 @@ def _extra(text: str) -> tuple[str, str]:
 @click.argument("runs", metavar="[RUN|RAW.NPZ]...", nargs=-1, type=PATH)
 @declare(ALPHA, DELTA)
 @setting_options(["serving"])
-@click.option(
-    "--resamples",
-    type=click.IntRange(min=100),
-    default=PAPER_BOOTSTRAP_RESAMPLES,
-    help="Bootstrap resamples of the questions.",
-)
 @click.option("--seed", type=int, default=PAPER_BOOTSTRAP_SEED, help="Seed of the resamples.")
 @click.option(
     "--set",
     "extra",
     multiple=True,
     type=Parsed("name=value", _extra),
-    help="An option of one study, as `study list` names it.  [repeatable]",
+    help="An option of a study, as `study list` names it; all take resamples=N.  [repeatable]",
 )
 @click.option(
     "--open-calibration",
     is_flag=True,
     help="Let studies show outcomes of calibration questions, recorded as a look.",
 )
-@click.option(
-    "--csv", type=click.Path(path_type=Path, file_okay=False), help="Write the tables here too."
-)
-@click.option("--jobs", type=COUNT, show_default="one a core", help="Processes for `all`.")
 @declare(*OUTPUT)
 def command(
     name: str,
     runs: tuple[Path, ...],
     extra: Sequence[tuple[str, str]],
-    csv: Path | None,
-    jobs: int | None,
     *,
     open_calibration: bool,
     json: bool,
@@ -125,11 +115,13 @@ def command(
         delta = params["delta"]
         sources = _sources(runs, name, progress, opening=open_calibration, delta=delta)
         params["alpha"] = _alpha(params["alpha"], name, sources)
-        options = StudyOptions(**params, extra=dict(extra))
+        own = dict(extra)
+        resamples = int(own.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
+        options = StudyOptions(**params, resamples=resamples, extra=own)
         if name != ALL:
-            report = _written(run_study(name, sources, options), sources, options, csv)
+            report = _written(run_study(name, sources, options), sources, options)
         else:
-            reports, broken = _all(sources, options, jobs, csv, progress)
+            reports, broken = _all(sources, options, progress)
     if name != ALL:
         show(report, study_sheet(report), json=json)
         return 0
@@ -170,22 +162,14 @@ def _sources(
     return sources
 
 
-def _written(
-    result: StudyResult, sources: Sequence[Source], options: StudyOptions, csv: Path | None
-) -> StudyReport:
+def _written(result: StudyResult, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     report = study_report(result, sources, own_options(result.study, options))
-    if csv is not None:
-        write_csv(report, csv)
     write_study(report, sources[0].folder)
     return report
 
 
 def _all(
-    sources: Sequence[Source],
-    options: StudyOptions,
-    jobs: int | None,
-    csv: Path | None,
-    progress: Progress,
+    sources: Sequence[Source], options: StudyOptions, progress: Progress
 ) -> tuple[StudyReports, bool]:
     """Run every study; skip what a study refuses with its reason, and say whether one failed."""
     known = {key for entry in STUDIES.values() for key in entry.options}
@@ -195,10 +179,10 @@ def _all(
     reasons: dict[str, str] = {}
     broken, n_studies = False, len(together())
     began = time.monotonic()
-    for done, (name, found) in enumerate(run_studies(sources, options, jobs), start=1):
+    for done, (name, found) in enumerate(run_studies(sources, options), start=1):
         state = "done"
         if isinstance(found, StudyResult):
-            reports[name] = _written(found, sources, options, csv)
+            reports[name] = _written(found, sources, options)
         else:
             state = "skipped"
             reasons[name] = str(found)

@@ -16,10 +16,9 @@ from stopadvisor.certification.check_policy import CheckRequest, check_policy
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on
-from stopadvisor.cli.parts.settings import setting_options
+from stopadvisor.cli.parts.settings import setting_options, weights_of
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import newest_policy
-from stopadvisor.report.junit import write_junit
 from stopadvisor.report.sheets.verify import verify_sheet
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import newest_run, open_source
@@ -59,7 +58,8 @@ UNDECIDED = 7
     help="Only the test part of RUN: its calibration questions stay closed.",
 )
 @click.option(
-    "--policies",
+    "--looks",
+    "policies",
     type=COUNT,
     help="Policies you plan to hold against these questions; they share delta.",
 )
@@ -69,12 +69,10 @@ UNDECIDED = 7
     help="For a pipeline: end with 0 only where the probes confirm the certificate, with 7 where "
     "they are too few to say.",
 )
-@click.option("--junit", type=PATH, help="Write the verdict as JUnit XML too.")
 @declare(*OUTPUT, VERBOSE)
 def command(
     files: tuple[Path, ...],
-    price: Weights | None,
-    junit: Path | None,
+    price: Weights | Path | None,
     *,
     gate: bool,
     json: bool,
@@ -87,10 +85,10 @@ def command(
     Without POLICY: the policy in use of the run calibrated last under runs/; without RUN: the run
     probed last under runs/.  Questions that fitted or calibrated the policy are left out and
     counted.  Ends with exit code 4 if the probes contradict the certificate.  Of several policies
-    on the same questions the best one may be best by luck: --policies with the first lets them
+    on the same questions the best one may be best by luck: --looks with the first lets them
     share delta.
     """
-    request = CheckRequest(weights=price, **params)
+    request = CheckRequest(weights=weights_of(price), **params)
     named_policy, named_probes = _named(files)
     file, probes = named_policy or newest_policy(), named_probes or newest_run()
     policy = load_policy(file)
@@ -103,8 +101,6 @@ def command(
             progress.remark(f"note: {remark}")
     sheet = verify_sheet(checked, verbose=verbose)
     show(replace(checked, headline=sheet.headline), sheet, json=json)
-    if junit is not None:
-        write_junit(checked, junit)
     if checked.verdict == "contradicted":
         return CONTRADICTED
     return UNDECIDED if gate and checked.verdict != "confirmed" else 0

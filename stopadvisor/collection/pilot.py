@@ -126,7 +126,7 @@ def _no_thinking(trace_lengths: Sequence[int], last: float, option: str) -> Prob
     return ProbeError(
         f"the pilot's {len(trace_lengths)} traces must hold thinking to choose budgets from, "
         f"got a 90th percentile of {last:g} tokens; give {option}, or check that thinking "
-        "is switched on (--chat-template-kwargs) and --think-open, --think-close"
+        "is switched on (--chat-template-kwargs) and --think-tags"
     )
 
 

@@ -87,7 +87,7 @@ class PreflightReport:
     cost: ProbeCost | None
     """What the plan's probes will decode; null where a pilot has to settle their places."""
     cues: CueComparison | None
-    """With `--compare-cues`, null otherwise and in the file."""
+    """With `--cue all`, null otherwise and in the file."""
 
     def raise_on_failure(self) -> None:
         """Refuse to go on with an engine that failed."""
@@ -207,7 +207,7 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
             "markers",
             "fail",
             f"{detail} within {plan.max_think} tokens",
-            "check --think-close against the model's chat template, or raise --max-think; a closer "
+            "check --think-tags against the model's chat template, or raise --max-think; a closer "
             "of plain words begins with the blank that the model writes before it",
         )
     if ended:
@@ -215,14 +215,14 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
             "markers",
             below(1 - ended / len(traces), fail=0.5, warn=0.9),
             f"{detail}, {ended} end without closing it, and so without an answer",
-            "choose a --think-close that the model writes, with the blank before it, or ask for it "
-            "in --prompt-template",
+            "choose a closer (--think-tags) that the model writes, with the blank before it, or "
+            "ask for it in --prompt-template",
         )
     return _check(
         "markers",
         below(thinking / len(traces), fail=0.5, warn=0.9),
         detail,
-        "switch thinking on (--chat-template-kwargs), or check --think-open and --think-close",
+        "switch thinking on (--chat-template-kwargs), or check --think-tags",
     )
 
 
@@ -292,7 +292,7 @@ def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
         "cue",
         below(parsed / len(final), fail=CUE_FAIL, warn=CUE_WARN),
         f"{parsed}/{len(final)} forced answers parse{seen}",
-        "choose another --cue, by `stopadvisor preflight --compare-cues`",
+        "choose another --cue, by `stopadvisor preflight --cue all`",
     )
 
 
@@ -358,7 +358,7 @@ def _agreement(agreed: CueAgreement) -> Check:
             "agreement",
             agreed.status,
             "no trace ends with a visible answer to compare with",
-            "raise --max-think, or check --think-close",
+            "raise --max-think, or check --think-tags",
         )
     shown = "; ".join(
         f"{e.id}: forced {e.forced[:40]!r}, natural {e.natural[:40]!r}"
@@ -370,7 +370,7 @@ def _agreement(agreed: CueAgreement) -> Check:
         f"{agreed.share:.0%} of forced answers at the end of thinking are the natural ones"
         + (f" ({shown})" if shown else ""),
         "the cue changes what the model answers: choose another --cue, by `stopadvisor preflight "
-        "--compare-cues`, or another --prompt-template",
+        "--cue all`, or another --prompt-template",
     )
 
 

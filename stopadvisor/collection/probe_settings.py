@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 REPEATED = 50
-"""Fit questions of a workload without gold that think a second time where nobody says how many."""
+"""Fit questions of a workload without gold that think a second time."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,6 @@ class ProbeSettings:
     temperature: float | None = None
     samples: int = 1
     """Traces per question; those of a question share its part of the split."""
-    repeat: int | None = None
-    """Fit questions that think a second time; None: `REPEATED` of a workload without gold."""
     seed: int = 0
     batch_size: int | None = None
     """None: the engine's own, halved when memory runs out."""
@@ -168,19 +166,10 @@ def repeated_questions(
     draws : bool
         Whether a second trace may differ from the first; none is drawn by default where it cannot.
     """
-    wanted = settings.repeat
+    if settings.traces is not None or not draws or workload.n_labelled:
+        return []
     fit = {question.key: question for question in fit_questions(workload, settings)}
-    if settings.traces is not None:
-        twice = [key for key in sorted(fit) if len(fit[key].traces) > 1]
-        if wanted is not None and len(twice) < wanted:
-            raise WorkloadError(
-                f"{settings.traces}: --repeat {wanted} needs two recorded traces of that many fit "
-                f"questions, got {len(twice)}"
-            )
-        return [fit[key] for key in twice[: wanted or 0]]
-    if wanted is None:
-        wanted = REPEATED if draws and not workload.n_labelled else 0
-    return [fit[key] for key in sorted(fit)[:wanted]]
+    return [fit[key] for key in sorted(fit)[:REPEATED]]
 
 
 def check_parts(workload: Workload, settings: ProbeSettings, questions: Sequence[Question]) -> None:

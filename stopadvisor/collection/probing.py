@@ -358,10 +358,10 @@ class _Probing:
         """Questions that think twice."""
         draws = self.engine.temperature(self.settings.plan()) > 0
         found = repeated_questions(self.workload, self.settings, draws=draws)
-        if found and self.settings.samples == 1 and self.settings.repeat is None:
+        if found and self.settings.samples == 1:
             self.progress.remark(
                 f"{len(found)} fit questions think twice, to see how often full thinking gives "
-                "another answer; --repeat says how many"
+                "another answer"
             )
         return found
 
@@ -491,10 +491,8 @@ def _check_samples(engine: Engine, settings: ProbeSettings) -> None:
     """Refuse to draw the same trace several times."""
     if settings.traces is not None:
         return  # whoever recorded them has drawn them
-    asked = f"--samples {settings.samples}" if settings.samples > 1 else ""
-    asked = asked or (f"--repeat {settings.repeat}" if settings.repeat else "")
-    if asked and engine.temperature(settings.plan()) == 0:
+    if settings.samples > 1 and engine.temperature(settings.plan()) == 0:
         raise ModelError(
             "the model's own settings always take the likeliest token, so that all traces of a "
-            f"question would be equal, got {asked}: give --temperature"
+            f"question would be equal, got --samples {settings.samples}: give --temperature"
         )

@@ -75,7 +75,7 @@ def find_markers(
             return _marker(tokenizer, pair[0]), _marker(tokenizer, pair[1])
     raise ModelError(
         f"{_name(tokenizer)} has no thinking markers that are known here; "
-        "if it reasons before it answers, name them with --think-open and --think-close"
+        "if it reasons before it answers, name them with --think-tags"
     )
 
 

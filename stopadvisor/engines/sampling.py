@@ -101,7 +101,7 @@ class Sampling:
             if value not in neutral:
                 raise ModelError(
                     f"the model's generation settings ask for {name}={value!r}, which is not "
-                    "applied here; use --greedy"
+                    "applied here; use --temperature 0"
                 )
 
         def setting(name: str, default: float) -> float:

@@ -81,6 +81,8 @@ PAPER_BOOTSTRAP_SEED = 20270207
 SMALL_WORKLOAD = 300
 """Below this many questions a test part costs more certainty than it gives; 40/60/0 is offered."""
 
+MOST_TRUNCATED = 0.10
+"""Share of cut-off traces above which a certificate takes --despite truncated."""
 TRUNCATED_WARN = 0.05
 """Share of cut traces from which on a reader is warned: a question cut off cannot be lost."""
 

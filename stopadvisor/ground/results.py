@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from inspect import getsource
@@ -28,12 +28,29 @@ from stopadvisor.ground.printable import json_safe
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["SCHEMA", "from_document", "schema_of", "sentences_of", "to_document", "to_json"]
+__all__ = [
+    "SCHEMA", "Shown", "from_document", "schema_of", "sentences_of", "show_as", "to_document",
+    "to_json",
+]  # fmt: skip
 
 SCHEMA = 1
 """Of every document; raised when a program that reads one has to change."""
 
 Result = TypeVar("Result")
+_SHOWN: dict[type, Callable[[Any], str]] = {}
+
+
+class Shown:
+    """A result that a notebook shows as HTML, once the Python API has said how."""
+
+    def _repr_html_(self) -> str | None:
+        show = _SHOWN.get(type(self))
+        return None if show is None else show(self)
+
+
+def show_as(kind: type[Result], show: Callable[[Result], str]) -> None:
+    """Have results of a class shown by a function."""
+    _SHOWN[kind] = show
 
 
 def to_document(result: DataclassInstance) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import Reference
 from stopadvisor.probes.trajectories import TYPES
 
-__all__ = ["KINDS", "PRESETS", "Population", "checkpoint_grid", "parse_profile"]
+__all__ = ["KINDS", "PRESETS", "Population", "parse_profile"]
 
 KINDS = (*TYPES, "trap", "relapse")
 """What a question can be; a population gives each its share."""
@@ -217,12 +217,3 @@ def parse_profile(text: str) -> Population:
             raise WorkloadError(f"profile: expected each kind once, got {name!r} twice")
         shares[name] = share
     return Population(shares)
-
-
-def checkpoint_grid(n_checkpoints: int) -> tuple[int, ...]:
-    """Budgets in the shape of the paper's grid; its own with ten checkpoints."""
-    shape = np.linspace(0, len(PAPER_BUDGETS) - 1, n_checkpoints)
-    budgets = np.interp(shape, np.arange(len(PAPER_BUDGETS)), PAPER_BUDGETS).round().astype(int)
-    if n_checkpoints < 2 or len(set(budgets.tolist())) < n_checkpoints:
-        raise WorkloadError(f"checkpoints: expected from 2 to some hundreds, got {n_checkpoints}")
-    return tuple(budgets.tolist())

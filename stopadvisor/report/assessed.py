@@ -16,6 +16,7 @@ from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
+from stopadvisor.ground.results import Shown
 from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.losses import LossName
@@ -278,7 +279,7 @@ class AssessedSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AssessedRun(_Common):
+class AssessedRun(_Common, Shown):
     """What to act on, from fit questions alone."""
 
     rungs: tuple[AlwaysRung, ...] | None = None

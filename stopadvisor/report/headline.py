@@ -8,7 +8,7 @@ documents and policies as mappings; knows neither a terminal nor HTML.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stopadvisor.assessment.evidence import overthinks
@@ -21,6 +21,7 @@ from stopadvisor.report.words import (
     by_stack,
     cost_noun,
     interval,
+    kind_points,
     on_stack,
     percent,
     points,
@@ -39,6 +40,7 @@ __all__ = [
     "calibrated_headline",
     "change_words",
     "expected_effect",
+    "gain_against_advice",
     "measured_regime",
     "other_stacks",
     "run_effect",
@@ -51,6 +53,8 @@ __all__ = [
 
 Document = Mapping[str, Any]
 
+_LARGE_GAIN = 5.0
+"""Points of accuracy that are worth a headline although stopping costs more."""
 DECODED = "decoded tokens"
 """Unit of `run`, which counts neither prompts nor what a probe reads."""
 
@@ -248,6 +252,17 @@ def assessed_effect(document: Document) -> Effect | None:
     if point is None or document["protocol"] == "paper":
         return None
     rows = by_stack(document)
+    return replace(
+        _fit_effect(document, point),
+        think_pct=None if LADDER in rows else point["fit_think_saving_pct"],
+        saving_lower=document["fit_saving_lower_pct"],
+        savings={name: row["saving_pct"] for name, row in rows.items()},
+        decoded={name: row.get("decoded_saving_pct") for name, row in rows.items()},
+    )
+
+
+def _fit_effect(document: Document, point: Document) -> Effect:
+    """What a compared rule does on its own stack, by fit questions out of fold."""
     bare = document["workload"].get("graded_by") == "agreement"
     return Effect(
         point["fit_total_saving_pct"],
@@ -257,10 +272,6 @@ def assessed_effect(document: Document) -> Effect | None:
         None if bare else document["fit_full_accuracy"],
         document["split"]["fit"],
         f"{document['split']['fit']} fit questions",
-        None if LADDER in rows else point["fit_think_saving_pct"],
-        saving_lower=document["fit_saving_lower_pct"],
-        savings={name: row["saving_pct"] for name, row in rows.items()},
-        decoded={name: row.get("decoded_saving_pct") for name, row in rows.items()},
         unit=document["settings"]["weights"]["unit"],
         loss=document["settings"].get("loss", "lost"),
     )
@@ -309,7 +320,8 @@ def assessed_headline(document: Document) -> str:
     on = " on vLLM" if serving == "vllm" else on_stack(serving)
     keep = f"Don't stop early{on}: no saving shown."
     if document["recommendation"]["policy"] == "full-budget":
-        return keep
+        gain = gain_against_advice(document)
+        return keep if gain is None else sentence(gain)
     if document["protocol"] == "paper":
         point = advised_point(document)
         if point is None:
@@ -321,6 +333,25 @@ def assessed_headline(document: Document) -> str:
         )
     effect = assessed_effect(document)
     return keep if effect is None else sentence(effect, measured_regime(document))
+
+
+def gain_against_advice(document: Document) -> Effect | None:
+    """What stopping would gain in accuracy where its cost alone speaks against it; else None.
+
+    Of the rules compared the one that gains most, by fit questions out of fold.  It must be more
+    than chance explains, at least `_LARGE_GAIN` points, and cost no more percent than it gains.
+    """
+    if document["protocol"] == "paper" or document["recommendation"]["policy"] != "full-budget":
+        return None
+    effects = [_fit_effect(document, point) for point in kind_points(document)]
+    worth = [
+        effect
+        for effect in effects
+        if effect.overthinks
+        and effect.change is not None
+        and effect.change >= max(_LARGE_GAIN, -effect.saving_pct)
+    ]
+    return max(worth, key=lambda effect: effect.change or 0.0, default=None)
 
 
 def calibrated_headline(

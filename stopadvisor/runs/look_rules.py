@@ -303,7 +303,7 @@ def record_check(
     planned = first if planned is None else planned
     if planned != first or any(row["planned"] != planned for row in earlier):
         raise CalibrationError(
-            f"policies must be declared with the first one, got --policies {planned} after "
+            f"policies must be declared with the first one, got --looks {planned} after "
             f"{len(earlier)} without that plan"
         )
     if planned is not None and len({row["policy"] for row in earlier} - {policy}) >= planned:

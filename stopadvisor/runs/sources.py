@@ -144,7 +144,7 @@ class Source:
         return {name: int((parts == k).sum()) for k, name in enumerate(PARTS)}
 
     def without_repeats(self) -> Source:
-        """The source without second traces, where fit questions alone have them (`--repeat`)."""
+        """The source without second traces, where fit questions alone have them."""
         again = self.table.samples > 0
         if not again.any() or (self.parts[again] != PARTS.index("fit")).any():
             return self

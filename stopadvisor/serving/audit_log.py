@@ -222,7 +222,7 @@ def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
     PolicyError
         There is none, but logs of another policy are; or a file has another name than logs have.
     """
-    found: dict[str, list[Path]] = {}
+    found: dict[tuple[Path, str], list[Path]] = {}
     others: list[Path] = []
     for path in paths:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -232,14 +232,15 @@ def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
                 if file == path:
                     raise PolicyError(f"{path}: not named like an audit log, audit-*.jsonl")
             elif name[1] == digest[:8]:
-                found.setdefault(name[2], []).append(file)
+                found.setdefault((file.parent, name[2]), []).append(file)
             else:
                 others.append(file)
     if others and not found:
         raise PolicyError(f"{others[0]}: a log of another policy; this one is {digest[:8]}")
+    several = len({folder for folder, _ in found}) > 1
     return tuple(
-        Series(replica, tuple(sorted(files, key=_number)))
-        for replica, files in sorted(found.items())
+        Series(str(folder / name) if several else name, tuple(sorted(files, key=_number)))
+        for (folder, name), files in sorted(found.items())
     )
 
 

@@ -13,7 +13,6 @@ import hmac
 import json
 import logging
 import secrets
-import urllib.request
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
-from stopadvisor.serving.monitoring import ALARMS, MEANINGS, Alarm, AlarmKind, exit_code
+from stopadvisor.serving.monitoring import ALARMS, MEANINGS, AlarmKind, exit_code
 from stopadvisor.serving.watch_settings import drift_reference, watch_settings
 
 if TYPE_CHECKING:  # needs an extra, and the command line reads the settings below
@@ -43,7 +42,6 @@ AlarmAction = Literal["log", "shadow", "exit"]
 ALARM_ACTIONS: tuple[AlarmAction, ...] = ("log", "shadow", "exit")
 
 _log = logging.getLogger("stopadvisor.audits")
-_WEBHOOK_SECONDS = 10.0
 _SHOWN_EVERY = 100
 """Requests after which the exported figures are computed again."""
 
@@ -59,8 +57,6 @@ class AuditSettings:
     replica: str = "0"
     """Name of this server among those that write there."""
     on_alarm: AlarmAction = "log"
-    webhook: str | None = None
-    """Where an alarm is posted as JSON, without any text of a request."""
     at_once: int = 2
     """Audits that think at a time; more are shed, and counted."""
     differs_limit: float | None = None
@@ -68,10 +64,6 @@ class AuditSettings:
     change: float = 1e6
     """See `WatchSettings.change`."""
     keep_days: float = 90.0
-
-    def __post_init__(self) -> None:
-        if self.webhook is not None and not self.webhook.startswith(("https://", "http://")):
-            raise PolicyError(f"--webhook: expected an http or https address, got {self.webhook!r}")
 
     def to_json(self) -> str:
         """Write them for another process."""
@@ -264,33 +256,10 @@ class Auditor:
                 alarm.request,
                 MEANINGS[alarm.kind],
             )
-            if self.settings.webhook is not None:
-                self._post(self.settings.webhook, alarm)
         if self.settings.on_alarm == "shadow":
             self._in_shadow = True
         elif self.settings.on_alarm == "exit":
             self.leave(exit_code(alarms))
-
-    def _post(self, address: str, alarm: Alarm) -> None:
-        """Tell the webhook; in a thread where there is an event loop."""
-        body = json.dumps(
-            {"event": "alarm", "digest": self.policy.digest, **asdict(alarm)}, allow_nan=False
-        ).encode()
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            _send(address, body)
-        else:
-            loop.run_in_executor(None, _send, address, body)
-
-
-def _send(address: str, body: bytes) -> None:
-    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=_WEBHOOK_SECONDS):
-            pass
-    except (OSError, ValueError) as error:
-        _log.error("the webhook was not reached: %s", type(error).__name__)
 
 
 def _differs(found: AuditedReply, finished: FullThinking) -> bool:

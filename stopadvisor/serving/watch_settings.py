@@ -117,7 +117,7 @@ def watch_settings(
         if differs_limit is None:
             raise PolicyError(
                 f"the policy promises {loss!r} and does not say how many replies may differ from "
-                "full thinking: calibrate it again, or give --differs-limit"
+                "full thinking: calibrate it again"
             )
     settings = WatchSettings(
         policy.digest, loss, alpha, differs_limit, certificate.delta, share, change

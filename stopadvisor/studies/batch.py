@@ -31,11 +31,11 @@ def together() -> list[str]:
 
 
 def run_studies(
-    sources: Sequence[Source], options: StudyOptions, jobs: int | None = None
+    sources: Sequence[Source], options: StudyOptions
 ) -> Iterator[tuple[str, StudyResult | Exception]]:
     """Run every study but those that run alone; yields names with what was found, or raised."""
     order = sorted(together(), key=lambda name: not STUDIES[name].slow)
-    jobs = min(jobs or os.cpu_count() or 1, len(order))
+    jobs = min(os.cpu_count() or 1, len(order))
     chosen = {name: own_options(name, options) for name in order}
     if jobs == 1:
         for name, own in chosen.items():

@@ -54,14 +54,14 @@ BUDGETS = [0, 16, 43, 64, 129]
 @contextmanager
 def running_gateway(policy: Path, upstream: str, *options: str) -> Iterator[tuple[str, int]]:
     """Start a gateway as a process of its own; give its base URL and the process's id."""
-    ports = free_port(), free_port()
+    port = free_port()
     words = [sys.executable, "-m", "stopadvisor", "serve", str(policy), "--upstream", upstream]
-    words += ["--port", str(ports[0]), "--admin-port", str(ports[1]), *options]
+    words += ["--listen", f"127.0.0.1:{port}", *options]
     with (policy.parent / "gateway.log").open("w") as log:
         process = subprocess.Popen(words, stdout=log, stderr=log)
         try:
-            _wait(ports[0], process)
-            yield f"http://127.0.0.1:{ports[0]}/v1", process.pid
+            _wait(port, process)
+            yield f"http://127.0.0.1:{port}/v1", process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(40)

@@ -37,8 +37,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert main(["calibrate", *CERTIFY, str(run)]) in (0, 3)
     assert main(["report", str(run)]) == 0
     archive = str(write_archive(root / "raw.npz"))
-    words = ["--protocol", "paper", "--report", "--out", str(root / "archive")]
-    assert main(["assess", archive, *words]) == 0
+    words = ["--protocol", "paper", "--out", str(root / "archive")]
+    assert main(["assess", archive, "--no-report", *words]) == 0
+    assert main(["report", str(root / "archive")]) == 0
     return {
         "before": before,
         "after": run / "report.html",

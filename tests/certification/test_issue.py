@@ -34,8 +34,8 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_a_policy_is_written_and_put_in_use(archive: Path) -> None:
-    result = issued(archive, PolicyTarget("json"), 0.3)
-    file, copy = Path(result.policy), archive.parent / "policy.json"
+    result = issued(archive, PolicyTarget(), 0.3)
+    file, copy = Path(result.policy), archive.parent / "policy.joblib"
     assert file.name.startswith("policy-a30-")
     assert result.promoted == str(copy)
     assert load_policy(file).digest == load_policy(copy).digest == result.digest

@@ -59,10 +59,13 @@ def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -
     assert said[1:] in text  # it begins a sentence here
 
 
-def test_its_page_says_so_without_the_pictures_of_rules(call: Call) -> None:
+def test_its_page_says_so_without_the_pictures_of_rules(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOPADVISOR_REPORT", "1")
     pytest.importorskip("matplotlib")
     edit_records(RUN, all_right)
-    code, _, err = call("assess", RUN, *FAST, "--alpha", "0.15", "--report")
+    code, _, err = call("assess", RUN, *FAST, "--alpha", "0.15")
     assert code == 0, err
     page = (RUN / "report.html").read_text(encoding="utf-8")
     assert "all forced answers are right" in page

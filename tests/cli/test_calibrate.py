@@ -52,7 +52,7 @@ def calibrating(call: Call) -> Call:
     def run(*words: str | Path, command: str | None = "calibrate") -> tuple[int, str, str]:
         """The command at a usual alpha where a test names none, and whatever the advice is."""
         if command == "calibrate":
-            words = (*words, "--despite-advice", "--allow-large-alpha")
+            words = (*words, "--despite", "advice", "--despite", "large-alpha")
             if "--alpha" not in words:
                 words = (*words, "--alpha", "0.15")
         return call(*words, command=command)
@@ -138,8 +138,8 @@ def test_no_test_part_means_figures_from_calibration(call: Call, tmp_path: Path)
 
 def test_json_format_holds_the_same_policy(call: Call) -> None:
     one = calibrated(call, str(RUN), *FAST)
-    other = calibrated(call, str(RUN), "--format", "json", *FAST)
-    assert other["promoted"].endswith("policy.json")
+    other = calibrated(call, str(RUN), "--out", "policy.json", *FAST)
+    assert json.loads(Path("policy.json").read_text())["digest"] == other["digest"]
     first, second = (dict(load_policy(found["policy"]).content) for found in (one, other))
     assert first == second
 
@@ -395,9 +395,9 @@ def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run
 
 def test_cut_traces_are_refused_before_a_look_is_spent(call: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "cut", 300, plan=replace(PLAN, max_think=100))
-    assert "--allow-truncated" in refused(call, "cut", *FAST)
+    assert "--despite", "truncated" in refused(call, "cut", *FAST)
     assert looks_of(Path("cut")) == []
-    found = calibrated(call, "cut", "--allow-truncated", *FAST)
+    found = calibrated(call, "cut", "--despite", "truncated", *FAST)
     assert found["certificate"]["truncated_share"] > 0.1
 
 

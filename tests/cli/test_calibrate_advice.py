@@ -60,14 +60,14 @@ def test_where_the_advice_is_full_thinking_so_is_the_policy(
         found = answer(call, "calibrate", RUN, *words, code=3)
     assert (found["kind"], found["look"], found["certified"]) == ("full-budget", None, False)
     assert "the advice is full thinking" in found["refusal"]["reason"]
-    assert "--despite-advice" in found["refusal"]["reason"]
+    assert "--despite", "advice" in found["refusal"]["reason"]
     assert load_policy(found["policy"]).kind == "full-budget"
     assert looks_of(RUN) == []
-    words = (*words, "--despite-advice")
-    assert "or pass --allow-large-alpha" in refused(call, "calibrate", RUN, *words)
-    despite = answer(call, "calibrate", RUN, *words, "--allow-large-alpha")
+    words = (*words, "--despite", "advice")
+    assert "or pass --despite large-alpha" in refused(call, "calibrate", RUN, *words)
+    despite = answer(call, "calibrate", RUN, *words, "--despite", "large-alpha")
     assert (despite["kind"], despite["certified"]) == ("stop", True)
-    assert "--despite-advice" in despite["changed"]
+    assert "--despite", "advice" in despite["changed"]
 
 
 def test_a_model_that_is_never_right_gets_a_policy_that_never_stops(call: Call) -> None:
@@ -136,9 +136,9 @@ def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
     line = refused(call, "calibrate", RUN, *FAST, "--alpha", "0.3")
     assert "more than 20%" in line
     assert "--loss drop" in line
-    assert "--allow-large-alpha" in line
+    assert "--despite", "large-alpha" in line
     assert looks_of(RUN) == []
-    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.3", "--allow-large-alpha")
+    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.3", "--despite", "large-alpha")
     assert found["certified"] is True
     assert any("of the full-thinking accuracy" in remark for remark in found["remarks"])
 

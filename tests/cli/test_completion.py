@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
     wanted = {
         "cal": "calibrate",
-        "plan --exp": "--expected-risk --expected-gain",
+        "plan --exp": "--expected-risk",
         "plan --loss ": "lost differs drop",
         "schema --json --nonsense ": "",
         "verify policy.joblib runs/": "(compopt -o default)",

@@ -31,11 +31,11 @@ def shown(call: Call, *words: str) -> dict[str, Any]:
 def test_the_command_line_goes_before_a_table_and_a_table_before_the_top(call: Call) -> None:
     CONFIG.write_text(
         'model = "top"\nseed = 3\n[assess]\nmodel = "table"\nalpha = 0.1\n'
-        'families = ["deer", "entropy"]\nloss = ["lost", "drop"]\nreport = false\n'
+        'families = ["deer", "entropy"]\nloss = ["lost", "drop"]\nno-report = true\n'
     )
     found = shown(call, "assess", "--alpha", "lost=0.05,drop=0.02")
     assert found["alpha"] == "lost=0.05,drop=0.02"
-    assert (found["model"], found["seed"], found["report"]) == ("table", 3, False)
+    assert (found["model"], found["seed"], found["no-report"]) == ("table", 3, True)
     assert (found["families"], found["loss"]) == ("deer,entropy", ["lost", "drop"])
     assert shown(call, "probe")["model"] == "top"
     assert "model" not in shown(call, "calibrate")  # it has no such option
@@ -49,7 +49,7 @@ def test_a_variable_goes_before_the_file(call: Call, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("command", ["assess", "calibrate", "run", "serve", "plan", "monitor"])
 def test_what_is_printed_says_the_same_when_it_is_read(call: Call, command: str) -> None:
-    words = ["--alpha", "0.1", "--guarantee", "category=a:lost=0.08"] * (command == "assess")
+    words = ["--alpha", "lost=0.1,category=a:lost=0.08"] * (command == "assess")
     code, out, _ = call(command, *words, "--show-config")
     assert code == 0
     CONFIG.write_text(out)
@@ -70,7 +70,7 @@ def test_a_value_of_the_file_reaches_the_command(call: Call) -> None:
         ('modl = "x"', "stopadvisor.toml: field 'modl': no such option or command; did you mean"),
         ("[assesses]\nalpha = 1", "field 'assesses': no such option or command; did you mean"),
         ("[assess]\nlimt = 1", "field 'assess.limt': no such option or command; did you mean"),
-        ("[assess]\nreport = 1", "field 'report': expected true or false, got 1"),
+        ("[assess]\nno-report = 1", "field 'no-report': expected true or false, got 1"),
         ("[assess]\nalpha = 'x'", "Invalid value for '--alpha': expected a number such as 0.05"),
         ("[assess]\nlimit = 0", "Invalid value for '--limit': 0 is not in the range x>=1"),
         ("[assess", "stopadvisor.toml: expected TOML: Expected ']'"),

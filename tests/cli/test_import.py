@@ -53,7 +53,7 @@ def test_what_was_read_is_said(call: Call) -> None:
     assert "probed at   0, 64, 128, 192, 256, 384 and 512 tokens" in out
     assert "none: a policy is bound to no model" in out
     assert "stopadvisor assess run" in out
-    assert "no --cap" in err
+    assert "no --max-think" in err
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert err == "stopadvisor: run: exists already; choose another --out\n"
@@ -62,12 +62,12 @@ def test_what_was_read_is_said(call: Call) -> None:
 def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
     bare = {"budget": 0, "answer": "7", "correct": True, "probe_tokens": 1}
     recorded("r.jsonl", 5, checkpoints=[bare], prompt_tokens=None)
-    _, _, err = call("import", "probes", "r.jsonl", "-o", "run", "--cap", "999")
+    _, _, err = call("import", "probes", "r.jsonl", "-o", "run", "--max-think", "999")
     assert err.splitlines() == [
         "no prompt_tokens: costs leave the prompt out",
         "no log-probabilities: rules that read them are left out",
     ]
-    _, _, err = call("import", "probes", "r.jsonl", "-o", "other", "--cap", "999", "--quiet")
+    _, _, err = call("import", "probes", "r.jsonl", "-o", "other", "--max-think", "999", "--quiet")
     assert err == ""
 
 
@@ -84,8 +84,8 @@ def test_positions_that_differ_between_questions_are_taken_for_markers(call: Cal
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--cap", "20"), r"stopadvisor: r.jsonl:1: field 'trace_tokens': expected at most"),
-        (("--cap", "0"), "--cap"),
+        (("--max-think", "20"), r"stopadvisor: r.jsonl:1: field 'trace_tokens': expected at most"),
+        (("--max-think", "0"), "--max-think"),
         (("--split", "40/40"), "split: expected FIT/CALIBRATION/TEST"),
         (("--suffix-tokens", "-1"), "--suffix-tokens"),
     ],
@@ -107,8 +107,8 @@ def test_no_file_and_no_such_format_end_with_exit_code_2(call: Call) -> None:
 
 @pytest.mark.slow
 def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) -> None:
-    call("import", "probes", recorded("old.jsonl", 600), "-o", "old", "--cap", "600")
-    call("import", "probes", recorded("new.jsonl", 500, 400), "-o", "new", "--cap", "600")
+    call("import", "probes", recorded("old.jsonl", 600), "-o", "old", "--max-think", "600")
+    call("import", "probes", recorded("new.jsonl", 500, 400), "-o", "new", "--max-think", "600")
     code, out, _ = call("assess", "old", "--json")
     assert code == 0
     found = json.loads(out)
@@ -130,7 +130,7 @@ def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) 
 
 @pytest.mark.slow
 def test_a_policy_is_bound_to_the_model_that_is_named(call: Call) -> None:
-    words = ("--cap", "600", "--model-name", "org/model")
+    words = ("--max-think", "600", "--model", "org/model")
     call("import", "probes", recorded("r.jsonl", 500), "-o", "run", *words)
     code, out, _ = call("calibrate", *CERTIFY, "run", "--alpha", "0.15", "--json")
     assert code == 0
@@ -148,8 +148,18 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
         row["checkpoints"] = [by_budget[b] for b in sorted(by_budget) if b < row["trace_tokens"]]
         row["marker_positions"] = places
     Path("r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
-    words = ("import", "probes", "r.jsonl", "-o", "run", "--cap", "700", "--split", "40/40/20")
-    assert call(*words, "--model-name", "reasoner")[0] == 0
+    words = (
+        "import",
+        "probes",
+        "r.jsonl",
+        "-o",
+        "run",
+        "--max-think",
+        "700",
+        "--split",
+        "40/40/20",
+    )
+    assert call(*words, "--model", "reasoner")[0] == 0
     code, out, err = call("assess", "run", "--alpha", "0.2", "--families", "deer", "--json")
     assert code == 0, err
     assessment = json.loads(out)
@@ -198,7 +208,7 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
 def test_columns_and_markers_are_named(call: Call) -> None:
     Path("t.csv").write_text("q;x,a\nWhy?,[a]so[b]7\n", encoding="utf-8")
     words = ("import", "csv", "t.csv", "-o", "w.jsonl", "--map", "question=q;x,answer=a")
-    markers = ("--think-open", "[a]", "--think-close", "[b]")
+    markers = ("--think-tags", "[a]", "[b]")
     code, _, err = call(*words, *markers, "--task", "numeric")
     assert code == 0
     assert "'q;x' is asked as it stands: for recorded thinking it must be the prompt" in err
@@ -218,8 +228,7 @@ def test_columns_and_markers_are_named(call: Call) -> None:
         ),
         (("csv", "t.csv", "--map", "question"), "expected KIND=COLUMN"),
         (("inspect", "t.eval", "--map", "question=a"), "--map is no option of format inspect"),
-        (("inspect", "t.eval", "--cap", "3"), "--cap is no option of format inspect"),
-        (("inspect", "t.eval", "--think-open", "a"), "need each other"),
+        (("inspect", "t.eval", "--max-think", "3"), "--max-think is no option of format inspect"),
         (("inspect", "t.eval", "w.jsonl"), "--out w.jsonl is a file to be read"),
         (("probes", "t.jsonl", "--task", "math"), "--task is no option of format probes"),
         (("probes", "t.jsonl", "u.jsonl"), "format probes takes one file, got 2"),

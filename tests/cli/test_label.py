@@ -34,7 +34,7 @@ from tests.schemas import check_valid
 
 pytestmark = pytest.mark.slow
 
-ASK = ("--alpha", "0.04", "--families", "confidence", "--despite-advice", "--quiet")
+ASK = ("--alpha", "0.04", "--families", "confidence", "--despite", "advice", "--quiet")
 REQUEST = CertifyRequest(
     SettingsOverrides(alpha=0.04, families=("confidence",)), despite_advice=True
 )
@@ -154,7 +154,8 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     _, exported, _ = call("label", "run", *ASK, "--export", "sheet.csv")
     assert "nothing: no question is left to ask" in exported
     assert "next  " in exported
-    assert "stopadvisor calibrate run --alpha 0.04 --loss lost\n" in exported
+    options = "--alpha 0.04 --families confidence --despite advice --loss lost"
+    assert f"stopadvisor calibrate run {options}\n" in exported
     found = calibrated(call)
     assert by_fit[2] == f"{found['expected']['fit_total_saving_pct']:.1f}"
     assert "means  " not in call("calibrate", "run", *ASK, "--loss", "lost")[1], (

@@ -52,9 +52,9 @@ def recorded(folder: Path, seed: int, *, wrong: float = 0.7, ladder: str = LADDE
 @pytest.fixture(scope="module")
 def policy(run: Path) -> Path:
     """What `calibrate` makes of it."""
-    words = ["calibrate", str(run), "--alpha", "0.05", "--format", "json", "--quiet"]
+    words = ["calibrate", str(run), "--alpha", "0.05", "--quiet"]
     assert main(words) == 0
-    return run / "policy.json"
+    return run / "policy.joblib"
 
 
 def test_the_cap_that_tells_right_from_wrong_is_advised(
@@ -116,7 +116,7 @@ def test_replies_need_a_ladder(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_certificate_is_about_the_exact_rule_that_is_exported(
     run: Path, policy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    again = ["calibrate", str(run), "--alpha", "0.05", "--format", "json", "--json", "--quiet"]
+    again = ["calibrate", str(run), "--alpha", "0.05", "--json", "--quiet"]
     assert main(again) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["look"]["number"], found["loss"], found["family"]) == (1, "drop", "cap")
@@ -193,13 +193,13 @@ def test_nothing_certified_serves_the_reference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = recorded(tmp_path, 2, wrong=0.98)
-    words = ["calibrate", str(run), "--alpha", "0.01", "--despite-advice", "--quiet"]
-    assert main([*words, "--allow-large-alpha", "--format", "json"]) == 3
-    climber = load_policy(run / "policy.json").climb()
+    words = ["calibrate", str(run), "--alpha", "0.01", "--despite", "advice", "--quiet"]
+    assert main([*words, "--despite", "large-alpha"]) == 3
+    climber = load_policy(run / "policy.joblib").climb()
     assert climber.ask is not None
     assert (climber.ask.rung.name, climber.ask.is_reference) == ("large", True)
     capsys.readouterr()
-    assert main(["inspect", str(run / "policy.json"), "--quiet"]) == 0
+    assert main(["inspect", str(run / "policy.joblib"), "--quiet"]) == 0
     assert "Never climbs" in capsys.readouterr().out
 
 

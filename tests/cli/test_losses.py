@@ -18,7 +18,7 @@ from tests.material import Call, looks_of
 pytestmark = pytest.mark.slow
 
 RUN = Path("runs/sums")
-FAST = ("--families", "entropy,confidence", "--despite-advice", "--allow-large-alpha")
+FAST = ("--families", "entropy,confidence", "--despite", "advice", "--despite", "large-alpha")
 
 
 def calibrated(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
     assert taken_over["asked"] == assessed["asked"]
     # Who names a loss names all of them.
     assert SettingsOverrides(alpha=0.3, loss="lost", also=()).settings(assessed).is_lost
-    named = {"alpha": 0.3, "loss": ("lost",), "price": None, "serving_profile": None}
+    named = {"alpha": 0.3, "loss": ("lost",), "price": None}
     with click.Context(click.Command("assess")):
         assert overrides(named).also == ()
 
@@ -124,7 +124,7 @@ def test_the_paper_counts_lost_answers_alone(call: Call) -> None:
 
 
 def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> None:
-    said = refused(call, "--alpha", "0.2", "--guarantee", "category=algebra:lost=0.3")
+    said = refused(call, "--alpha", "lost=0.2,category=algebra:lost=0.3")
     assert "no calibration question is of category 'algebra'; there are none" in said
 
 
@@ -137,7 +137,7 @@ def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> Non
         (["--alpha", "lost=0.1,lost=0.2"], "expected one limit for lost"),
         (["--alpha", "lost=much"], "expected a number such as 0.05"),
         (["--alpha", "regret=0.1"], "expected LOSS=LIMIT with one of lost, differs, drop"),
-        (["--alpha", "0.1", "--guarantee", "algebra:lost=0.1"], "category=NAME:LOSS=LIMIT"),
+        (["--alpha", "lost=0.1,category=algebra"], "category=NAME:LOSS=LIMIT"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

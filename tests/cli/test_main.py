@@ -172,7 +172,7 @@ def test_every_option_stands_once_in_the_help(
         if isinstance(param, click.Option) and not param.hidden:
             assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
     assert ("\nModel:\n" in text) == (name in ("assess", "probe", "preflight", "run"))
-    assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate"))
+    assert ("\nCertificate:\n" in text) == (name == "assess")
 
 
 @pytest.mark.parametrize("name", [name for name in sorted(COMMANDS) if page(name).is_long])
@@ -189,14 +189,29 @@ def test_a_long_help_begins_with_what_people_name(
     assert 8 <= len(options) < len(re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE))
     if name == "assess":
         assert {"--model", "--alpha", "--base-url", "--max-think", "--out"} < {*options}
-        assert "--min-gap" not in options
+        assert "--cap" not in options
+
+
+@pytest.mark.parametrize(
+    ("words", "now"),
+    [
+        (("probe", "w.jsonl", "--greedy"), "--greedy is now --temperature 0"),
+        (("calibrate", "--despite-advice"), "--despite-advice is now --despite advice"),
+        (("inspect", "--key", "k.pub"), "--key is now --require-signature"),
+    ],
+)
+def test_an_option_that_was_renamed_says_so(
+    words: tuple[str, ...], now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert now in capsys.readouterr().err
 
 
 def test_preflight_takes_what_does_nothing_there_and_does_not_offer_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     hidden = {p.name for p in page("preflight").params if isinstance(p, click.Option) and p.hidden}
-    assert hidden == {"out", "preflight", "regrade"}
+    assert hidden == {"out", "no_preflight", "regrade"}
     assert "--regrade" not in whole_help("preflight", capsys)
     for name in COMMANDS.keys() - {"preflight"}:
         assert not [p for p in page(name).params if isinstance(p, click.Option) and p.hidden]

@@ -100,7 +100,7 @@ def test_an_alarm_its_page_and_its_reset(call: Call, goldens: Goldens) -> None:
 @pytest.mark.skipif(bool(missing_packages()), reason="the page needs the extra report")
 def test_the_page_draws_the_course(call: Call) -> None:
     write_log(write_policy(), lost_from=600, requests=1_500)
-    assert call(POLICY, LOGS, "--report", "course.html", "--quiet")[0] == 8
+    assert call(POLICY, LOGS, "--out", "course.html", "--quiet")[0] == 8
     page = Path("course.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 2
     assert "Early-warning: raised at request" in page
@@ -120,7 +120,7 @@ def test_hostile_names_stay_text_on_the_page(call: Call) -> None:
     kept = Path("kept.txt")
     kept.write_text("mine")
     Path("course.html").symlink_to(kept)
-    assert call(POLICY, logs, "--report", "course.html", "--quiet")[0] == 0
+    assert call(POLICY, logs, "--out", "course.html", "--quiet")[0] == 0
     assert kept.read_text() == "mine", "the page takes the link's place"
     page = Path("course.html").read_text(encoding="utf-8")
     assert "&lt;script&gt;alert(1)" in page

@@ -103,7 +103,7 @@ def test_a_closed_cue_is_another_one(call: Call) -> None:
 def test_an_archive_brings_it_along(call: Call) -> None:
     closed = np.random.default_rng(0).random((200, 6)) < 0.3
     write_archive(Path("raw.npz"), closed_by_itself=closed)
-    words = ("--alpha", "0.3", "--families", "learned", "--allow-large-alpha")
+    words = ("--alpha", "0.3", "--families", "learned", "--despite", "large-alpha")
     code, _, err = call("calibrate", "raw.npz", *CERTIFY, *words, "--out", "archive.joblib")
     assert code == 0, err
     content = load_policy("archive.joblib").content

@@ -110,14 +110,9 @@ def test_a_server_without_log_probabilities_is_probed_for_texts(sums: Path, tmp_
     [
         (["--engine", "openai"], "--engine openai needs --base-url"),
         (["--base-url", "http://h/v1"], "--base-url belongs to --engine openai, got --engine hf"),
-        (["--concurrency", "4"], "--concurrency belongs to --engine openai"),
         (
             ["--engine", "openai", "--base-url", "http://h/v1", "--dtype", "float32"],
             "--dtype belongs to --engine hf, got --engine openai",
-        ),
-        (
-            ["--engine", "openai", "--base-url", "http://h/v1", "--batch-size", "4"],
-            "--batch-size belongs to --engine hf",
         ),
         (
             ["--engine", "openai", "--base-url", "http://h/v1", "--api-key-env", "NO_KEY"],

@@ -166,18 +166,16 @@ def test_the_papers_protocol_probes_a_grid(
 
 
 def test_a_marker_run_resumes_without_a_second_pilot(bench: Bench) -> None:
-    words = ("--schedule", "marker", "--max-markers", "2", "--min-gap", "4")
+    words = ("--schedule", "marker")
     bench.probe(*words, "--limit", "40")
     bench.engine = ScriptedEngine()
     found = bench.probe(*words)
     assert (found["questions"], found["new"]) == (100, 60)
     assert all(plan.markers for _, plan in bench.engine.calls)
-    plan = bench.run.plan
-    assert (plan.max_markers, plan.min_gap) == (2, 4)
 
 
 def test_an_interrupted_marker_run_writes_what_it_would_have(bench: Bench, tmp_path: Path) -> None:
-    words = ("--schedule", "marker", "--batch-size", "8")
+    words = ("--schedule", "marker", "--concurrency", "8")
     bench.engine.stop_after = 12
     assert bench.call(*words)[0] == 130
     assert 0 < len(bench.run.records()) < 100
@@ -219,13 +217,12 @@ def test_assess_probes_with_the_same_options(bench: Bench, monkeypatch: pytest.M
         raise ProbeError("seen enough")
 
     monkeypatch.setattr("stopadvisor.cli.assess.probe", spy)
-    words = ["--every", "9", "--markers", "Wait, Hmm", "--max-markers", "5", "--min-gap", "3"]
+    words = ["--every", "9", "--markers", "Wait, Hmm"]
     code, _, err = bench.call("--schedule", "marker", *words, command="assess")
     assert (code, "seen enough" in err) == (2, True)
     (settings,) = asked
     assert (settings.schedule, settings.every, settings.budgets) == ("marker", 9, None)
     assert settings.markers == ("Wait", "Hmm")
-    assert (settings.max_markers, settings.min_gap) == (5, 3)
 
 
 def test_budgets_stand_beside_markers_too(bench: Bench) -> None:
@@ -296,8 +293,6 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
         (["--schedule", "stride", "--budgets", "0,9"], "--schedule stride takes --every"),
         (["--budgets", "0", "--every", "9"], "--every needs --schedule stride or marker, got grid"),
         (["--schedule", "stride", "--markers", "Wait"], "--markers needs --schedule marker"),
-        (["--schedule", "stride", "--min-gap", "3"], "--min-gap needs --schedule marker"),
-        (["--max-markers", "3"], "--max-markers needs --schedule marker, got auto"),
         (
             ["--schedule", "marker", "--budgets", "0,9", "--every", "3"],
             "--budgets and --every exclude each other",

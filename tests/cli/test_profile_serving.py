@@ -112,13 +112,6 @@ def test_what_is_no_profile_is_refused(content: str | None, tmp_path: Path) -> N
         read_serving_profile(path)
 
 
-def test_price_and_profile_exclude_each_other(file: Path) -> None:
-    words = ["assess", "runs/x", "--price", "1/1/1", "--serving-profile", str(file)]
-    done = CliRunner().invoke(cli, words)
-    assert done.exit_code == 2
-    assert "--price and --serving-profile exclude each other" in done.output
-
-
 AT_SERVER = ("profile-serving", "--base-url", "http://gpu:8000/v1")
 
 

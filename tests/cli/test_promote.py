@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
-from stopadvisor.policy.run_policies import calibration_of, current_policy, newest_policy, own_name
+from stopadvisor.policy.run_policies import calibration_of, own_name
 from tests.material import CERTIFY, Call, caller, forget_looks
 
 RUN = Path("runs/sums")
@@ -125,14 +125,6 @@ def test_what_cannot_be_promoted_is_one_line_and_changes_nothing(
     assert said in err
     assert len(err.splitlines()) == 1
     assert {file: file.read_bytes() for file in RUN.iterdir()} == before
-
-
-def test_the_policy_in_use_is_that_of_the_calibration(call: Call) -> None:
-    assert current_policy(RUN) == RUN / "policy.joblib"
-    assert newest_policy() == RUN / "policy.joblib"
-    found = answer(call, "calibrate", RUN, *FAST, *CERTIFY, "--alpha", "0.3", "--format", "json")
-    assert found["promoted"] == "runs/sums/policy.json"
-    assert newest_policy() == RUN / "policy.json"
 
 
 # --- diff -----------------------------------------------------------------------------------------

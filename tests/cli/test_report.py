@@ -80,7 +80,7 @@ def _refuse(*given: object, **named: object) -> None:
 def test_a_report_computes_nothing(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call(run, *CERTIFY, command="calibrate")[0] == 0
     computing = re.compile(r"stopadvisor\.(assessment|paper|certification|stats)\b")
-    words = {"deciding_reason", "overthinks", "probability_words", "standing"}
+    words = {"deciding_reason", "overthinks", "probability_words", "rank_of", "standing"}
     functions = {
         held
         for name, module in list(sys.modules.items())
@@ -141,8 +141,11 @@ def test_a_page_that_cannot_be_written_again_is_said_to_be_stale(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_assess_writes_the_same_page(run: Path, call: Call) -> None:
-    code, _, err = call(run, "--report", command="assess")
+def test_assess_writes_the_same_page(
+    run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOPADVISOR_REPORT", "1")
+    code, _, err = call(run, command="assess")
     assert code == 0
     assert f"wrote {run / 'report.html'}" in err
     written = (run / "report.html").read_bytes()
@@ -162,8 +165,9 @@ def test_assess_can_leave_it(
 
 
 def test_without_its_extra(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOPADVISOR_REPORT", "1")
     monkeypatch.setattr(page, "missing_packages", lambda: ("matplotlib", "jinja2"))
-    code, out, err = call(run, "--report", command="assess")
+    code, out, err = call(run, command="assess")
     assert code == 0
     assert out
     assert "note: pip install 'stopadvisor[report]' for report.html\n" in err
@@ -174,9 +178,12 @@ def test_without_its_extra(run: Path, call: Call, monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_assess_stands_where_the_page_cannot_be_written(run: Path, call: Call) -> None:
+def test_assess_stands_where_the_page_cannot_be_written(
+    run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOPADVISOR_REPORT", "1")
     (run / "calibration.json").write_text("{", encoding="utf-8")
-    code, out, err = call(run, "--report", command="assess")
+    code, out, err = call(run, command="assess")
     assert code == 0
     assert out
     assert "no report.html: " in err

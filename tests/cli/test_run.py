@@ -79,7 +79,7 @@ class Bench:
 
     def call(self, *words: str, policy: Path | None = None) -> tuple[int, str, str]:
         arguments = ["run", str(policy or self.policy), str(self.file), "--out", str(self.out)]
-        code = main([*arguments, "--batch-size", "8", *words])
+        code = main([*arguments, "--concurrency", "8", *words])
         text = self._capsys.readouterr()
         return code, text.out, text.err
 

@@ -1,4 +1,4 @@
-"""`calibrate --sign`, `inspect --key` and `--sign`, `run --require-signature`."""
+"""`calibrate --sign`, `inspect --sign`, `inspect` and `run --require-signature`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_inspect_says_which_key_signed(call: Call) -> None:
     code, out, err = call("inspect", "policy.joblib", "--sign", "own.pem")
     assert (code, err) == (0, "")
     assert f"signed by  {fingerprint('own')}" in out
-    keys = ["--key", "new.pub", "--key", "own.pub"]
+    keys = ["--require-signature", "new.pub", "--require-signature", "own.pub"]
     code, out, _ = call("inspect", "policy.joblib", *keys)
     assert code == 0
     assert f"signed by  {fingerprint('own')}" in out
@@ -65,7 +65,7 @@ def test_inspect_without_a_key_says_that_a_signature_was_not_checked(call: Call)
     call("inspect", "policy.joblib", "--sign", "own.pem")
     code, out, _ = call("inspect", "policy.joblib")
     assert code == 0
-    assert "not checked: --key KEY.pub checks policy.joblib.sig" in out
+    assert "not checked: --require-signature KEY.pub checks policy.joblib.sig" in out
     found = json.loads(call("inspect", "policy.joblib", "--json")[1])["signature"]
     assert found == {"file": "policy.joblib.sig", "key_sha256": None}
 
@@ -75,23 +75,25 @@ def test_a_name_too_long_to_be_signed_is_no_crash(call: Call) -> None:
     shutil.copy("policy.joblib", name)
     code, out, _ = call("inspect", name, "--json")
     assert (code, json.loads(out)["signature"]) == (0, None)
-    assert "is not signed" in refused(call, "inspect", name, "--key", "own.pub")
+    assert "is not signed" in refused(call, "inspect", name, "--require-signature", "own.pub")
 
 
 def test_inspect_refuses_what_the_key_did_not_sign(call: Call) -> None:
-    line = refused(call, "inspect", "policy.joblib", "--key", "own.pub")
+    line = refused(call, "inspect", "policy.joblib", "--require-signature", "own.pub")
     assert line.startswith("stopadvisor: policy.joblib: is not signed")
     call("inspect", "policy.joblib", "--sign", "own.pem")
-    line = refused(call, "inspect", "policy.joblib", "--key", "new.pub")
+    line = refused(call, "inspect", "policy.joblib", "--require-signature", "new.pub")
     assert "signed by a key that is not trusted" in line
 
 
 def test_a_policy_is_signed_anew_with_another_key(call: Call) -> None:
     call("inspect", "policy.joblib", "--sign", "own.pem")
-    code, _, err = call("inspect", "policy.joblib", "--key", "own.pub", "--sign", "new.pem")
+    code, _, err = call(
+        "inspect", "policy.joblib", "--require-signature", "own.pub", "--sign", "new.pem"
+    )
     assert (code, err) == (0, "")
-    assert call("inspect", "policy.joblib", "--key", "new.pub")[0] == 0
-    assert call("inspect", "policy.joblib", "--key", "own.pub")[0] == 2
+    assert call("inspect", "policy.joblib", "--require-signature", "new.pub")[0] == 0
+    assert call("inspect", "policy.joblib", "--require-signature", "own.pub")[0] == 2
 
 
 def test_what_is_signed_is_named(call: Call) -> None:
@@ -124,7 +126,7 @@ def test_run_trusts_several_keys_at_once(call: Call) -> None:
     "words",
     [
         ["run", "policy.joblib", "missing.jsonl", "--require-signature", "policy.joblib"],
-        ["inspect", "policy.joblib", "--key", "policy.joblib"],
+        ["inspect", "policy.joblib", "--require-signature", "policy.joblib"],
         ["inspect", "policy.joblib", "--sign", "policy.joblib"],
     ],
     ids=["run", "inspect-key", "inspect-sign"],
@@ -146,8 +148,8 @@ def probed(call: Call, probed_run: Path) -> Call:
 
 def calibrated(call: Call, *words: str) -> Path:
     """Calibrate at an alpha that certifies; give the policy's own file."""
-    asked = ["--families", "entropy,confidence", "--alpha", "0.7", "--allow-large-alpha"]
-    code, out, err = call("calibrate", RUN, *asked, "--despite-advice", *words, "--json")
+    asked = ["--families", "entropy,confidence", "--alpha", "0.7", "--despite", "large-alpha"]
+    code, out, err = call("calibrate", RUN, *asked, "--despite", "advice", *words, "--json")
     assert code == 0, err
     return Path(json.loads(out)["policy"])
 
@@ -162,7 +164,7 @@ def test_calibrate_signs_the_policy_and_its_copy(probed: Call) -> None:
 
 
 def test_calibrate_signs_what_it_writes_elsewhere(probed: Call) -> None:
-    written = calibrated(probed, "--sign", "own.pem", "--out", "away.json", "--format", "json")
+    written = calibrated(probed, "--sign", "own.pem", "--out", "away.json")
     assert load_policy(written, require_signature=["own.pub"]).signed_by == fingerprint("own")
 
 

@@ -29,28 +29,18 @@ def test_what_was_written_is_said(tmp_path: Path, call: Call) -> None:
     assert code == 0
     assert out.startswith("Simulated 40 questions: nothing was measured.")
     assert f"stopadvisor assess {tmp_path / 'run'}" in out
-    code, out, _ = call(*words[:-1], tmp_path / "raw.npz", "--signal", "2", "--json")
+    code, out, _ = call(*words[:-1], tmp_path / "raw.npz", "--json")
     assert code == 0
     found = json.loads(out)
     assert found["simulated"] is True
-    assert (found["n_questions"], found["seed"], found["signal"]) == (40, 3, 2.0)
+    assert (found["n_questions"], found["seed"], found["signal"]) == (40, 3, 1.6)
     assert found["full_reference"] == "last-checkpoint"
     law = PRESETS["free-form"]
     assert found["budgets"] == list(law.budgets)
     assert {k: v for k, v in found["shares"].items() if v} == law.shares
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--profile", "early=0.5"),
-        ("--checkpoints", "3"),
-        ("--checkpoints", "1"),
-        ("-n", "0"),
-        ("--signal", "-1"),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [("--profile", "early=0.5"), ("-n", "0")], ids=" ".join)
 def test_bad_requests_end_with_exit_code_2(
     tmp_path: Path, call: Call, words: tuple[str, ...]
 ) -> None:
@@ -110,7 +100,7 @@ def test_the_papers_protocol_marks_it_too(tmp_path: Path, call: Call) -> None:
 def test_a_study_marks_it_too(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     call("simulate", "-n", "200", "-o", "raw.npz")
-    code, out, _ = call("study", "calibration", "raw.npz", "--resamples", "100", "--json")
+    code, out, _ = call("study", "calibration", "raw.npz", "--set", "resamples=100", "--json")
     assert code == 0
     assert "Simulated probes, measured on no model" in out
 
@@ -122,7 +112,7 @@ def test_recorded_samples_need_no_model(tmp_path: Path) -> None:
         "import sys\n"
         "from stopadvisor.cli.main import main\n"
         "assert main(['assess', sys.argv[1], '--no-report']) == 0\n"
-        "assert main(['calibrate', '--alpha', '0.15', '--allow-large-alpha']) in (0, 3)\n"
+        "assert main(['calibrate', '--alpha', '0.15', '--despite', 'large-alpha']) in (0, 3)\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     file = ROOT / "samples" / "recorded" / "unsolved.npz"

@@ -36,7 +36,7 @@ OPTIONS = ["alpha", "delta", "serving", "resamples", "seed", "extra"]
 TABLE = ["name", "title", "columns", "rows", "note"]
 COLUMN = ["name", "title", "unit"]
 UNITS = {"", "%", "pp", "tokens", "share", "chance", "s", "$"}
-QUICK = ["--resamples", "200"]
+QUICK = ["--set", "resamples=200"]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_list_names_every_study(call: Call) -> None:
 
 
 def test_a_study_prints_its_document_and_writes_it_down(call: Call, tmp_path: Path) -> None:
-    found = studied(call, "frontier", "raw.npz", "--csv", "tables")
+    found = studied(call, "frontier", "raw.npz")
     check_document(found)
     assert (found["study"], found["options"]["resamples"]) == ("frontier", 200)
     (folder,) = (tmp_path / "runs").glob("raw-archive-*")
@@ -114,7 +114,6 @@ def test_a_study_prints_its_document_and_writes_it_down(call: Call, tmp_path: Pa
     for table in found["tables"]:
         name = f"frontier.{table['name']}.csv"
         text = (folder / "studies" / name).read_text()
-        assert (tmp_path / "tables" / name).read_text() == text
         header, *rows = csv.reader(text.splitlines())
         assert header == [column["name"] for column in table["columns"]]
         assert rows == [["" if v is None else str(v) for v in row] for row in table["rows"]]
@@ -174,7 +173,7 @@ def test_the_run_assessed_last_is_taken_where_none_is_named(call: Call) -> None:
         (["all", "raw.npz", "--set", "pope=1"], "no study has an option 'pope'"),
         (["map", "raw.npz", "--set", "paper"], "expected an option such as paper=1"),
         (["frontier", "raw.npz", "--alpha", "2"], "2"),
-        (["frontier", "raw.npz", "--csv", "raw.npz"], "raw.npz"),
+        (["map", "raw.npz", "--set", "resamples=9"], "expected resamples=N with N >= 100"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -192,7 +191,7 @@ def test_what_cannot_be_studied_is_exit_2(call: Call, words: list[str], part: st
 @pytest.mark.slow
 def test_all_runs_what_the_data_allow(call: Call) -> None:
     write_archive(Path("small.npz"), **archive_arrays(90, 5))
-    found = studied(call, "all", "small.npz", "--jobs", "2", "--set", "paper=1")
+    found = studied(call, "all", "small.npz", "--set", "paper=1")
     assert list(found) == ["schema", "studies", "skipped"]
     for document in found["studies"]:
         check_document(document)
@@ -216,11 +215,12 @@ def _fake(monkeypatch: pytest.MonkeyPatch, names: Sequence[str], broken: str = "
 
     keep_studies(monkeypatch, *names)
     monkeypatch.setattr("stopadvisor.studies.batch.run_study", run)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
 
 
 def test_all_tells_its_progress(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake(monkeypatch, ["frontier", "proxies", "map"])
-    code, _, err = call("all", "raw.npz", "--jobs", "1")
+    code, _, err = call("all", "raw.npz")
     assert code == 0
     lines = err.splitlines()
     assert len(lines) == 3
@@ -231,7 +231,7 @@ def test_all_tells_its_progress(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
 def test_runs_that_allow_no_study_are_exit_2(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write_archive(Path("nine.npz"), **archive_arrays(9, 4))
     keep_studies(monkeypatch, "frontier", "proxies")
-    code, out, err = call("all", "nine.npz", "--jobs", "1", "--quiet")
+    code, out, err = call("all", "nine.npz", "--quiet")
     assert (code, out) == (2, "")
     assert "these runs allow no study; frontier: nine-archive-" in err
     assert "needs at least 10 questions, got 9" in err
@@ -239,7 +239,7 @@ def test_runs_that_allow_no_study_are_exit_2(call: Call, monkeypatch: pytest.Mon
 
 def test_a_bug_in_one_study_leaves_the_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake(monkeypatch, ["frontier", "proxies", "map"], broken="proxies")
-    code, out, err = call("all", "raw.npz", "--jobs", "1", "--json")
+    code, out, err = call("all", "raw.npz", "--json")
     assert code == 1
     found = json.loads(out)
     assert [document["study"] for document in found["studies"]] == ["frontier", "map"]
@@ -257,7 +257,8 @@ def test_no_study_shows_a_calibration_outcome_before_a_look(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classifiers, "CLASSIFIERS", CLASSIFIERS[:1])  # given what all are given
-    words = ("all", "runs/sums", "--jobs", "1")
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    words = ("all", "runs/sums")
     before = studied(call, *words)
     assert looks_of(Path("runs/sums")) == []
     edit_records(Path("runs/sums"), flip_calibration)

@@ -77,7 +77,7 @@ def test_full_thinking_is_held_against_itself(call: Call) -> None:
     twice = {r.id for r in records if r.sample == 1 and r.key in fit}
     differing = sum(answers[name, 0] != answers[name, 1] for name in twice)
     assert 0 < differing < len(twice)
-    found = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite-advice")
+    found = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite", "advice")
     repeats = found["repeats"]
     assert (repeats["questions"], repeats["differing"]) == (len(twice), differing)
     assert repeats["share"] == pytest.approx(differing / len(twice))
@@ -86,7 +86,7 @@ def test_full_thinking_is_held_against_itself(call: Call) -> None:
 
 
 def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
-    words = ("--alpha", "0.1", "--families", "confidence", "--despite-advice")
+    words = ("--alpha", "0.1", "--families", "confidence", "--despite", "advice")
     code, out, _ = call("calibrate", RUN, *words)
     shown = as_read(out)
     assert code == 0
@@ -137,11 +137,11 @@ def test_a_part_without_gold_leaves_the_others_theirs(call: Call) -> None:
     assert found["settings"]["loss"] == "differs"  # what the others allow to promise
     assert 0.5 < found["fit_full_accuracy"] < 1
     assert "label_needs" not in found
-    found = printed(call, "calibrate", "mixed", "--alpha", "0.1", "--despite-advice")
+    found = printed(call, "calibrate", "mixed", "--alpha", "0.1", "--despite", "advice")
     assert (found["graded_by"], found["certificate"]["loss"]) == ("agreement", "differs")
     other = make_run(Path("apart") / "other", 400, fractions=(0.4, 0.6, 0.0))
     edit_records(other, forget_gold("fit"))
-    words = ("--alpha", "0.1", "--families", "confidence", "--despite-advice")
+    words = ("--alpha", "0.1", "--families", "confidence", "--despite", "advice")
     found = printed(call, "calibrate", other, *words)
     assert found["graded_by"] == "gold"
     assert "loss" not in found["certificate"]
@@ -177,7 +177,7 @@ def fresh_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verify_counts_replies_that_differ(call: Call, fresh_without_gold: Path) -> None:
     shutil.copytree(fresh_without_gold, "fresh")
-    policy = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite-advice")["policy"]
+    policy = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite", "advice")["policy"]
     found = printed(call, "verify", policy, "fresh")
     assert (found["n"], found["n_met_before"]) == (400, 500)
     assert (found["loss"], found["graded_by"]) == ("differs", "agreement")
@@ -224,7 +224,7 @@ def test_studies_say_what_they_lack(call: Call) -> None:
 
 def test_the_report_says_what_right_means(call: Call) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib (extra report) draws the page")
-    assert call("calibrate", RUN, "--alpha", "0.1", "--despite-advice")[0] == 0
+    assert call("calibrate", RUN, "--alpha", "0.1", "--despite", "advice")[0] == 0
     code, _, err = call("report", RUN)
     assert code == 0, err
     page = as_read((RUN / "report.html").read_text())

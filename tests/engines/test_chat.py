@@ -77,7 +77,7 @@ def test_markers_that_only_the_template_writes_are_found() -> None:
 
 def test_a_model_without_markers_is_refused() -> None:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    with pytest.raises(ModelError, match="name them with --think-open and --think-close"):
+    with pytest.raises(ModelError, match="name them with --think-tags"):
         find_markers(byte_tokenizer(think=False, template=template))
 
 

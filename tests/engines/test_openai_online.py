@@ -399,7 +399,6 @@ def test_run_keeps_what_was_answered_before_the_server_failed(
     [
         (["--engine", "openai"], "--engine openai needs --base-url"),
         (["--engine", "openai", "--base-url", "http://h/v1", "--device", "cpu"], "--device"),
-        (["--engine", "openai", "--base-url", "http://h/v1", "--batch-size", "2"], "--batch-size"),
         (["--base-url", "http://127.0.0.1:1/v1"], "--base-url belongs to --engine openai"),
     ],
 )

@@ -128,7 +128,7 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     assert all(reply.usage["stopadvisor"]["budget"] is None for reply in after)
 
     page = folder / "course.html"
-    assert main([*words, "--json", "--report", str(page)]) == 8
+    assert main([*words, "--json", "--out", str(page)]) == 8
     found = json.loads(capsys.readouterr().out)
     assert found["alarm"]["watch"] == "differs"
     assert len(easy) < found["alarm"]["request"] <= len(easy) + len(hard)

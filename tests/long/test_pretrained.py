@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 SETUP = Path(__file__).with_name("setup-smollm2.sh")
 OPEN, CLOSE = "Let us think step by step.", " The answer is"
 """A closer of plain words begins with the blank that the model writes before it."""
-MARKERS = ("--think-open", OPEN, "--think-close", CLOSE)
-HOW = (*MARKERS, "--cue", " ", "--greedy")
+MARKERS = ("--think-tags", OPEN, CLOSE)
+HOW = (*MARKERS, "--cue", " ", "--temperature", "0")
 CAPS = ("--max-think", "64", "--cap", "8", "--answer-cap", "16")
 EXAMPLES = ((12, 5), (7, 6), (24, 8))
 N_SUMS, N_FRESH = 120, 24

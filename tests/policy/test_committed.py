@@ -9,6 +9,7 @@ import hashlib
 import json
 import lzma
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ import pytest
 from map import ALPHA, POLICIES, RECOMMENDED, SAMPLES, accuracies, between, profiles, signals
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.cli.main import main
+from stopadvisor.cli.parts.model import EngineSettings, open_engine
+from stopadvisor.collection.probe_settings import ProbeSettings
+from stopadvisor.collection.probing import probe
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.shown import where_of
 from stopadvisor.probes.records import ProbeRecord
@@ -176,12 +181,16 @@ def test_the_bundled_model_gives_the_committed_probes(
     pytest.importorskip("torch")
     n = 24
     plan = RunDirectory.load(runs / name).plan
-    words = ["--model", str(SAMPLES / "tiny-reasoner"), "--limit", str(n), "--no-preflight"]
-    words += ["--schedule", plan.schedule, "--max-think", str(plan.max_think)]
-    words += ["--every", str(plan.every), "--min-gap", str(plan.min_gap)]
-    words += ["--max-markers", str(plan.max_markers)]
-    words += ["--out", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
-    assert main(["probe", str(SAMPLES / f"{name}.jsonl"), *words]) == 0
+    settled = ("schedule", "max_think", "every", "min_gap", "max_markers")
+    settings = ProbeSettings(
+        SAMPLES / f"{name}.jsonl",
+        tmp_path / "run",
+        limit=n,
+        preflight=False,
+        **{field: getattr(plan, field) for field in settled},
+    )
+    model = EngineSettings(model=str(SAMPLES / "tiny-reasoner"), device="cpu")
+    probe(settings, partial(open_engine, model), NullProgress())
     committed = RunDirectory.load(runs / name).records()[:n]
     for old, new in zip(committed, RunDirectory.load(tmp_path / "run").records(), strict=True):
         assert (new.id, new.natural_answer, new.trace_tokens) == (

@@ -14,6 +14,7 @@ from stopadvisor.report.headline import (
     assessed_headline,
     calibrated_headline,
     expected_effect,
+    gain_against_advice,
     run_headline,
     sentence,
     verified_headline,
@@ -234,10 +235,46 @@ def test_why_takes_differences_of_the_savings_in_the_table(
     assert why({"recommendation": advice, "protocol": "deploy", "matched_risk": [row]}) == said
 
 
+def full_thinking(**gain: float) -> dict[str, Any]:
+    """An assessment that advises full thinking, and one rule of it."""
+    kinds = dict.fromkeys(("learned", "agreement", "fixed_budget"))
+    return {
+        "protocol": "deploy",
+        "recommendation": {"policy": "full-budget", "family": None, "serving": "vllm"},
+        "workload": {"graded_by": "gold"},
+        "split": {"fit": 200},
+        "fit_full_accuracy": 0.6,
+        "settings": {"weights": {"unit": "tokens"}},
+        "matched_risk": [{**kinds, "scalar": {**point("confidence", 0.0, 0.0), **gain}}],
+    }
+
+
 def test_full_thinking_neither_saves_nor_loses() -> None:
-    advised = assessed_headline({"recommendation": {"policy": "full-budget", "serving": "vllm"}})
+    advised = assessed_headline(full_thinking(fit_risk=0.02, fit_accuracy=0.58))
     assert advised == "Don't stop early on vLLM: no saving shown."
     assert calibrated_headline(None, "kv-fork") == "Not certified. Keep full thinking."
+
+
+@pytest.mark.parametrize(
+    ("saving", "accuracy", "headline"),
+    [
+        (
+            -5.0,
+            0.7,
+            "Stopping raises accuracy from 60.0 to 70.0%: this model overthinks. It costs 5% more "
+            "than full thinking",
+        ),
+        (-20.0, 0.7, "Don't stop early on vLLM"),  # costs more percent than it gains points
+        (-1.0, 0.63, "Don't stop early on vLLM"),  # a small gain
+    ],
+)
+def test_a_large_gain_is_the_headline_although_stopping_costs_more(
+    saving: float, accuracy: float, headline: str
+) -> None:
+    gain = {"fit_total_saving_pct": saving, "fit_accuracy": accuracy, "fit_risk": 0.02}
+    document = full_thinking(**gain)
+    assert assessed_headline(document).startswith(headline)
+    assert (gain_against_advice(document) is None) == headline.startswith("Don't")
 
 
 @pytest.mark.parametrize(

@@ -395,7 +395,7 @@ def test_simulated_probes_are_called_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     target = tmp_path / name
-    words = ("--profile", "free-form", "--questions", "300", "-o", str(target))
+    words = ("--profile", "free-form", "-n", "300", "-o", str(target))
     assert main(["simulate", *words]) == 0
     capsys.readouterr()
     assessment = assess(open_source(target, root=tmp_path / "runs"), Settings(families=QUICK))

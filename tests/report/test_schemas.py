@@ -145,7 +145,7 @@ def test_assess(
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
         answer(
             capsys, "assess", runs / "apart" / "visible", "--families", "learned",
-            "--alpha", "drop=0.3,lost=0.4", "--serving-profile", runs / "profile.json",
+            "--alpha", "drop=0.3,lost=0.4", "--price", runs / "profile.json",
         ),
         answer(capsys, "assess", grouped / "assessed" / "run", "--families", "learned"),
         json.loads((run_without_gold / "assessment.json").read_bytes()),
@@ -171,7 +171,7 @@ def test_calibrate_inspect_and_verify(
     apart = RunDirectory.load(runs / "apart" / "visible")
     function = {"grader": "mine:check", "grader_sha256": "ab" * 32}
     apart.annotate(grading=apart.manifest["grading"] | function)
-    timed = ("--serving-profile", runs / "profile.json")
+    timed = ("--price", runs / "profile.json")
     visible = answer(capsys, "calibrate", *CERTIFY, apart.path, *several, *rule, *timed)
     answer(capsys, "assess", runs / "old", "--gpu", "h100", "--serving", "kv-fork", *ALPHA, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
@@ -191,7 +191,9 @@ def test_calibrate_inspect_and_verify(
     few_labels = answer(capsys, "calibrate", *CERTIFY, few, *bold, "--loss", "lost")
     assert few_labels["certificate"]
     shutil.copytree(run_without_gold, runs / "bare" / "run")
-    bare = answer(capsys, "calibrate", runs / "bare" / "run", "--alpha", "0.1", "--despite-advice")
+    bare = answer(
+        capsys, "calibrate", runs / "bare" / "run", "--alpha", "0.1", "--despite", "advice"
+    )
     assert bare["certificate"]["loss"] == "differs"
     unlucky = make_run(runs / "unlucky" / "run", 300)
     edit_records(unlucky, lose_half)
@@ -279,7 +281,7 @@ def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own.jsonl").write_text(
         "".join(f"{json.dumps(r)}\n" for r in rows), encoding="utf-8"
     )
-    words = ("-o", tmp_path / "own", "--cap", "9", "--model-name", "m")
+    words = ("-o", tmp_path / "own", "--max-think", "9", "--model", "m")
     own = answer(capsys, "import", "probes", tmp_path / "own.jsonl", *words)
     assert (grid["model"], own["model"]) == (None, "m")
     assert grid["budgets"]
@@ -301,8 +303,8 @@ def test_study(
     monkeypatch.chdir(runs)
     import_module(COMMANDS["study"].module)  # its choice of names is made once, of all of them
     keep_studies(monkeypatch, "ablation", "transfer")
-    words = ("raw.npz", "--resamples", "100")
-    everything = answer(capsys, "study", "all", *words, "--jobs", "1")
+    words = ("raw.npz", "--set", "resamples=100")
+    everything = answer(capsys, "study", "all", *words)
     assert [row["study"] for row in everything["skipped"]] == ["transfer"]
     listed = answer(capsys, "study", "list")
     check("study", answer(capsys, "study", "ablation", *words))
@@ -320,7 +322,7 @@ def test_probe_and_preflight(
     make_run(tmp_path / "run", 120)
     check("probe", answer(capsys, "probe", "run-sums.jsonl", "--out", "again", "--max-think", "99"))
     check_valid("preflight", json.loads(Path("again/preflight.json").read_bytes()))
-    report = answer(capsys, "preflight", "run-sums.jsonl", "--compare-cues", "--max-think", "256")
+    report = answer(capsys, "preflight", "run-sums.jsonl", "--cue", "all", "--max-think", "256")
     assert report["cues"]
     check_valid("preflight", report)
 

@@ -16,7 +16,7 @@ from tests.material import Call, caller
 FIRST = Path(__file__).parents[1] / "testdata" / "runs" / "first"
 """240 sums and the bundled model, probed, assessed and calibrated on 2026-11-21, before looks
 were a log and policies had schema 2."""
-CALIBRATE = ("calibrate", "run", "--families", "confidence", "--despite-advice", "--quiet")
+CALIBRATE = ("calibrate", "run", "--families", "confidence", "--despite", "advice", "--quiet")
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_the_image_serves_with_options_that_there_are() -> None:
     assert {word for word in entry if word.startswith("--")} <= options()
     assert any(line.startswith("USER ") and "root" not in line for line in lines)
     example = (FOLDER / "Dockerfile").read_text() + (FOLDER / "README.md").read_text()
-    named = set(re.findall(r"(--(?:upstream|grace|admin|shadow)[a-z-]*)", example))
+    named = set(re.findall(r"(--(?:upstream|grace|api-key|shadow)[a-z-]*)", example))
     assert named <= options()
 
 

@@ -23,7 +23,7 @@ from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
-from stopadvisor.serving.gateway.server import GatewayServer, admin_routes, listen, open_routes
+from stopadvisor.serving.gateway.server import GatewayServer, listen, reload, routes
 from stopadvisor.serving.metrics import Metrics
 from tests.engines.fake_server import FakeServer
 from tests.engines.test_openai_online import engine_at, policy_of
@@ -164,7 +164,6 @@ class RunningGateway:
 
     gateway: Gateway
     port: int
-    admin_port: int
     loop: asyncio.AbstractEventLoop
     logged: io.StringIO = field(repr=False)
 
@@ -193,9 +192,9 @@ class RunningGateway:
         """Ask for a page."""
         return self.ask(path=path, method="GET")
 
-    def reload(self, **headers: str) -> Answer:
-        """Ask the admin port to read the policies again."""
-        return self.ask(path="/reload", port=self.admin_port, **headers)
+    def reload(self) -> None:
+        """Read the policies again, as on SIGHUP."""
+        asyncio.run_coroutine_threadsafe(reload(self.gateway), self.loop).result(20)
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -241,9 +240,7 @@ def odd_server() -> Iterator[OddServer]:
 
 
 @contextmanager
-def running(
-    policies: Path, *servers: FakeServer | str, token: str | None = None, **changes: Any
-) -> Iterator[RunningGateway]:
+def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Iterator[RunningGateway]:
     """Run a gateway until the block is left."""
     urls = tuple(server if isinstance(server, str) else server.url for server in servers)
     timeouts = Timeouts(first=5.0, between=5.0, total=20.0, probe=2.0)
@@ -260,35 +257,26 @@ def running(
     async def work() -> None:
         metrics = Metrics(CollectorRegistry())
         gateway = Gateway(settings, metrics, Log(logged), PolicySet.load(settings), key)
-        sockets = [listen("127.0.0.1", 0), listen("127.0.0.1", 0)]
-        servers = [
-            GatewayServer.of(open_routes(gateway), settings),
-            GatewayServer.of(admin_routes(gateway, token), settings),
-        ]
+        at = listen("127.0.0.1", 0)
+        server = GatewayServer.of(routes(gateway), settings)
         keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
         try:
             await gateway.pool.first(settings.retry_timeout)
-            serving = [
-                asyncio.create_task(server.serve(sockets=[at]))
-                for server, at in zip(servers, sockets, strict=True)
-            ]
-            while not all(server.started for server in servers):
+            serving = asyncio.create_task(server.serve(sockets=[at]))
+            while not server.started:
                 await asyncio.sleep(0.005)
-            ports = [at.getsockname()[1] for at in sockets]
             loop = asyncio.get_running_loop()
-            begun.append(RunningGateway(gateway, ports[0], ports[1], loop, logged))
+            begun.append(RunningGateway(gateway, at.getsockname()[1], loop, logged))
             ready.set()
             await stop.wait()
-            for server in servers:
-                server.should_exit = True
-            await asyncio.gather(*serving)
+            server.should_exit = True
+            await serving
         finally:
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
             await gateway.aclose()
-            for at in sockets:
-                at.close()
+            at.close()
 
     def run() -> None:
         try:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.serving.audit_log import find_series, replay
 from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
@@ -173,34 +169,3 @@ def test_what_was_written_is_read_again_alike(tmp_path: Path) -> None:
     run(found, *((served(str(k), "7" if k % 9 == 0 else "42"), finished()) for k in range(60)))
     course, _ = replay(find_series([tmp_path], found.policy.digest))
     assert course.state() == found.log.course.state()
-
-
-def test_a_webhook_is_told_and_one_that_is_gone_does_no_harm(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    bodies: list[dict[str, Any]] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Hook)
-    Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}/"
-    found = auditor(tmp_path, webhook=address)
-    run(found, *((served(str(k), "7"), finished()) for k in range(80)))
-    server.shutdown()
-    server.server_close()
-    assert [body["kind"] for body in bodies] == ["promise", "change"]
-    for body in bodies:
-        assert (body["event"], body["watch"]) == ("alarm", "differs")
-        assert body["digest"] == found.policy.digest
-    auditor(tmp_path, webhook=address)  # the alarm is still on, and nobody answers
-    assert "the webhook was not reached" in caplog.text
-    with pytest.raises(PolicyError, match="--webhook: expected an http or https address"):
-        AuditSettings(0.1, tmp_path, webhook="file:///etc/passwd")

@@ -107,16 +107,17 @@ def test_work_for_a_client_that_has_left_is_given_up(
 
 
 def test_a_client_that_leaves_the_queue_takes_no_place(server: OddServer, policies: Path) -> None:
-    with running(policies / "stops.json", server, concurrency=1, queue=1) as gateway:
+    with running(policies / "stops.json", server, concurrency=1) as gateway:
         server.holds = "silent-chat"
         first = send(gateway, chat_body(n=2))
         until(lambda: server.held == 1)
-        second = send(gateway, chat_body(n=2))
-        until(lambda: "requests_waiting 1.0" in gateway.get("/metrics").body.decode())
+        waiting = [send(gateway, chat_body(n=2)) for _ in range(2)]
+        until(lambda: "requests_waiting 2.0" in gateway.get("/metrics").body.decode())
         full = gateway.ask(chat_body(n=2))
         assert (full.status, full.json["error"]["type"]) == (429, "rate_limit_exceeded")
         assert 1 <= int(full.headers["retry-after"]) <= 60
-        second.close()
+        for client in waiting:
+            client.close()
         until(lambda: "requests_waiting 0.0" in gateway.get("/metrics").body.decode())
         assert server.held == 1, "it never reached the server"
         first.close()
@@ -126,7 +127,7 @@ def test_a_client_that_leaves_the_queue_takes_no_place(server: OddServer, polici
 
 def test_a_queue_is_first_come_first_served() -> None:
     async def work() -> list[int]:
-        admission = Admission(1, 3, Metrics(CollectorRegistry()))
+        admission = Admission(1, Metrics(CollectorRegistry()))
         done: list[int] = []
 
         async def one(number: int) -> None:
@@ -134,14 +135,14 @@ def test_a_queue_is_first_come_first_served() -> None:
                 await asyncio.sleep(0.002)
                 done.append(number)
 
-        tasks = [asyncio.create_task(one(number)) for number in range(4)]
+        tasks = [asyncio.create_task(one(number)) for number in range(3)]
         await asyncio.sleep(0)
         with pytest.raises(QueueFull):
             await one(9)
         await asyncio.gather(*tasks)
         return done
 
-    assert asyncio.run(work()) == [0, 1, 2, 3]
+    assert asyncio.run(work()) == [0, 1, 2]
 
 
 def test_a_reader_that_falls_asleep_is_left(server: OddServer, policies: Path) -> None:
@@ -356,7 +357,7 @@ def test_policies_are_replaced_under_load(
             thread.start()
         for turn in range(1, 5):
             path.write_bytes(contents[turn % 2])
-            assert gateway.reload().status == 200
+            gateway.reload()
         over.set()
         for thread in threads:
             thread.join()

@@ -261,7 +261,7 @@ def policy_with(**fields: Any) -> Policy:
 
 def test_settings_of_a_policy() -> None:
     policy = policy_with()
-    with pytest.raises(PolicyError, match="give --differs-limit"):
+    with pytest.raises(PolicyError, match="calibrate it again"):
         watch_settings(policy, share=0.02)
     given = watch_settings(policy, share=0.02, differs_limit=0.12)
     assert (given.digest, given.loss, given.differs_limit) == (policy.digest, "lost", 0.12)

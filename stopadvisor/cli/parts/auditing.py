@@ -28,30 +28,14 @@ AUDITING = (
         "folder",
         type=PATH,
         default=Path("audits"),
-        help="Folder of the log, which `monitor` reads; it holds no text.",
+        help="Folder of this server's log, which `monitor` reads; it holds no text.",
     ),
-    _option("--replica", default="0", help="Name of this server among those that log there."),
     _option(
         "--on-alarm",
         type=click.Choice(ALARM_ACTIONS),
         default="log",
         help="What any of the three alarms does: log it, stop no request any more, or end with "
         "exit code 6 (promise) or 8 (early warning, change).",
-    ),
-    _option("--webhook", metavar="URL", help="Where an alarm is posted as JSON."),
-    _option(
-        "--differs-limit",
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        show_default="the policy's own",
-        help="Share of replies that may differ from full thinking's before there is a warning; "
-        "only for policies whose promise is not about differing replies.",
-    ),
-    _option(
-        "--audits-at-once",
-        "at_once",
-        type=click.IntRange(1),
-        default=2,
-        help="Audits that run at the same time; further ones are skipped and counted.",
     ),
 )
 """For `declare`."""

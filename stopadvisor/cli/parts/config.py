@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -20,7 +21,7 @@ from click.core import ParameterSource
 
 from stopadvisor.cli.parts.declare import SectionOption
 
-__all__ = ["CONFIG", "CONFIG_OPTIONS", "TYPED", "defaults_from", "effective_config"]
+__all__ = ["CONFIG", "CONFIG_OPTIONS", "TYPED", "defaults_from", "effective_config", "typed_again"]
 
 CONFIG = Path("stopadvisor.toml")
 """Read from the working directory where `--config` names no other file."""
@@ -108,7 +109,7 @@ def _as_typed(path: Path, key: str, value: Any, option: click.Option) -> Any:
         if not isinstance(value, bool):
             raise click.UsageError(f"{path}: field '{key}': expected true or false, got {value!r}")
         return value
-    if option.multiple:
+    if option.multiple or option.nargs > 1:
         return [_text(part) for part in (value if isinstance(value, list) else [value])]
     if isinstance(value, list):
         return ",".join(map(_text, value))
@@ -117,6 +118,23 @@ def _as_typed(path: Path, key: str, value: Any, option: click.Option) -> Any:
 
 def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool | dict) else str(value)
+
+
+def typed_again(*names: str) -> str:
+    """Repeat options of this command as the command line names them, for one that follows."""
+    ctx = click.get_current_context()
+    typed, words = ctx.meta[TYPED], []
+    for option in _options(ctx.command).values():
+        value = typed.get(option.name)
+        if option.name not in names or value in (None, False):
+            continue
+        name = max(option.opts, key=len)
+        if option.is_flag:
+            words.append(name)
+        else:
+            for one in value if option.multiple else [value]:
+                words += [name, str(one)]
+    return shlex.join(words)
 
 
 def effective_config(ctx: click.Context) -> str:

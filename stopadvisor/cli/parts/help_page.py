@@ -37,6 +37,28 @@ _MOST_NAMED = {
     *("--audit", "--audit-log", "--on-alarm"),
 }
 """Of options in sections, those that `--help` shows."""
+_RENAMED = {
+    "allow-large-alpha": "--despite large-alpha",
+    "allow-truncated": "--despite truncated",
+    "batch": "--concurrency",
+    "batch-size": "--concurrency",
+    "compare-cues": "--cue all",
+    "despite-advice": "--despite advice",
+    "greedy": "--temperature 0",
+    "guarantee": "--alpha lost=LIMIT,category=NAME:LOSS=LIMIT",
+    "host": "--listen HOST:PORT",
+    "key": "--require-signature",
+    "model-name": "--model",
+    "most": "--limit",
+    "policies": "--looks",
+    "port": "--listen HOST:PORT",
+    "resamples": "--set resamples=N",
+    "serving-profile": "--price FILE",
+    "think-close": "--think-tags OPEN CLOSE",
+    "think-open": "--think-tags OPEN CLOSE",
+    "upstream-key-env": "--api-key-env",
+}
+"""Options that there were, without their dashes, and what is said instead."""
 _ALL = f"{__name__}.all"
 """Set in a context whose help shows every option."""
 
@@ -88,7 +110,13 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line over the values of a configuration file."""
         if not ctx.resilient_parsing:
-            typed, _, _ = self.make_parser(ctx).parse_args(list(args))
+            try:
+                typed, _, _ = self.make_parser(ctx).parse_args(list(args))
+            except click.NoSuchOption as error:
+                new = _RENAMED.get(error.option_name.removeprefix("--"))
+                if new is None:
+                    raise
+                ctx.fail(f"{error.option_name} is now {new}")
             path = typed.get("config")
             if path or CONFIG.is_file():
                 ctx.default_map = defaults_from(Path(path or CONFIG), ctx)

@@ -36,10 +36,9 @@ __all__ = [
 
 DEFAULT_MODEL = "Qwen/Qwen3-8B"
 _OF_SERVER = (
-    "base_url", "tokenizer", "concurrency", "api_key_env", "request_timeout", "patience"
+    "base_url", "tokenizer", "api_key_env", "request_timeout", "patience"
 )  # fmt: skip
-_OF_CHAT = ("think_open", "think_close", "chat_template_kwargs")
-_OF_LOCAL = {"device": "auto", "dtype": "auto", "batch_size": None, "allow_pickle_weights": False}
+_OF_LOCAL = {"device": "auto", "dtype": "auto"}
 """Options that mean nothing to a server, with their defaults."""
 
 
@@ -52,15 +51,15 @@ class EngineSettings:
     """Whether a policy names the model, and not the command line."""
     device: str = "auto"
     dtype: str = "auto"
-    allow_pickle_weights: bool = False
-    think_open: str | None = None
-    think_close: str | None = None
+    think_tags: tuple[str, str] | None = None
+    """What opens and closes thinking; None: recognised."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "hf"
     base_url: tuple[str, ...] = ()
     tokenizer: str | None = None
     """None: from where the server says that it took the model, else under the model's name."""
-    concurrency: int = 32
+    concurrency: int | None = None
+    """Requests to a server at once; None for the engine's default."""
     api_key_env: str | None = None
     """None: OPENAI_API_KEY, where it is set."""
     request_timeout: float = 600.0
@@ -96,22 +95,22 @@ def load_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
 
         how = {name: getattr(options, name) for name in _OF_SERVER[1:]}
         how["retry_timeout"] = how.pop("patience")
+        if options.concurrency is not None:
+            how["concurrency"] = options.concurrency
         return openai.load_engine(
             options.model, options.base_url, **how, **_chat_options(options), on_wait=options.remark
         )
     from stopadvisor.engines import hf
 
     return hf.load_engine(
-        options.model,
-        device=options.device,
-        dtype=options.dtype,
-        allow_pickle_weights=options.allow_pickle_weights,
-        **_chat_options(options),
+        options.model, device=options.device, dtype=options.dtype, **_chat_options(options)
     )
 
 
 def _chat_options(options: EngineSettings) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in _OF_CHAT}
+    opens, closes = options.think_tags or (None, None)
+    kwargs = options.chat_template_kwargs
+    return {"think_open": opens, "think_close": closes, "chat_template_kwargs": kwargs}
 
 
 @contextmanager
@@ -140,15 +139,11 @@ _LOCAL = (
         help="Precision of the model.",
     ),
     _model(
-        "--allow-pickle-weights",
-        is_flag=True,
-        help="Read weights from pickles too, which may run code: of a source that you trust.",
-    ),
-    _model(
-        "--think-open", metavar="TEXT", help="Text that opens thinking, if it is not recognised."
-    ),
-    _model(
-        "--think-close", metavar="TEXT", help="Text that closes thinking, if it is not recognised."
+        "--think-tags",
+        nargs=2,
+        metavar="OPEN CLOSE",
+        show_default="recognised",
+        help="Texts that open and close thinking.",
     ),
 )
 
@@ -202,9 +197,8 @@ SERVER = (
     _model(
         "--concurrency",
         type=click.IntRange(min=1),
-        default=EngineSettings.concurrency,
-        help="Most requests to the server at once. Where thinking and probes overlap, most "
-        "questions at once, each with up to two requests.",
+        show_default="32 at a server; here what fits",
+        help="Requests to a server at once, or questions in a batch here.",
     ),
     API_KEY,
     REQUEST_TIMEOUT,

@@ -22,7 +22,7 @@ from stopadvisor.probes.positions import at_trigger
 __all__ = ["like_policy", "like_remark"]
 
 _OF_PLAN = (
-    "budgets", "cue", "cap", "max_think", "answer_cap", "greedy", "temperature", "entropy",
+    "budgets", "cue", "cap", "max_think", "answer_cap", "entropy",
     "schedule", "every", "min_gap", "max_markers",
 )  # fmt: skip
 _OF_TRIGGER = ("max_probes", "fill")
@@ -50,6 +50,7 @@ def like_policy(
     plan = policy_plan(policy, at_server=params["engine"] == "openai")
     plan = at_trigger(plan, policy.trigger)
     wanted = {name: getattr(plan, name) for name in _OF_PLAN} | {
+        "temperature": 0.0 if plan.greedy else plan.temperature,
         "on_stop": terms.on_stop,
         "chat_template_kwargs": terms.chat_template_kwargs,
         "model": None if terms.model is None else terms.model.name,

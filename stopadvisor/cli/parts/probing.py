@@ -48,19 +48,20 @@ def take_probing(
     _check_probing(params)
     if not like_policy:
         _check_schedule(params)
+    temperature = params.pop("temperature")
+    params["greedy"] = temperature == 0
+    params["temperature"] = temperature or None
+    params["preflight"] = not params.pop("no_preflight")
+    params["batch_size"] = None if params["engine"] == "openai" else params["concurrency"]
     return take(ProbeSettings, params, workload=workload)
 
 
 def _check_probing(params: Mapping[str, Any]) -> None:
     """Refuse options of probing that contradict each other."""
-    if params["greedy"] and params["temperature"] is not None:
-        raise click.UsageError("--greedy and --temperature exclude each other")
-    for name, least in (("samples", 1), ("repeat", 0)):
-        if params["greedy"] and (params[name] or 0) > least:
-            raise click.UsageError(
-                f"--greedy always draws the same trace, got --{name} {params[name]}: "
-                "use --temperature"
-            )
+    if params["temperature"] == 0 and params["samples"] > 1:
+        raise click.UsageError(
+            f"--temperature 0 always draws the same trace, got --samples {params['samples']}"
+        )
     budgets, max_think = params["budgets"], params["max_think"]
     if budgets and max_think and budgets[-1] > max_think:
         raise click.UsageError(
@@ -80,16 +81,13 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
             "--budgets and --every exclude each other: besides its markers a run probes the one or "
             "the other"
         )
-    strange: dict[str, int | None] = {"every": None} if schedule == "grid" else {}
+    strange = ["every"] if schedule == "grid" else []
     if schedule != "marker":
-        strange |= {"markers": None, "min_gap": ProbeSettings.min_gap}
-        strange |= {"max_markers": ProbeSettings.max_markers}
-    for name, default in strange.items():
-        if params[name] != default:
+        strange.append("markers")
+    for name in strange:
+        if params[name] is not None:
             needed = "stride or marker" if name == "every" else "marker"
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} needs --schedule {needed}, got {schedule}"
-            )
+            raise click.UsageError(f"--{name} needs --schedule {needed}, got {schedule}")
 
 
 def _words(text: str) -> tuple[str, ...] | None:
@@ -189,18 +187,6 @@ _PROBE = (
         "pilot finds them.",
     ),
     _probing(
-        "--max-markers",
-        type=COUNT,
-        default=ProbeSettings.max_markers,
-        help="Probe before the first N markers of a trace only.",
-    ),
-    _probing(
-        "--min-gap",
-        type=COUNT,
-        default=ProbeSettings.min_gap,
-        help="Fewest tokens between two probes before markers.",
-    ),
-    _probing(
         "--max-think",
         type=Parsed("auto|N", _count),
         default="auto",
@@ -228,23 +214,17 @@ _PROBE = (
         default=ProbeSettings.on_stop,
         help="Reply of a stopped question: the forced answer, or a visible one written after it.",
     ),
-    _model("--greedy", is_flag=True, help="Take the likeliest token instead of sampling."),
     _model(
         "--temperature",
-        type=click.FloatRange(min=0, min_open=True),
-        help="Sample with this temperature instead of the model's own.",
+        type=click.FloatRange(min=0),
+        show_default="the model's own",
+        help="Sample with this temperature; 0 takes the likeliest token.",
     ),
     _probing(
         "--samples",
         type=COUNT,
         default=ProbeSettings.samples,
         help="Traces per question; two count in a certificate of lost or differing replies.",
-    ),
-    _probing(
-        "--repeat",
-        type=click.IntRange(min=0),
-        show_default="50 without any gold, else 0",
-        help="Fit questions that think twice, to see how often full thinking differs from itself.",
     ),
     _probing(
         "--traces",
@@ -263,13 +243,7 @@ _PROBE = (
     _probing(
         "--seed", type=click.IntRange(min=0), default=0, help="Seed of the traces and the split."
     ),
-    _probing(
-        "--batch-size",
-        type=Parsed("auto|N", _count),
-        default="auto",
-        help="Questions at once; auto halves when memory runs out.",
-    ),
-    _probing("--limit", type=COUNT, help="Only the first N questions; raise it later."),
+    _probing("--limit", type=COUNT, help="Only the first N questions."),
     _probing(
         "--entropy",
         type=Parsed("auto|full|top-k:K|none", _entropy),
@@ -290,9 +264,9 @@ _PROBE = (
         help="Shares of fit, calibration and test; split once, when probing starts.",
     ),
     _probing(
-        "--preflight/--no-preflight",
-        default=True,
-        help="Check first that budgets, markers and cue work.",
+        "--no-preflight",
+        is_flag=True,
+        help="Do not check first that budgets, markers and cue work.",
     ),
     _probing(
         "--regrade",

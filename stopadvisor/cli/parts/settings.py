@@ -6,39 +6,36 @@ where they take over what is not given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.cli.parts.declare import (
-    PATH,
-    SHARE,
-    Decorator,
-    Parsed,
-    declare,
-    is_open,
-    option,
-    take,
-)
+from stopadvisor.cli.parts.declare import SHARE, Decorator, Parsed, declare, is_open, option, take
 from stopadvisor.ground.constants import DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
 
-__all__ = ["ALLOW_TRUNCATED", "ALPHA", "DELTA", "GUARANTEES", "overrides", "setting_options"]
+__all__ = [
+    "ALPHA",
+    "DELTA",
+    "DESPITE",
+    "GUARANTEES",
+    "overridden",
+    "overrides",
+    "setting_options",
+    "weights_of",
+]
 
 
 def overrides(params: dict[str, Any]) -> SettingsOverrides:
     """Take what was asked for out of click's parameters."""
     alpha, *also = _guarantees(params)
-    weights, profile = params.pop("price"), params.pop("serving_profile")
-    if profile is not None:
-        if weights is not None:
-            raise click.UsageError("--price and --serving-profile exclude each other")
-        weights = read_serving_profile(profile).weights
     first, limit = alpha
     for name in ("serving", "families"):  # the defaults of a ladder are others than those shown
         if is_open(name):
@@ -46,7 +43,7 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
     found = take(
         SettingsOverrides,
         params,
-        weights=weights,
+        weights=weights_of(params.pop("price")),
         alpha=limit,
         loss=first,
         # Who names a loss names all limits.
@@ -56,37 +53,61 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
     return found
 
 
+def overridden(params: dict[str, Any]) -> dict[str, bool]:
+    """Take `--despite` out of click's parameters: fields of a `CertifyRequest`."""
+    despite = params.pop("despite")
+    return {
+        "despite_advice": "advice" in despite,
+        "allow_truncated": "truncated" in despite,
+        "allow_large_alpha": "large-alpha" in despite,
+    }
+
+
 def _guarantees(params: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Losses with their limits, the first of all questions first; None where it is left open."""
     limits, names = params.pop("alpha"), params.pop("loss", ())
-    among = list(params.pop("guarantee", ()))
-    if not isinstance(limits, dict):
+    if not isinstance(limits, _Limits):
         if len(names) > 1:
             raise click.UsageError(
                 "several losses take a limit each: --alpha "
                 + ",".join(f"{name}=0.05" for name in names)
             )
-        return [(names[0] if names else None, limits), *among]
-    names = names or tuple(limits)
-    if set(names) != set(limits):
+        return [(names[0] if names else None, limits)]
+    of_all = limits.of_all
+    names = names or tuple(of_all)
+    if set(names) != set(of_all):
         raise click.UsageError(
-            f"--alpha limits {', '.join(limits)}, and --loss names {', '.join(names)}: name the "
+            f"--alpha limits {', '.join(of_all)}, and --loss names {', '.join(names)}: name the "
             "same losses in both"
         )
-    return [*((name, limits[name]) for name in names), *among]
+    return [*((name, of_all[name]) for name in names), *limits.within]
 
 
-def _limits(text: str) -> float | dict[str, float]:
-    """One limit, or one for each loss."""
+class _Limits(NamedTuple):
+    """What several limits hold for."""
+
+    of_all: dict[str, float]
+    """By loss, of all questions."""
+    within: list[tuple[str, float, str]]
+    """Loss, limit and category."""
+
+
+def _limits(text: str) -> float | _Limits:
+    """One limit, or one for each loss and category."""
     if "=" not in text:
         return _limit(text)
-    found: dict[str, float] = {}
-    for part in text.split(","):
+    limits = _Limits({}, [])
+    for part in _NEXT_LIMIT.split(text):
+        if part.lstrip().startswith("category="):
+            limits.within.append(_category(part.lstrip()))
+            continue
         name, limit = _loss_and_limit(part)
-        if name in found:
+        if name in limits.of_all:
             raise ValueError(f"expected one limit for {name}")
-        found[name] = limit
-    return found
+        limits.of_all[name] = limit
+    if not limits.of_all:
+        raise ValueError("expected a limit for all questions besides, such as lost=0.05")
+    return limits
 
 
 def _limit(text: str) -> float:
@@ -111,11 +132,21 @@ def _category(text: str) -> tuple[str, float, str]:
     return (*_loss_and_limit(limited), whom)
 
 
-def _price(text: str) -> Weights:
+def weights_of(price: Weights | Path | None) -> Weights | None:
+    """Prices as named, or out of the serving profile that is named."""
+    return read_serving_profile(price).weights if isinstance(price, Path) else price
+
+
+def _price(text: str) -> Weights | Path:
     try:
         prefilled, cached, decoded = (float(part) for part in text.split("/"))
     except ValueError as error:
-        raise ValueError("expected three prices per million tokens such as 0.5/0.05/2") from error
+        if not text.endswith(".json"):
+            raise ValueError(
+                "expected three prices per million tokens such as 0.5/0.05/2, or a .json file of "
+                "`profile-serving`"
+            ) from error
+        return Path(text)
     return Weights(prefilled, cached, decoded, MONEY)
 
 
@@ -132,11 +163,13 @@ class _Stack(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+_NEXT_LIMIT = re.compile(rf",(?=\s*(?:{'|'.join((*LOSSES, 'category'))})=)")
 _OWN = Settings()
 _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "alpha": (
         "Certificate", Parsed("limit|loss=limit,...", _limits), _OWN.alpha,
-        "Largest share of all questions that may lose a right answer.",
+        "Largest share of questions that may lose a right answer, or "
+        "lost=0.05,drop=0.02,category=NAME:lost=0.08.",
     ),
     "delta": ("Certificate", float, _OWN.delta, "Probability that the certificate is wrong."),
     "serving": (
@@ -144,12 +177,10 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
         "Your serving stack, which decides what a probe costs.",
     ),
     "price": (
-        "Serving costs", Parsed("in/cached/out", _price), None,
-        "Money per million input, cached and output tokens; by default the paper's weights.",
-    ),
-    "serving-profile": (
-        "Serving costs", PATH, None, "Count costs in seconds, as `profile-serving` measured them; "
-        f"assess takes {SERVING_PROFILE} in the model's folder by itself, for the stack vllm."
+        "Serving costs", Parsed("in/cached/out|file", _price), None,
+        "Money per million input, cached and output tokens, or a file of `profile-serving`: then "
+        f"costs are seconds. assess takes {SERVING_PROFILE} in the model's folder by itself, for "
+        "the stack vllm.",
     ),
     "families": (
         "Certificate", Parsed("name,name,...", _families), ",".join(_OWN.families),
@@ -165,21 +196,17 @@ GUARANTEES = declare(
         multiple=True,
         show_default=LOST.name,
         help="What alpha limits: lost answers, replies that differ from full thinking's, or the "
-        "drop of accuracy; may be given several times.",
-    ),
-    option("Certificate")(
-        "--guarantee",
-        type=Parsed("category=name:loss=limit", _category),
-        multiple=True,
-        help="A further limit that is to hold within one category.",
-    ),
+        "drop of accuracy.  [repeatable]",
+    )
 )
 """What is promised, for commands that certify."""
 
-ALLOW_TRUNCATED = option("Certificate")(
-    "--allow-truncated",
-    is_flag=True,
-    help="Certify although more than 10 % of the traces were cut off.",
+DESPITE = option("Certificate")(
+    "--despite",
+    type=click.Choice(["advice", "truncated", "large-alpha"]),
+    multiple=True,
+    help="Certify although the advice is full thinking, more than 10 % of the traces were cut off, "
+    "or alpha is more than 20 % of the full-thinking accuracy.  [repeatable]",
 )
 
 ALPHA = click.option(

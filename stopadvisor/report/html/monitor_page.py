@@ -1,4 +1,4 @@
-"""The page of `monitor --report`: how evidence, limit and stop rate went, request by request."""
+"""The page of `monitor --out`: how evidence, limit and stop rate went, request by request."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
+from stopadvisor.ground.constants import LARGE_ALPHA, MOST_TRUNCATED
 from stopadvisor.ground.results import to_document
 from stopadvisor.policy.promises import promise_of, promised
 from stopadvisor.report.assessed import (
@@ -25,6 +26,7 @@ from stopadvisor.report.headline import (
     accuracy_words,
     answers_label,
     assessed_effect,
+    gain_against_advice,
     other_stacks,
     saving_words,
 )
@@ -51,7 +53,7 @@ from stopadvisor.report.words import (
     why,
 )
 from stopadvisor.rules.costs import LADDER
-from stopadvisor.rules.losses import LOST, Guarantee
+from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import considered_alpha
 
@@ -105,9 +107,26 @@ def next_command(document: Document) -> str | None:
     run = shell_quote(document["run"])
     if document["protocol"] == "paper":
         return f"stopadvisor assess {run} --alpha {document['alpha']:g}"
-    if document["recommendation"]["policy"] == "full-budget":
         return None
-    return f"stopadvisor calibrate {run} {_limits(document)}"
+    despite = []
+    if document["recommendation"]["policy"] == "full-budget":
+        if gain_against_advice(document) is None:
+            return None
+        despite.append("advice")
+    command = f"stopadvisor calibrate {run} {_limits(document)}"
+    return " ".join((command, *(f"--despite {what}" for what in despite + _refused(document))))
+
+
+def _refused(document: Document) -> list[str]:
+    """What `calibrate` refuses unless it is told otherwise, as words of `--despite`."""
+    found, loss = [], LOSSES[document["settings"].get("loss", LOST.name)]
+    graded = document["workload"]["graded_by"] == "gold"
+    most = LARGE_ALPHA * document["fit_full_accuracy"]
+    if graded and loss.needs_gold and considered_alpha(document) > most:
+        found.append("large-alpha")
+    if document["workload"]["truncated_share"] > MOST_TRUNCATED:
+        found.append("truncated")
+    return found
 
 
 def _limits(document: Document) -> str:
@@ -117,9 +136,7 @@ def _limits(document: Document) -> str:
     if document["workload"]["graded_by"] == "agreement" or not ("loss" in settings or also):
         return f"--alpha {alpha:g}"
     first = Guarantee(settings.get("loss", LOST.name), alpha)
-    of_all = ",".join(str(limit) for limit in (first, *also) if limit.category is None)
-    among = [f"--guarantee {shell_quote(str(each))}" for each in also if each.category]
-    return " ".join((f"--alpha {of_all}", *among))
+    return f"--alpha {shell_quote(','.join(map(str, (first, *also))))}"
 
 
 # --- Facts ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,17 @@ def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
         run.headline,
         "good" if run.certified else "doubtful",
         tuple(facts),
-        f"stopadvisor inspect {shell_quote(run.promoted or run.policy)}",
+        _next(run),
         sections=tuple(sections),
     )
+
+
+def _next(run: CalibratedRun) -> str:
+    """Watch the policy on live traffic before it stops anything; look at it where none can."""
+    file = shell_quote(run.promoted or run.policy)
+    if run.certified and run.serve_with is not None:
+        return f"stopadvisor serve {file} --shadow {shlex.join(run.serve_with)}"
+    return f"stopadvisor inspect {file}"
 
 
 # --- Words that `inspect` and the page share ------------------------------------------------------

@@ -239,7 +239,7 @@ def profile_serving_sheet(profile: ServingProfile, file: Path) -> Sheet:
             ("fit", f"misses {percent(100 * profile.misfit)} of the seconds measured"),
             ("profile", str(file)),
         ),
-        command=f"stopadvisor assess RUN --serving-profile {shell_quote(file)}",
+        command=f"stopadvisor assess RUN --price {shell_quote(file)}",
         sections=(
             Section(
                 "Decoding, by requests in flight",

@@ -126,7 +126,7 @@ def _signature(shown: InspectedPolicy) -> tuple[Fact, ...]:
     if signature is None:
         return ()
     if signature.key_sha256 is None:
-        return (("signature", f"not checked: --key KEY.pub checks {signature.file}"),)
+        return (("signature", f"not checked: --require-signature KEY.pub checks {signature.file}"),)
     return (("signed by", f"{signature.key_sha256} (SHA-256 of the public key)"),)
 
 

@@ -43,15 +43,16 @@ def plan_sheet(plan: LabelPlan) -> Sheet:
     )
     if plan.calibration_labels is None or plan.power_reached is None:
         most = "20,000" if loss == "drop" else "a million"
-        too_close = plan.expected_risk - (plan.expected_gain or 0.0) < plan.alpha
+        too_close = plan.expected_risk < plan.alpha
         why = f"so close to it that more than {most} would be needed"
         reason = Section(
             texts=(
-                f"{_expected(plan)} are expected to be lost, "
+                f"{share(plan.expected_risk)} are expected to be lost, "
                 f"{why if too_close else 'which must be less than that'}.",
             )
         )
         return Sheet(f"No number of labels is enough {promise}.", sections=(reason, *sections))
+    risk = share(plan.expected_risk)
     shares = "/".join(f"{100 * part:g}" for part in plan.split)
     facts: list[Fact] = [
         (
@@ -61,8 +62,8 @@ def plan_sheet(plan: LabelPlan) -> Sheet:
         ),
         (
             "probability",
-            f"{probability_words(plan.power_reached)} that they do, if {_expected(plan)} are lost; "
-            f"with more labels never below {share(plan.power)}",
+            f"{probability_words(plan.power_reached)} that they do, if {risk} are lost; with more "
+            f"labels never below {share(plan.power)}",
         ),
     ]
     if (twice := plan.two_traces_calibration_labels) is not None:
@@ -73,25 +74,9 @@ def plan_sheet(plan: LabelPlan) -> Sheet:
                 "(probe --samples 2), if half of the replies that are lost are lost again",
             )
         )
-    if plan.chains > 1:
-        facts.append(
-            (
-                "one rule",
-                f"{plan.one_chain_calibration_labels} where learned or scalar rules are tested "
-                "alone (calibrate --families)",
-            )
-        )
     facts.append(("counted", "one label per independent question: groups and copies count once"))
     headline = f"About {plan.total_labels} labelled questions are needed {promise}."
     return Sheet(headline, facts=tuple(facts), sections=sections)
-
-
-def _expected(plan: LabelPlan) -> str:
-    """The share lost; of a drop with what is gained."""
-    text = share(plan.expected_risk)
-    return (
-        text if plan.expected_gain is None else f"{text}, less {share(plan.expected_gain)} gained,"
-    )
 
 
 def label_savings(rows: Sequence[LabelRow]) -> tuple[Section, ...]:
@@ -167,8 +152,8 @@ def label_counts(labels: LabelCounts) -> str:
     return text + (f"; {' and '.join(lost)} count as lost" if lost else "")
 
 
-def label_sheet(run: LabelledRun) -> Sheet:
-    """Return what there is, and what to do next."""
+def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
+    """Return what there is, and what to do next; `options` are repeated, as they were typed."""
     saving = run.certified_saving_pct
     headline = f"These labels certify nothing yet at {share(run.alpha)} lost."
     if saving > 0:
@@ -190,7 +175,7 @@ def label_sheet(run: LabelledRun) -> Sheet:
     if saving > 0:
         text = "`calibrate` measures it again, on questions that did not choose the rule"
         facts.append(("saving", text))
-    asked = f"{shell_quote(run.run)} --alpha {run.alpha:g}"
+    asked = f"{shell_quote(run.run)} --alpha {run.alpha:g}{options and ' '}{options}"
     command = f"stopadvisor calibrate {asked} --loss lost"
     if run.exported is not None:
         exported = "nothing: no question is left to ask"

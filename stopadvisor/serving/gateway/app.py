@@ -107,7 +107,7 @@ class Gateway:
         )
         self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
         self._intake = Intake(settings.timeouts)
-        self._admission = Admission(settings.concurrency, settings.queue, self.metrics)
+        self._admission = Admission(settings.concurrency, self.metrics)
         self.audits = GatewayAudits(
             settings.audit, self.metrics, lambda: self._admission.is_crowded
         )

@@ -37,11 +37,7 @@ class GatewaySettings:
     """Base URLs of equal servers, such as ``http://host:8000/v1``."""
     host: str = "127.0.0.1"
     port: int = 8080
-    admin_host: str = "127.0.0.1"
-    admin_port: int = 8081
-    admin_token_env: str | None = None
-    """Environment variable with the token that the admin port asks for."""
-    upstream_key_env: str | None = None
+    api_key_env: str | None = None
     """Environment variable with the upstreams' key; None forwards each client's own."""
     model: str | None = None
     """The served model's name where it is not the policy's; for one policy alone."""
@@ -55,8 +51,6 @@ class GatewaySettings:
     require_signature: tuple[Path, ...] = ()
     concurrency: int = 512
     """Requests answered at once."""
-    queue: int = 1024
-    """Requests that may wait; the next is answered with 429."""
     grace: float = 30.0
     """Seconds that open requests have to finish after SIGTERM."""
     retry_timeout: float = 300.0

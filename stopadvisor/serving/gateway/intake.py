@@ -187,6 +187,8 @@ class Intake:
 
 _LONGEST = 60
 """Seconds a client is sent away for at most."""
+_WAITING_PER_PLACE = 2
+"""Requests that may wait for each place; the next is answered with 429."""
 _WEIGHT = 0.05
 """Of the newest request in the running mean of durations."""
 
@@ -203,9 +205,9 @@ class QueueFull(Exception):
 class Admission:
     """A limited number of requests at once and a limited queue, first come, first served."""
 
-    def __init__(self, places: int, queue: int, metrics: Metrics) -> None:
+    def __init__(self, places: int, metrics: Metrics) -> None:
         self._free = asyncio.Semaphore(places)
-        self._places, self._queue, self._metrics = places, queue, metrics
+        self._places, self._metrics = places, metrics
         self._waiting = 0
         self._seconds = 1.0
         self.make_room: Callable[[], None] = lambda: None
@@ -228,7 +230,7 @@ class Admission:
         began = time.perf_counter()
         if self._free.locked():
             self.make_room()
-            if self._waiting >= self._queue:
+            if self._waiting >= _WAITING_PER_PLACE * self._places:
                 wait = math.ceil(self._seconds * (1 + self._waiting) / self._places)
                 raise QueueFull(max(1, min(wait, _LONGEST)))
             self._waiting += 1

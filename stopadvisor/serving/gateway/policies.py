@@ -194,7 +194,7 @@ class PolicySet:
 
     async def _open(self, served: ServedPolicy, upstream: Upstream, retry_timeout: float) -> Bound:
         settings, limits = self._settings, self._settings.timeouts
-        named = settings.upstream_key_env
+        named = settings.api_key_env
         own = None if named is None else Key.of_environment(named, required=True)
         client = Client(
             [upstream.url],

@@ -1,16 +1,13 @@
-"""The gateway as a process: its two ports, its signals, and how it ends.
+"""The gateway as a process: its port, its signals, and how it ends.
 
-The open port has what clients ask for, and whether it is well; the admin port reloads policies.
+The port has what clients ask for, and whether the gateway is well; SIGHUP reloads policies.
 Knows uvicorn and the operating system; nothing of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import logging
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -19,7 +16,7 @@ from typing import TextIO
 
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, Router
 
 from stopadvisor.engines.http.key import Key
@@ -37,7 +34,7 @@ from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.metrics import Metrics
 
-__all__ = ["GatewayServer", "admin_routes", "listen", "open_routes", "serve"]
+__all__ = ["GatewayServer", "listen", "reload", "routes", "serve"]
 
 
 _KEEP_ALIVE = 75
@@ -54,12 +51,11 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
     PolicyError
         A policy is refused, or is for another model than the upstreams'.
     ModelError
-        An upstream cannot be used, a key or token is missing, or a port cannot be listened on.
+        An upstream cannot be used, its key is missing, or the address cannot be listened on.
     Unreachable
         No upstream answers for as long as is waited for.
     """
-    token = _token(settings)
-    named = settings.upstream_key_env
+    named = settings.api_key_env
     key = None if named is None else Key.of_environment(named, required=True)
     policies = PolicySet.load(settings)
     urls = Servers(settings.upstreams).urls
@@ -67,12 +63,10 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
     # What it would log are errors of ours with their stacks, and access lines.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
-    return asyncio.run(_run(settings, policies, key, token, Log(err)))
+    return asyncio.run(_run(settings, policies, key, Log(err)))
 
 
-async def _run(
-    settings: GatewaySettings, policies: PolicySet, key: Key | None, token: str | None, log: Log
-) -> int:
+async def _run(settings: GatewaySettings, policies: PolicySet, key: Key | None, log: Log) -> int:
     gateway = Gateway(settings, Metrics(), log, policies, key)
     if gateway.audits.exit_code:  # an earlier alarm is still on
         log.write("alarm", code=gateway.audits.exit_code)
@@ -82,59 +76,50 @@ async def _run(
     loop.set_exception_handler(
         lambda _, what: log.write("fault", error=type(what.get("exception")).__name__)
     )
-    listening = [
-        listen(settings.host, settings.port),
-        listen(settings.admin_host, settings.admin_port),
-    ]
-    servers = [
-        GatewayServer.of(open_routes(gateway), settings),
-        GatewayServer.of(admin_routes(gateway, token), settings),
-    ]
+    listening = listen(settings.host, settings.port)
+    server = GatewayServer.of(routes(gateway), settings)
     keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
-    reloads: set[asyncio.Task[StopAdvisorError | None]] = set()  # the loop itself holds no task
+    reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
 
     def stop() -> None:
         gateway.draining = True
         log.write("draining", grace=settings.grace)
-        for server in servers:
-            server.should_exit = True
+        server.should_exit = True
 
-    def reload() -> None:
-        again = loop.create_task(_reload(gateway))
+    def begin_reload() -> None:
+        again = loop.create_task(reload(gateway))
         reloads.add(again)
         again.add_done_callback(reloads.discard)
 
     gateway.audits.leave = stop
-    serving: list[asyncio.Task[None]] = []
+    serving: asyncio.Task[None] | None = None
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        loop.add_signal_handler(signal.SIGHUP, reload)
-        for server, at in zip(servers, listening, strict=True):
-            serving.append(loop.create_task(server.serve(sockets=[at])))
+        loop.add_signal_handler(signal.SIGHUP, begin_reload)
+        serving = loop.create_task(server.serve(sockets=[listening]))
         first = loop.create_task(gateway.pool.first(settings.retry_timeout))
-        await asyncio.wait({first, *serving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({first, serving}, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
             first.result()
-            log.write("ready", port=listening[0].getsockname()[1], policies=gateway.names())
+            log.write("ready", port=listening.getsockname()[1], policies=gateway.names())
         first.cancel()
-        await asyncio.gather(*serving)
+        await serving
         await gateway.audits.drain(settings.grace)
         log.write("stopped")
         return gateway.audits.exit_code
     finally:
-        for server in servers:
-            server.should_exit = True
+        server.should_exit = True
         for task in keeping:
             task.cancel()
-        await asyncio.gather(*keeping, *serving, return_exceptions=True)
+        begun = () if serving is None else (serving,)
+        await asyncio.gather(*keeping, *begun, return_exceptions=True)
         await gateway.aclose()
-        for sock in listening:
-            sock.close()
+        listening.close()
 
 
 class GatewayServer(uvicorn.Server):
-    """One port of several: signals are for the process."""
+    """Uvicorn's server; signals are for the process."""
 
     @classmethod
     def of(cls, routes: Router, settings: GatewaySettings) -> GatewayServer:
@@ -183,33 +168,10 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _token(settings: GatewaySettings) -> str | None:
-    """Return the admin port's token; one that others can reach must have one."""
-    name = settings.admin_token_env
-    if name is not None:
-        value = os.environ.get(name, "").strip()
-        if not value:
-            raise ModelError(f"--admin-token-env names {name}, which is not set")
-        return value
-    if not _is_loopback(settings.admin_host):
-        raise ModelError(
-            f"--admin-host must be a loopback address without --admin-token-env, got "
-            f"{settings.admin_host!r}"
-        )
-    return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 # --- Routes ---------------------------------------------------------------------------------------
 
 
-def open_routes(gateway: Gateway) -> Router:
+def routes(gateway: Gateway) -> Router:
     """Return what clients, balancers and Prometheus may ask."""
 
     async def healthz(_: Request) -> Response:
@@ -236,26 +198,9 @@ def open_routes(gateway: Gateway) -> Router:
     )
 
 
-def admin_routes(gateway: Gateway, token: str | None) -> Router:
-    """Return what whoever runs the gateway may ask."""
-
-    async def reload(request: Request) -> Response:
-        given = request.headers.get("Authorization", "").encode()
-        if token is not None and not hmac.compare_digest(given, f"Bearer {token}".encode()):
-            return JSONResponse({"error": "expected the admin token"}, status_code=401)
-        error = await _reload(gateway)
-        if error is not None:
-            return JSONResponse({"error": str(error)}, status_code=409)
-        return JSONResponse({"policies": gateway.names()})
-
-    return Router([Route("/reload", reload, methods=["POST"])])
-
-
-async def _reload(gateway: Gateway) -> StopAdvisorError | None:
-    """Reload, and return why that was refused."""
+async def reload(gateway: Gateway) -> None:
+    """Read the policies again; log why that was refused."""
     try:
         await gateway.reload()
     except StopAdvisorError as error:
         gateway.log.write("reload-refused", message=str(error))
-        return error
-    return None

@@ -78,7 +78,7 @@ def test_an_alarm_acts(tmp_path: Path, action: Any, shadowed: bool, left: list[i
 
 
 def test_the_settings_go_through_the_environment(tmp_path: Path) -> None:
-    audit = AuditSettings(0.02, tmp_path, replica="b", on_alarm="shadow", webhook="https://x/y")
+    audit = AuditSettings(0.02, tmp_path, replica="b", on_alarm="shadow")
     settings = PluginSettings(tmp_path / "policy.joblib", audit=audit)
     assert PluginSettings.of_environment(settings.environment()) == settings
     with pytest.raises(PolicyError, match="expected the settings of audits as JSON"):

@@ -1,0 +1,256 @@
+"""`assess`, `calibrate` and `verify` for programs and notebooks, in the command line's words.
+
+Each does what the command of its name does and returns the same result; nothing is printed but
+progress.  In a notebook a result shows itself as the sheet that the command prints.  Values are
+refused by the same errors, all of them `StopAdvisorError`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.certification.calibrated import CalibratedRun
+from stopadvisor.certification.certify import CertifyRequest
+from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
+from stopadvisor.certification.issue import PolicyTarget, issue
+from stopadvisor.cli.assess import AssessmentRequest, assess_target
+from stopadvisor.cli.parts.model import EngineSettings
+from stopadvisor.cli.parts.pricing import PricingOptions
+from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.collection.probe_settings import ProbeSettings
+from stopadvisor.ground.errors import CalibrationError, GraderError
+from stopadvisor.ground.results import show_as
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.plan import Schedule
+from stopadvisor.report.assessed import AssessedRun
+from stopadvisor.report.headline import calibrated_headline
+from stopadvisor.report.html.fragment import sheet_html
+from stopadvisor.report.saved import save_calibration
+from stopadvisor.report.sheets.assess import assess_sheet
+from stopadvisor.report.sheets.calibrate import calibrate_sheet
+from stopadvisor.report.sheets.verify import verify_sheet
+from stopadvisor.rules.costs import MONEY, Serving, Weights
+from stopadvisor.rules.losses import Guarantee, LossName
+from stopadvisor.rules.serving_profile import read_serving_profile
+from stopadvisor.runs.sources import open_source
+
+__all__ = ["assess", "calibrate", "verify"]
+
+GraderFunction = Callable[[str, str, str], bool | None]
+"""Of question, gold and answer: whether it is right; None where that cannot be told."""
+Alpha = float | Mapping[LossName, float]
+"""A limit on what `loss` names, or one for each loss."""
+Price = tuple[float, float, float] | str | Path
+"""Money per million input, cached and output tokens, or the file of `profile-serving`."""
+
+
+def assess(
+    target: str | Path,
+    *,
+    model: str | None = None,
+    engine: Literal["hf", "openai"] = "hf",
+    base_url: str | Sequence[str] = (),
+    alpha: Alpha | None = None,
+    delta: float | None = None,
+    loss: LossName | None = None,
+    serving: Serving | None = None,
+    price: Price | None = None,
+    gpu: str | None = None,
+    schedule: Schedule | None = None,
+    max_think: int | None = None,
+    prompt_template: str | None = None,
+    temperature: float | None = None,
+    samples: int | None = None,
+    limit: int | None = None,
+    split: tuple[float, float, float] | None = None,
+    seed: int | None = None,
+    grader: str | GraderFunction | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+) -> AssessedRun:
+    """Advise whether a model may stop thinking early, and what that saves.
+
+    Probes what is missing first; finished questions are not asked again.
+
+    Parameters
+    ----------
+    target : str or Path
+        A workload (JSONL), a run directory or a published ``raw.npz`` archive; the last two are
+        assessed as they are.
+    model : str, optional
+        Name or folder of the model that is probed.
+    grader : str or callable, optional
+        What says whether an answer is right: ``MODULE:FUNCTION``, or such a function of (question,
+        gold, answer), which must stand in a module, because it is called in another process.
+
+    The other parameters are the options of `stopadvisor assess`; None leaves each at its default.
+
+    Returns
+    -------
+    AssessedRun
+        Its `run` is the folder for `calibrate`.
+
+    Raises
+    ------
+    StopAdvisorError
+        What the command ends with.
+
+    Examples
+    --------
+    >>> found = assess("my.jsonl", model="Qwen/Qwen3-8B", alpha=0.05)  # doctest: +SKIP
+    >>> found.headline  # doctest: +SKIP
+    """
+    probing: dict[str, Any] = {
+        "schedule": schedule,
+        "max_think": max_think,
+        "prompt_template": prompt_template,
+        "temperature": temperature or None,
+        "greedy": None if temperature is None else temperature == 0,
+        "samples": samples,
+        "limit": limit,
+        "split": split,
+        "seed": seed,
+        "grader": _grader_name(grader),
+        "out": None if out is None else Path(out),
+    }
+    given = {name: value for name, value in probing.items() if value is not None}
+    at = (base_url,) if isinstance(base_url, str) else tuple(base_url)
+    if (engine == "openai") != bool(at):
+        raise CalibrationError("engine='openai' and base_url='http://host:8000/v1' need each other")
+    settings: dict[str, Any] = {} if model is None else {"model": model}
+    request = AssessmentRequest(
+        ProbeSettings(workload=Path(target), **given),
+        EngineSettings(engine=engine, base_url=at, **settings),
+        _overrides(alpha, delta, loss, serving, price),
+        None if gpu is None else PricingOptions(gpu=gpu),
+    )
+    with progress_on(sys.stderr, quiet=quiet) as progress:
+        _, result = assess_target(request, progress, given=given)
+    assert isinstance(result, AssessedRun)  # the paper's protocol has another
+    return result
+
+
+def calibrate(
+    run: str | Path,
+    *,
+    alpha: Alpha,
+    delta: float | None = None,
+    loss: LossName | None = None,
+    serving: Serving | None = None,
+    price: Price | None = None,
+    despite: Sequence[Literal["advice", "truncated", "large-alpha"]] = (),
+    looks: int | None = None,
+    labels: int | None = None,
+    fresh: bool = False,
+    out: str | Path | None = None,
+) -> CalibratedRun:
+    """Certify a threshold on the calibration questions of a run and write the frozen policy.
+
+    Parameters
+    ----------
+    run : str or Path
+        A run directory or a ``raw.npz`` archive; settings that are None come from its assessment.
+    alpha : float or mapping
+        The limit, such as 0.05, or one for each loss: ``{"lost": 0.05, "drop": 0.02}``.
+
+    The other parameters are the options of `stopadvisor calibrate`.
+
+    Returns
+    -------
+    CalibratedRun
+        Its `policy` is the file for `load_policy`; `certified` says whether it ever stops.
+    """
+    request = CertifyRequest(
+        _overrides(alpha, delta, loss, serving, price),
+        looks=looks,
+        labels=labels,
+        fresh=fresh,
+        despite_advice="advice" in despite,
+        allow_truncated="truncated" in despite,
+        allow_large_alpha="large-alpha" in despite,
+    )
+    source = open_source(Path(run))
+    target = PolicyTarget(None if out is None else Path(out))
+    issued = issue(source, request, target, calibrated_headline)
+    save_calibration(source, issued)
+    return issued.result
+
+
+def verify(
+    policy: str | Path,
+    run: str | Path,
+    *,
+    serving: Serving | None = None,
+    price: Price | None = None,
+    transfer: bool = False,
+    test_only: bool = False,
+    looks: int | None = None,
+) -> CheckedPolicy:
+    """Hold a policy against fresh labelled probes, as `probe --like POLICY` makes them.
+
+    The parameters are the options of `stopadvisor verify`.
+
+    Returns
+    -------
+    CheckedPolicy
+        Its `verdict` is ``confirmed``, ``contradicted`` or ``silent``.
+    """
+    request = CheckRequest(serving, _weights(price), transfer, test_only, looks)
+    source = open_source(Path(run))
+    return check_policy(load_policy(policy), str(policy), source, str(run), request)
+
+
+# --- Values as use cases take them ----------------------------------------------------------------
+
+
+def _overrides(
+    alpha: Alpha | None,
+    delta: float | None,
+    loss: LossName | None,
+    serving: Serving | None,
+    price: Price | None,
+) -> SettingsOverrides:
+    also: tuple[Guarantee, ...] | None = None
+    if isinstance(alpha, Mapping):
+        if loss is not None or not alpha:
+            raise CalibrationError(f"alpha names its losses: leave loss out, got {loss!r}")
+        (loss, first), *others = alpha.items()
+        also = tuple(Guarantee(name, limit) for name, limit in others)
+        alpha = first
+    elif loss is not None:
+        also = ()
+    found = SettingsOverrides(
+        alpha, delta, serving=serving, weights=_weights(price), loss=loss, also=also
+    )
+    found.settings()  # values out of their range are refused before any work
+    return found
+
+
+def _weights(price: Price | None) -> Weights | None:
+    if price is None:
+        return None
+    if isinstance(price, tuple):
+        return Weights(*price, MONEY)
+    return read_serving_profile(Path(price)).weights
+
+
+def _grader_name(grader: str | GraderFunction | None) -> str | None:
+    """Name a function as the process that will call it finds it."""
+    if grader is None or isinstance(grader, str):
+        return grader
+    module, name = grader.__module__, grader.__qualname__
+    if module == "__main__" or not name.isidentifier():
+        raise GraderError(
+            f"grader: expected a function that stands in a module of its own, because another "
+            f"process calls it, got {module}.{name}"
+        )
+    return f"{module}:{name}"
+
+
+show_as(AssessedRun, lambda result: sheet_html(assess_sheet(result)))
+show_as(CalibratedRun, lambda result: sheet_html(calibrate_sheet(result)))
+show_as(CheckedPolicy, lambda result: sheet_html(verify_sheet(result)))

@@ -1,0 +1,112 @@
+"""Each command printed after `next` runs as printed, from assess to a watched server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.vllm import plugin_settings
+from tests.material import Call, caller, make_run
+
+pytestmark = pytest.mark.slow
+
+
+class Became(BaseException):
+    """The process became another one."""
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STOPADVISOR_REPORT", "0")
+    return caller(capsys)
+
+
+def following(text: str) -> list[str]:
+    """Words of the command that a screen or a remark names."""
+    (line,) = re.findall(r"^ *next:? +stopadvisor (.*)$", text, re.MULTILINE)
+    return shlex.split(line)
+
+
+def test_from_assess_to_a_watched_server(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    became: list[Mapping[str, str]] = []
+
+    def execve(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+        became.append(environment)
+        raise Became
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(plugin_settings, "version", lambda name: "0.32.0")
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    make_run(Path("runs/sums"), 400)
+    wanted = ("--families", "learned,confidence", "--serving", "vllm", "--price", "0/0/1")
+    code, out, _ = call("assess", "runs/sums", *wanted, "--alpha", "0.2")
+    assert code == 0
+    assert following(out)[:4] == ["calibrate", "runs/sums", "--alpha", "0.2"]
+    code, out, err = call(*following(out))
+    assert code == 0, err
+    serve = following(out)
+    assert serve[:3] == ["serve", "runs/sums/policy.joblib", "--shadow"]
+    assert "--reasoning-parser" in serve
+    for expected in ("serve", "monitor"):
+        with pytest.raises(Became):
+            call(*serve)
+        serve = following(capsys.readouterr().err)
+        assert serve[0] == expected
+    # What the second server writes, `monitor` reads.
+    settings = plugin_settings.PluginSettings.of_environment(became[-1])
+    assert settings.audit is not None
+    assert not settings.shadow
+    _serve_a_few(
+        Auditor(
+            load_policy(settings.policy),
+            settings.audit,
+            Metrics(CollectorRegistry()),
+            lambda _: None,
+        )
+    )
+    code, out, err = call(*serve)
+    assert code == 0, err
+
+
+def _serve_a_few(auditor: Auditor) -> None:
+    async def finish() -> FullThinking:
+        return FullThinking("42", 90)
+
+    async def work() -> None:
+        for number in range(200):
+            auditor.served(AuditedReply(str(number), 30, "42", "numeric", 40, 12), finish)
+            await asyncio.sleep(0)
+        await auditor.drain(10)
+
+    asyncio.run(work())
+
+
+def test_labels_keep_their_options(call: Call) -> None:
+    make_run(Path("run"), 600, gold=False, fractions=(0.4, 0.6, 0.0))
+    asked = ("--families", "confidence", "--labels", "20", "--despite", "advice")
+    code, out, err = call("label", "run", "--alpha", "0.1", *asked, "--export", "a sheet.csv")
+    assert code == 0, err
+    words = following(out)
+    assert words[-2:] == ["--import", "a sheet.csv"]
+    assert set(asked) <= {*words}
+    code, out, err = call(*words)
+    assert code == 0, err
+    words = following(out)
+    assert set(asked) <= {*words}
+    assert call(*words)[0] in (0, 3)

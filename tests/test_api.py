@@ -1,0 +1,78 @@
+"""The Python API does what the commands do, and results show themselves as their sheets."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from pathlib import Path
+
+import pytest
+
+import stopadvisor
+from stopadvisor.cli.main import main
+from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
+from stopadvisor.ground.results import to_document
+from stopadvisor.report.html.fragment import sheet_html
+from stopadvisor.report.sheet import Section, Sheet
+from stopadvisor.report.sheets.verify import verify_sheet
+from tests.material import make_run
+
+
+def lenient(question: str, gold: str, answer: str) -> bool:
+    """Find every answer right."""
+    return True
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("api") / "run", 300)
+
+
+def test_results_are_those_of_the_commands(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = stopadvisor.assess(run, alpha=0.3, quiet=True)
+    assert main(["assess", str(run), "--alpha", "0.3", "--no-report", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(to_document(found)))
+    assert f"<strong>{escape(found.headline)}" in (found._repr_html_() or "")
+
+    certified = stopadvisor.calibrate(found.run, alpha=0.3, despite=["advice", "large-alpha"])
+    words = ["--despite", "advice", "--despite", "large-alpha", "--json", "--quiet"]
+    assert main(["calibrate", str(run), "--alpha", "0.3", *words]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["digest"] == certified.digest == stopadvisor.load_policy(certified.policy).digest
+    assert escape(certified.headline) in (certified._repr_html_() or "")
+
+    fresh = make_run(tmp_path / "fresh", 500)
+    checked = stopadvisor.verify(certified.policy, fresh)
+    assert checked.n > 200
+    assert escape(verify_sheet(checked).headline) in (checked._repr_html_() or "")
+
+
+def test_a_sheet_is_escaped() -> None:
+    evil = "<script>alert(1)</script>&\x1b[2J"
+    sections = (Section(evil, (evil,), ((evil,),), (evil,)), Section(rows=((evil, evil),)))
+    text = sheet_html(Sheet(evil, facts=((evil, evil),), command=evil, sections=sections))
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert text.count("&lt;script&gt;") == 10
+
+
+def test_what_makes_no_sense_is_refused_before_any_work(run: Path) -> None:
+    with pytest.raises(CalibrationError, match="alpha"):
+        stopadvisor.assess(run, alpha=5)
+    with pytest.raises(CalibrationError, match="leave loss out, got 'lost'"):
+        stopadvisor.assess(run, alpha={"drop": 0.1}, loss="lost")
+    with pytest.raises(CalibrationError, match="need each other"):
+        stopadvisor.assess(run, base_url="http://host:8000/v1")
+    with pytest.raises(WorkloadError, match="no such file"):
+        stopadvisor.assess("missing.jsonl")
+
+
+def test_a_grader_is_a_function_that_another_process_finds(tmp_path: Path) -> None:
+    with pytest.raises(GraderError, match="in a module of its own"):
+        stopadvisor.assess(tmp_path, grader=lambda *_: True)
+    # The run's own grader is checked against the function's name: so it was found.
+    probed = make_run(tmp_path / "graded", 60)
+    with pytest.raises(stopadvisor.StopAdvisorError, match=r"tests\.test_api:lenient"):
+        stopadvisor.assess(probed, grader=lenient)
