@@ -122,7 +122,7 @@ def write_run(folder: Path, model: str, number: int, *, waits: bool = False) -> 
     folder.mkdir(parents=True, exist_ok=True)
     rows = lines(model, number, waits=waits)
     source.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    words = ["--cap", str(CAP), "--suffix-tokens", str(SUFFIX_TOKENS), "--quiet"]
+    words = ["--max-think", str(CAP), "--suffix-tokens", str(SUFFIX_TOKENS), "--quiet"]
     if stopadvisor(["import", "probes", str(source), "-o", str(folder / name), *words]):
         raise RuntimeError(f"{source} was not imported")
     return folder / name

@@ -150,7 +150,9 @@ def test_a_part_without_gold_leaves_the_others_theirs(call: Call) -> None:
 def test_imported_probes_and_archives_need_no_labels(call: Call) -> None:
     rows = (RUN / "probes.jsonl").read_text(encoding="utf-8")
     Path("recorded.jsonl").write_text(rows, encoding="utf-8")
-    found = printed(call, "import", "probes", "recorded.jsonl", "-o", "imported", "--cap", "256")
+    found = printed(
+        call, "import", "probes", "recorded.jsonl", "-o", "imported", "--max-think", "256"
+    )
     assert (found["n_ungraded"], found["n_graded"]) == (found["n_traces"], 0)
     fast = ("--families", "confidence", "--no-report")
     found = printed(call, "assess", "imported", "--alpha", "0.1", *fast)
