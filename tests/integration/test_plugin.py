@@ -119,7 +119,7 @@ def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
 def test_replies_are_those_of_the_local_replay_on_a_busy_machine(
     served: Served, stream: bool
 ) -> None:
-    assert served.differing_while_busy(120, stream=stream, at_once=48) == []
+    assert served.differing_while_busy(48, stream=stream, at_once=48) == []
 
 
 @pytest.mark.long

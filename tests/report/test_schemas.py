@@ -202,7 +202,7 @@ def test_calibrate_inspect_and_verify(
     second = answer(capsys, "calibrate", *CERTIFY, unlucky, *scalar, "--alpha", "0.75")
     assert second["certificate"]["earlier_deltas"] == [0.05]
     twice = make_run(runs / "twice" / "run", 300, samples=2)
-    of_two = answer(capsys, "calibrate", *CERTIFY, twice, *bold)
+    of_two = answer(capsys, "calibrate", *CERTIFY, twice, *bold, "--serving", "prefix-cache")
     assert of_two["certificate"]["traces"] == 2
     more = make_run(runs / "more" / "run", 600, samples=2)
     verified.append(answer(capsys, "verify", of_two["policy"], more))
