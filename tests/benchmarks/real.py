@@ -7,7 +7,8 @@ FILE]``.  Reads `samples/recorded/real` and nothing else; takes about ten minute
 64); k equal answers in a row, k from the largest, asked every 64 to 512 tokens, how often is chosen
 on fit questions; confidence at each "Wait" (DEER), where log-probabilities were recorded; and
 StopAdvisor.  Each is tested by the exact binomial test at the whole of delta, thresholds in a fixed
-sequence.  StopAdvisor's way of choosing was worked out on the half ``develop`` alone.
+sequence.  StopAdvisor's way of choosing was worked out on the half ``develop`` alone, but for the
+lead that a learned rule needs over simpler ones, which was compared on all questions.
 
 *Splits.*  With ``--half all``: 160 of the 500 questions of MATH-500 choose, 240 certify, the other
 100 measure.  With "Wait" 400 questions were recorded: 128, 192 and 80.  A half is too small for
