@@ -151,7 +151,7 @@ def issue(
             headline,
             source_policy=None if source_policy is None else str(source_policy),
             measured=None if server is None else server.regime,
-            model=None if source.simulated else source.model,
+            model=source.model_to_serve,
         )
         put(content, files.policy, to_document(result), format=target.format)
         if target.key is not None:

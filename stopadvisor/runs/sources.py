@@ -7,6 +7,7 @@ questions with their outcomes and the other parts without; it computes nothing f
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -204,6 +205,21 @@ class Source:
     def model(self) -> str | None:
         """Name of the model, None for archives."""
         return None if self.manifest is None else self.manifest["engine"].get("model")
+
+    @property
+    def model_to_serve(self) -> str | None:
+        """What a server is to load: a local model's folder as `assess` was given it, or the name.
+
+        The record of a run names a folder without its place, which is not the model's.
+        """
+        if self.simulated:
+            return None
+        try:
+            options = tomllib.loads((self.folder / "stopadvisor.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # a run that was not assessed, or a file that was edited
+            return self.model
+        given = options.get("assess", {}).get("model")
+        return given if isinstance(given, str) and Path(given).name == self.model else self.model
 
     @property
     def engine(self) -> str | None:

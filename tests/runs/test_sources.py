@@ -194,3 +194,24 @@ def test_a_results_folder_that_cannot_be_made_is_an_output_error(tmp_path: Path)
     (tmp_path / "runs").write_text("a file", encoding="utf-8")
     with pytest.raises(OutputError, match="cannot make"):
         open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("written", "served"),
+    [
+        (None, "scripted"),
+        ('[assess]\nmodel = "models/scripted"\n', "models/scripted"),
+        ('[assess]\nmodel = "models/another"\n', "scripted"),
+        ("[assess]\nmodel = 3\n", "scripted"),
+        ("[assess", "scripted"),
+    ],
+)
+def test_a_server_loads_the_folder_that_was_assessed(
+    tmp_path: Path, written: str | None, served: str
+) -> None:
+    run = run_directory(tmp_path / "run")
+    if written is not None:
+        (run.path / "stopadvisor.toml").write_text(written, encoding="utf-8")
+    engine = run.manifest["engine"] | {"model": "scripted"}
+    source = replace(open_source(run.path), manifest={**run.manifest, "engine": engine})
+    assert source.model_to_serve == served
