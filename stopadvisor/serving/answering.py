@@ -44,7 +44,14 @@ from stopadvisor.serving.answer_summary import (
 )
 from stopadvisor.workload.questions import Workload, read_workload
 
-__all__ = ["AnswerSettings", "OpenEngineOf", "answer_workload", "compare_stops", "recorded_stop"]
+__all__ = [
+    "AnswerSettings",
+    "OpenEngineOf",
+    "RecordedRule",
+    "answer_workload",
+    "compare_stops",
+    "recorded_stop",
+]
 
 OpenEngineOf = Callable[[Policy], AbstractContextManager[Answering]]
 """Loads the model that a policy is for, when it is entered, and closes it at the end: an
@@ -306,20 +313,23 @@ _MOST_EXAMPLES = 10
 
 
 @dataclass(frozen=True)
-class _RecordedRule:
-    """A policy whose trigger reads `stand_in_ids`."""
+class RecordedRule:
+    """A policy that reads `stand_in_ids`: of a recorded trace only its markers are known."""
 
     policy: Policy
 
     @property
     def trigger(self) -> Trigger:
+        """When it asks, read off stand-ins."""
         return on_stand_ins(self.policy.trigger)
 
     @property
     def needs_markers(self) -> bool:
+        """Whether it reads how many markers there were."""
         return self.policy.needs_markers
 
     def start(self, task: str | None = None) -> Stepper:
+        """Begin with one trace."""
         return self.policy.start(task)
 
 
@@ -333,7 +343,7 @@ def recorded_stop(
     probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
     task = record.task if policy.terms.task == MIXED_TASKS else None
     session = Session(
-        _RecordedRule(policy), closer_tokens=1, on_stop=on_stop or policy.on_stop, task=task
+        RecordedRule(policy), closer_tokens=1, on_stop=on_stop or policy.on_stop, task=task
     )
     if not session.needs_ids:
         session.receive(record.trace_tokens)

@@ -16,7 +16,7 @@ from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
-from stopadvisor.policy.stepper import Decision, Stepper
+from stopadvisor.policy.stepper import Decision
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.records import ProbeRecord
@@ -25,11 +25,11 @@ from stopadvisor.probes.trigger import (
     MarkerTrigger,
     StrideTrigger,
     Trigger,
-    on_stand_ins,
     stand_in_ids,
 )
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
+from stopadvisor.serving.answering import RecordedRule
 from tests.policy_content import family_content, full_budget_content
 from tests.probes.test_trigger import MARKERS, walked
 
@@ -351,27 +351,9 @@ def recorded(
     return load_policy(POLICIES / f"{name}.joblib"), run
 
 
-@dataclass(frozen=True)
-class OnRecord:
-    """A policy that reads `stand_in_ids`: of a recorded trace only its markers are known."""
-
-    policy: Policy
-
-    @property
-    def trigger(self) -> Trigger:
-        return on_stand_ins(self.policy.trigger)
-
-    @property
-    def needs_markers(self) -> bool:
-        return self.policy.needs_markers
-
-    def start(self, task: str | None = None) -> Stepper:
-        return self.policy.start(task)
-
-
 def _replayed(policy: Policy, record: ProbeRecord, *, piece: int, closer: int) -> int | None:
     """The checkpoint at which a recorded trace stops, its tokens coming in pieces of one size."""
-    session = Session(OnRecord(policy), closer_tokens=closer)
+    session = Session(RecordedRule(policy), closer_tokens=closer)
     ids = stand_in_ids(record.trace_tokens + closer, record.marker_positions or ())
     probes = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
     while True:
