@@ -320,7 +320,7 @@ def _depths(budgets: Sequence[int]) -> set[int]:
 
 
 def _escape(questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """Behind a forced close the model answers, and does not go on reasoning."""
+    """After a forced close the model answers, and does not go on reasoning."""
     replies: dict[int, list[bool]] = {}  # by thinking tokens
     for question, trace in zip(questions, traces, strict=True):
         for probe in trace.probes:

@@ -115,7 +115,7 @@ class Population:
         correct[trap] = False
         correct[relapse] = np.arange(m) == 0
         full_correct = ~(harmful | unsolved)
-        # Behind the end of a trace a probe gives what full thinking gave.
+        # After the end of a trace a probe gives what full thinking gave.
         final = ended | (np.arange(m) == m - 1) if reference == "last-checkpoint" else ended
         correct = np.where(final, full_correct[:, None], correct)
 

@@ -247,7 +247,7 @@ def stopped_counts(
     closer counts as decoded, as it does in the natural answer, and not a second time as sent.
     Under kv-fork that request is a fork and sends nothing; under vllm it is the only resume.
 
-    Behind an open cue a server takes up to two requests a probe: the second sees whether the model
+    After an open cue a server takes up to two requests a probe: the second sees whether the model
     closes its thinking after the newline that ended the answer.  Two are counted for each.
 
     Under kv-fork a probe is a branch of the one request that there is.  Under vllm a stop wastes

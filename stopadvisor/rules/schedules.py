@@ -272,7 +272,7 @@ def _find(table: ProbeTable, wanted: IntArray) -> IntArray:
     n, m = table.positions.shape
     width = int(max(table.positions.max(initial=0), wanted.max(initial=0))) + 2
     rows = np.arange(n)[:, None] * width
-    # Padding lies behind the last probe: as the largest number of its row it keeps them sorted.
+    # Padding stands after the last probe: as the largest number of its row it keeps them sorted.
     have = np.where(table.positions == NO_PROBE, width - 1, table.positions) + rows
     index = np.searchsorted(have.ravel(), np.maximum(wanted, 0) + rows)
     index = np.minimum(index, n * m - 1)

@@ -204,7 +204,7 @@ class ServedModel:
         """Force a short answer after `at` tokens of thinking, greedily; always as `precise`.
 
         Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
-        likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.  Behind an open
+        likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.  After an open
         cue a further request asks what follows the answer's newline.
 
         Raises
