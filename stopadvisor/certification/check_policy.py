@@ -16,14 +16,7 @@ from stopadvisor.answers.function_grader import BY_GOLD, described
 from stopadvisor.assessment.remarks import meaning_of_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
-from stopadvisor.certification.verdicts import LimitVerdict, Verdict
-from stopadvisor.certification.verification import (
-    CategoryRisk,
-    costing,
-    fresh_questions,
-    scorer_of,
-    verify,
-)
+from stopadvisor.certification.verification import Verification, fresh_questions, scorer_of, verify
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.ground.errors import PolicyError, ProbeError
@@ -31,9 +24,7 @@ from stopadvisor.ground.results import Shown
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import Serving, Weights
-from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.losses import DIFFERS, loss_of
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.look_log import read_log
@@ -62,8 +53,8 @@ class CheckRequest:
     """Policies that will be checked on these questions, to share delta; None: as many as before."""
 
 
-@dataclass(frozen=True)
-class CheckedPolicy(Shown):
+@dataclass(frozen=True, kw_only=True)
+class CheckedPolicy(Verification, Shown):
     """`verify --json`: what fresh probes show of a policy."""
 
     policy: str
@@ -76,81 +67,10 @@ class CheckedPolicy(Shown):
     """Which questions."""
     transfer: Literal["zero-shot"] | None
     """Whether other conditions than the policy's were allowed."""
-    verdict: Verdict
-    """`confirmed`, `contradicted` or `silent`."""
-    alpha: float
-    """Of the certificate."""
-    delta: float
-    """Error probability of each limit."""
     check: PolicyCheck
     """Its place among the policies held against these questions."""
-    n_left_out: int
-    """Traces left out."""
-    n_met_before: int
-    """Of these, questions that made the policy."""
-    n_repeated: int
-    """Of these, further traces of a question."""
-    n: int
-    """Fresh questions that were counted."""
-    losses: int
-    """Lost ones."""
-    risk: float
-    """Their share; of a drop less the share gained."""
-    lower: float
-    """One-sided limit below."""
-    upper: float
-    """One-sided limit above."""
-    expected_risk: float
-    """What calibration measured, and the policy expects."""
-    power_to_confirm: float
-    """Chance to confirm at that risk."""
-    detectable_risk: float | None
-    """Risk that would be contradicted four times in five; null: too few questions for any."""
-    graded_by: GradedBy
-    """What says that an answer is right.  By `agreement`, where gold is missing, it is right where
-    it is what full thinking answers: then accuracies are shares that agree, and risks shares that
-    differ."""
-    accuracy: float
-    """Accuracy with stopping."""
-    full_accuracy: float
-    """Accuracy of full thinking."""
-    accuracy_difference: float
-    """Stopping minus full thinking."""
-    accuracy_difference_ci95: tuple[float, float]
-    """Its interval."""
-    serving: str
-    """The serving regime in which the saving is counted."""
-    unit: str
-    """The unit in which it is counted."""
-    total_saving_pct: float
-    """Net saving."""
-    total_saving_ci95: tuple[float, float] | None
-    """Its bootstrap-t interval; null where none was stopped."""
-    think_saving_pct: float
-    """Thinking tokens saved."""
-    truncated_share: float
-    """Share of the traces that were cut off."""
-    category_scope: Literal["marginal"]
-    """The certificate is about all questions together."""
-    categories: tuple[CategoryRisk, ...]
-    """What was lost in each category."""
-    drift: tuple[Drift, ...]
-    """Features against the calibration questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
-    loss: Literal["differs", "drop"] | None = None
-    """What was counted, and is held against alpha; without it lost answers.  Without gold replies
-    that differ stand for lost ones, and for a drop."""
-    gained: int | None = None
-    """Only of a drop: questions that stopping made right."""
-    traces: int | None = None
-    """Only where two traces of each question count; `losses` counts replies then."""
-    limits: tuple[LimitVerdict, ...] | None = None
-    """Only where the certificate limits several losses at once."""
-    on_stop: Literal["answer"] | None = None
-    """Only with `--on-stop answer`."""
-    answer_saving_pct: float | None = None
-    """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
     headline: str = ""
     """First line of the screen."""
 
@@ -201,7 +121,7 @@ def check_policy(
         delta=check.share_of(content["certificate"]["delta"]),
         rng=np.random.default_rng(source.seed),
     )
-    differs = result.counted == DIFFERS.name
+    differs = result.loss == DIFFERS.name
     if differs and loss_of(content["certificate"]) is not DIFFERS:
         remarks.append(
             "not every fresh question has gold: replies that differ from full thinking were "
@@ -228,50 +148,17 @@ def check_policy(
             f"{check.spent:g} on either side (--looks K with the first shares delta)"
         )
     remarks += _not_on_record(content, source)
-    unit = (request.weights or costing(content).weights).unit
-    outcome, spread = result.outcome, result.outcome.saving_interval
     return CheckedPolicy(
-        policy=file,
-        digest=policy.digest,
-        run=probes,
-        part="test" if request.test_only else "all",
-        transfer="zero-shot" if request.transfer else None,
-        verdict=result.verdict,
-        alpha=result.alpha,
-        delta=result.delta,
-        check=check,
-        n_left_out=fresh.n_seen + fresh.n_repeated,
-        n_met_before=fresh.n_seen,
-        n_repeated=fresh.n_repeated,
-        n=result.n,
-        losses=result.losses,
-        risk=result.risk,
-        lower=result.lower,
-        upper=result.upper,
-        expected_risk=result.expected_risk,
-        power_to_confirm=result.power_to_confirm,
-        detectable_risk=result.detectable_risk,
-        graded_by=result.graded_by,
-        accuracy=outcome.accuracy,
-        full_accuracy=outcome.full_accuracy,
-        accuracy_difference=result.accuracy_difference,
-        accuracy_difference_ci95=result.accuracy_difference_ci95,
-        serving=request.serving or content["serving"],
-        unit=unit,
-        total_saving_pct=outcome.total_saving_pct,
-        total_saving_ci95=None if spread is None else (spread.low, spread.high),
-        think_saving_pct=outcome.think_saving_pct,
-        truncated_share=result.truncated_share,
-        category_scope="marginal",
-        categories=result.categories,
-        drift=result.drift,
-        remarks=tuple(remarks),
-        loss=None if result.counted == "lost" else result.counted,
-        gained=result.gained,
-        traces=result.traces,
-        limits=result.limits or None,
-        on_stop=None if outcome.answer_saving_pct is None else "answer",
-        answer_saving_pct=outcome.answer_saving_pct,
+        **{
+            **vars(result),
+            "policy": file,
+            "digest": policy.digest,
+            "run": probes,
+            "part": "test" if request.test_only else "all",
+            "transfer": "zero-shot" if request.transfer else None,
+            "check": check,
+            "remarks": tuple(remarks),
+        }
     )
 
 

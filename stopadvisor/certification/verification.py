@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.losses import DIFFERS, LossName, loss_of
-from stopadvisor.rules.outcomes import Outcome, measure
+from stopadvisor.rules.losses import DIFFERS, loss_of
+from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_view, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
@@ -78,50 +78,81 @@ class Fresh:
     """Of each question that count."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verification:
     """What fresh probes say about a certificate."""
 
     verdict: Verdict
+    """`confirmed`, `contradicted` or `silent`."""
     alpha: float
+    """Of the certificate."""
     delta: float
-    """Error probability of each of the two limits."""
-    fresh: Fresh
+    """Error probability of each limit."""
+    n_left_out: int
+    """Traces left out."""
+    n_met_before: int
+    """Of these, questions that made the policy."""
+    n_repeated: int
+    """Of these, further traces of a question."""
     n: int
+    """Fresh questions that were counted."""
     losses: int
+    """Lost ones."""
+    risk: float
+    """Their share; of a drop less the share gained."""
     lower: float
-    """One-sided limit at level 1 - delta."""
+    """One-sided limit below."""
     upper: float
+    """One-sided limit above."""
     expected_risk: float
-    """What the policy expects of itself."""
+    """What calibration measured, and the policy expects."""
     power_to_confirm: float
-    """Probability to confirm at the expected risk."""
+    """Chance to confirm at that risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; None: too few questions for any."""
-    outcome: Outcome
+    """Risk that would be contradicted four times in five; null: too few questions for any."""
+    graded_by: GradedBy
+    """What says that an answer is right.  By `agreement`, where gold is missing, it is right where
+    it is what full thinking answers: then accuracies are shares that agree, and risks shares that
+    differ."""
+    accuracy: float
+    """Accuracy with stopping."""
+    full_accuracy: float
+    """Accuracy of full thinking."""
     accuracy_difference: float
-    """Stopped minus full thinking, over the same questions."""
+    """Stopping minus full thinking."""
     accuracy_difference_ci95: tuple[float, float]
-    """Score interval of the paired difference."""
+    """Its interval."""
+    serving: str
+    """The serving regime in which the saving is counted."""
+    unit: str
+    """The unit in which it is counted."""
+    total_saving_pct: float
+    """Net saving."""
+    total_saving_ci95: tuple[float, float] | None
+    """Its bootstrap-t interval; null where none was stopped."""
+    think_saving_pct: float
+    """Thinking tokens saved."""
     truncated_share: float
+    """Share of the traces that were cut off."""
+    category_scope: Literal["marginal"] = "marginal"
+    """The certificate is about all questions together."""
     categories: tuple[CategoryRisk, ...]
-    """What was lost in each; of a drop, gains are not counted."""
+    """What was lost in each category; of a drop, gains are not counted."""
     drift: tuple[Drift, ...]
     """Features against the calibration questions; empty where the policy stores none."""
+    loss: Literal["differs", "drop"] | None = None
+    """What was counted, and is held against alpha; without it lost answers.  Without gold replies
+    that differ stand for lost ones, and for a drop."""
     gained: int | None = None
-    """Of a drop: questions that stopping made right."""
-    limits: tuple[LimitVerdict, ...] = ()
-    """Each of several limits by itself; empty where there is one."""
-    counted: LossName = "lost"
-    """The loss that was counted: the certificate's own, or without gold differing replies."""
-    graded_by: GradedBy = "gold"
+    """Only of a drop: questions that stopping made right."""
     traces: int | None = None
-    """Of each question, where two count; `losses` counts replies then."""
-
-    @property
-    def risk(self) -> float:
-        """What a question counts on average."""
-        return (self.losses - (self.gained or 0)) / (self.n * (self.traces or 1))
+    """Only where two traces of each question count; `losses` counts replies then."""
+    limits: tuple[LimitVerdict, ...] | None = None
+    """Only where the certificate limits several losses at once."""
+    on_stop: Literal["answer"] | None = None
+    """Only with `--on-stop answer`."""
+    answer_saving_pct: float | None = None
+    """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
 
 
 def scorer_of(
@@ -333,29 +364,42 @@ def verify(
         verdict = "contradicted" if "contradicted" in found else every
     if verdict == "contradicted" and loss is not promise:
         verdict = "silent"
+    gained = None if loss.is_binary else int((values < 0).sum())
+    losses, spread = int((values > 0).sum()), outcome.saving_interval
     return Verification(
-        verdict,
-        alpha,
-        delta,
-        fresh,
-        values.shape[1],
-        int((values > 0).sum()),
-        evidence.lower,
-        evidence.upper,
-        expected,
-        evidence.power_to_confirm,
-        evidence.detectable_risk,
-        outcome,
-        (gains - worse) / outcome.n,
-        paired_difference(gains, worse, outcome.n),
-        float(probed.truncated.mean()),
-        _categories(probed, lost > 0),
-        _drift(content, scorer, questions, rng),
-        None if loss.is_binary else int((values < 0).sum()),
-        limits,
-        loss.name,
-        probed.graded_by,
-        None if traces == 1 else traces,
+        verdict=verdict,
+        alpha=alpha,
+        delta=delta,
+        n_left_out=fresh.n_seen + fresh.n_repeated,
+        n_met_before=fresh.n_seen,
+        n_repeated=fresh.n_repeated,
+        n=values.shape[1],
+        losses=losses,
+        risk=(losses - (gained or 0)) / values.size,
+        lower=evidence.lower,
+        upper=evidence.upper,
+        expected_risk=expected,
+        power_to_confirm=evidence.power_to_confirm,
+        detectable_risk=evidence.detectable_risk,
+        graded_by=probed.graded_by,
+        accuracy=outcome.accuracy,
+        full_accuracy=outcome.full_accuracy,
+        accuracy_difference=(gains - worse) / outcome.n,
+        accuracy_difference_ci95=paired_difference(gains, worse, outcome.n),
+        serving=asked.serving,
+        unit=asked.weights.unit,
+        total_saving_pct=outcome.total_saving_pct,
+        total_saving_ci95=None if spread is None else (spread.low, spread.high),
+        think_saving_pct=outcome.think_saving_pct,
+        truncated_share=float(probed.truncated.mean()),
+        categories=_categories(probed, lost > 0),
+        drift=_drift(content, scorer, questions, rng),
+        loss=None if loss.name == "lost" else loss.name,
+        gained=gained,
+        traces=None if traces == 1 else traces,
+        limits=limits or None,
+        on_stop=None if outcome.answer_saving_pct is None else "answer",
+        answer_saving_pct=outcome.answer_saving_pct,
     )
 
 

@@ -89,5 +89,5 @@ def test_verify_counts_one_of_each_fresh_group(policy: dict[str, Any]) -> None:
     table = drawn(500, 14, "v")
     fresh = fresh_questions(policy, table)
     found = verify(policy, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
-    assert (found.n, found.fresh.n_repeated) == (500, table.n_questions - 500)
+    assert (found.n, found.n_repeated) == (500, table.n_questions - 500)
     assert found.lower < found.losses / found.n < found.upper

@@ -183,7 +183,7 @@ def test_the_transferred_policy(
     fresh = fresh_questions(content, table)
     found = verify(content, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
     assert found.n == target.counts()["test"]
-    assert found.outcome.losses == round(content["expected"]["test_risk"] * found.n)
+    assert found.losses == round(content["expected"]["test_risk"] * found.n)
 
 
 def test_nothing_certified_gives_a_full_budget_policy(

@@ -77,11 +77,12 @@ def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> OpenQuestions:
 def test_questions_that_made_the_policy_are_left_out_and_counted(
     source: Source, policy: dict[str, Any]
 ) -> None:
-    found = check(policy, source.table.unseal())
+    table = source.table.unseal()
+    found = check(policy, table)
     assert found.n == source.counts()["test"]
-    assert found.fresh.n_seen == source.counts()["fit"] + source.counts()["calibration"]
-    assert found.fresh.n_repeated == 0
-    keys = {source.table.keys[row] for row in found.fresh.rows.tolist()}
+    assert found.n_met_before == source.counts()["fit"] + source.counts()["calibration"]
+    assert found.n_repeated == 0
+    keys = {table.keys[row] for row in fresh_questions(policy, table).rows.tolist()}
     assert keys == set(source.part("test").keys)
 
 
@@ -102,7 +103,7 @@ def test_labels_of_questions_left_out_change_nothing(
     flipped = regraded(
         table, correct=table.correct ^ closed[:, None], natural_correct=table.full_correct ^ closed
     )
-    assert check(policy, flipped).outcome == check(policy, table).outcome
+    assert check(policy, flipped) == check(policy, table)
 
 
 def test_one_trace_per_question_and_group_enters(policy: dict[str, Any]) -> None:
@@ -110,7 +111,7 @@ def test_one_trace_per_question_and_group_enters(policy: dict[str, Any]) -> None
     rows = np.repeat(np.arange(60), 3)
     thrice = replace(table.take(rows), samples=np.tile([0, 2, 3], 60))
     found = check(policy, thrice)
-    assert (found.n, found.fresh.n_repeated) == (60, 120)
+    assert (found.n, found.n_repeated) == (60, 120)
     assert found.losses == check(policy, table).losses
     assert check(policy, with_groups(table, 4)).n == 15
 
@@ -170,7 +171,7 @@ def test_stops_are_those_of_the_stepper(family: str) -> None:
         for i, j in enumerate(online)
     ]
     found = check(content, table)
-    assert found.outcome.correct == sum(right)
+    assert found.accuracy == sum(right) / 80
     assert found.losses == sum(table.full_correct[i] and not right[i] for i in range(80))
 
 
@@ -192,11 +193,8 @@ def test_limits_power_and_accuracy_by_hand(policy: dict[str, Any]) -> None:
     contradicting = min(j for j in range(n) if stats.binom.sf(j - 1, n, 0.15) < 0.05)
     assert found.detectable_risk is not None
     assert stats.binom.sf(contradicting - 1, n, found.detectable_risk) == pytest.approx(0.8)
-    outcome = found.outcome
-    gains = outcome.correct - (outcome.full_correct - k)
-    assert found.accuracy_difference == pytest.approx(
-        outcome.accuracy - outcome.full_correct / outcome.n
-    )
+    gains = round(n * (found.accuracy - found.full_accuracy)) + k
+    assert found.accuracy_difference == pytest.approx(found.accuracy - found.full_accuracy)
     assert found.accuracy_difference_ci95 == paired_difference(gains, k, n)
     surer = check(policy, fresh_table(150, 4), delta=0.01)
     assert stats.binom.cdf(k, n, surer.upper) == pytest.approx(0.01)
@@ -223,23 +221,24 @@ def test_few_questions_can_contradict_nothing(policy: dict[str, Any]) -> None:
 def test_saving_follows_serving_and_weights(policy: dict[str, Any]) -> None:
     table = fresh_table(100, 6)
     usual = check(policy, table)
-    assert usual.outcome == check(policy, table, serving="kv-fork").outcome
+    assert usual == check(policy, table, serving="kv-fork")
     dear = check(policy, table, serving="black-box")
-    assert dear.outcome.total_saving_pct < usual.outcome.total_saving_pct
+    assert dear.total_saving_pct < usual.total_saving_pct
     assert dear.losses == usual.losses
     in_blocks = [
         policy | {"serving": "prefix-cache", "expected": policy["expected"] | {"cache_block": size}}
         for size in (16, 512)
     ]
-    small, large = (check(content, table).outcome for content in in_blocks)
-    assert check(policy | {"serving": "prefix-cache"}, table).outcome == small != large
+    small, large = (check(content, table) for content in in_blocks)
+    assert check(policy | {"serving": "prefix-cache"}, table) == small
+    assert small.total_saving_pct != large.total_saving_pct
     decoded = check(policy, table, weights=Weights(0.0, 0.0, 1.0, "decoded tokens"))
-    assert decoded.outcome.total_saving_pct > usual.outcome.total_saving_pct
+    assert decoded.total_saving_pct > usual.total_saving_pct
     told = policy["expected"] | {"weights": asdict(Weights(0.0, 0.0, 1.0, "decoded tokens"))}
-    assert check(policy | {"expected": told}, table).outcome == decoded.outcome
-    spread = usual.outcome.saving_interval
-    assert spread is not None
-    assert spread.low < usual.outcome.total_saving_pct < spread.high
+    assert check(policy | {"expected": told}, table) == decoded
+    assert usual.total_saving_ci95 is not None
+    low, high = usual.total_saving_ci95
+    assert low < usual.total_saving_pct < high
 
 
 def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
@@ -248,7 +247,7 @@ def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
     content["certificate"] = {**content["certificate"], "reference": "last-checkpoint"}
     table = fresh_table(50, 8)
     found = check(content, table)
-    assert found.outcome.full_correct == int(table.correct[:, -1].sum())
+    assert found.full_accuracy == table.correct[:, -1].mean()
     archive = replace(table, natural_tokens=None, reference="last-checkpoint")
     with pytest.raises(ProbeError, match="needs natural answers"):
         check(policy, archive)
@@ -327,7 +326,7 @@ def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order(
     table = fresh_table(80, 16)
     column = table.budgets.tolist().index(640)
     found = check(content, table)
-    assert found.outcome.correct == table.correct_online[:, column].sum()
+    assert found.accuracy == table.correct_online[:, column].mean()
     assert scorer_of(content, table).schedule == GridSchedule((640,), 640)
     along = scorer_of(content, table, along_order=True)
     assert along.schedule == GridSchedule((256, 640, 1024))
@@ -353,10 +352,10 @@ def test_a_fixed_budget_loses_against_the_last_checkpoint_of_the_probes(archive:
     found = check(content, probes)
     at_640 = table.correct[:, table.budgets.tolist().index(640)]
     stops = table.trace_tokens > 640
-    assert found.outcome.full_correct == int(table.correct[:, -1].sum())
+    assert found.full_accuracy == table.correct[:, -1].mean()
     assert found.losses == int((stops & table.correct[:, -1] & ~at_640).sum()) > 0
     full = np.minimum(table.trace_tokens, table.budgets[-1])
-    assert found.outcome.think_saving_pct == pytest.approx(
+    assert found.think_saving_pct == pytest.approx(
         100 * (1 - np.minimum(full, 640).sum() / full.sum())
     )
 
@@ -416,7 +415,7 @@ def test_without_gold_replies_confirm_that_nothing_is_lost_and_contradict_nothin
     table = replace(table, answer_codes=0 * table.answer_codes, truncated=ones < 0)
     table = without_gold(regraded(table, natural_code=full * ones))
     found = check(of_family("confidence", (128, 1024)), table)
-    assert (found.counted, found.verdict) == ("differs", verdict)
+    assert (found.loss, found.verdict) == ("differs", verdict)
 
 
 @pytest.mark.parametrize(
@@ -447,13 +446,13 @@ def test_verdicts_by_simulation(risk: float, verdict: str, low: float, high: flo
 @pytest.mark.slow
 def test_the_saving_interval_covers(policy: dict[str, Any]) -> None:
     """95 % intervals of the net saving over 100 fresh samples of 80 questions."""
-    truth = check(policy, fresh_table(20_000, 15)).outcome.total_saving_pct
+    truth = check(policy, fresh_table(20_000, 15)).total_saving_pct
     quick = policy | {"calibration_features": None}
     held = 0
     for seed in range(100):
-        spread = check(quick, fresh_table(80, 100 + seed)).outcome.saving_interval
+        spread = check(quick, fresh_table(80, 100 + seed)).total_saving_ci95
         assert spread is not None
-        held += spread.low <= truth <= spread.high
+        held += spread[0] <= truth <= spread[1]
     assert held >= 88
 
 
