@@ -8,14 +8,14 @@ same stops that calibration saw.  Knows no files, no model, and not when to prob
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsFloat, SupportsIndex
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.ground.printable import short_repr
-from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
-from stopadvisor.policy.tree_sum import TreeSum
+from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms, TreeTerms
 from stopadvisor.policy.triggers import listed_positions, make_trigger, most_probes
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
@@ -38,6 +38,10 @@ _OF_ANSWERS = frozenset(
 )
 _ANYWHERE = 2**63
 """No position is so far."""
+
+
+Node = Any
+"""Of a tree: the value of a leaf, else (index into `_KNOWN`, threshold, left, right)."""
 
 
 class Decision(NamedTuple):
@@ -71,7 +75,8 @@ class StopRule:
     intercept: float
     columns: tuple[tuple[int, float, float, float], ...]
     """(index into `_KNOWN`, mean, scale, coefficient), in the order of summation."""
-    trees: TreeSum | None
+    trees: tuple[Node, ...]
+    """Roots of a boosted score's trees, in the order of summation."""
     features: frozenset[str]
     """All that are read."""
     reads_positions: bool
@@ -93,7 +98,6 @@ class StopRule:
         places = tuple(_KNOWN.index(name) for name in names)
         trigger = make_trigger(terms.trigger, terms.budgets)
         threshold, intercept = terms.decision_threshold, terms.intercept or 0.0
-        trees = None if terms.trees is None else [vars(tree) for tree in terms.trees]
         return cls(
             family=family,
             trigger=trigger,
@@ -108,7 +112,7 @@ class StopRule:
                 if linear
                 else ()
             ),
-            trees=None if trees is None else TreeSum(trees, places, intercept),
+            trees=tuple(_root(tree, places) for tree in terms.trees or ()),
             features=used,
             reads_positions=not used.isdisjoint(POSITION_FEATURES + OPEN_FEATURES),
             needs_answer=(
@@ -312,12 +316,14 @@ class Stepper:
                     mean_logprob,
                 )
                 values += (1.0 if closed_by_itself else 0.0,)
-            if rule.trees is not None:
-                score = rule.trees.score(values)
-            else:
-                score = rule.intercept
-                for k, mean, scale, coef in rule.columns:
-                    score = score + coef * ((values[k] - mean) / scale)
+            score = rule.intercept
+            for node in rule.trees:
+                while type(node) is tuple:
+                    k, threshold, left, right = node
+                    node = left if values[k] <= threshold else right
+                score = score + node
+            for k, mean, scale, coef in rule.columns:
+                score = score + coef * ((values[k] - mean) / scale)
             if score - score != 0.0:
                 raise PolicyError(f"the score at checkpoint {j} is not finite: {score!r}")
         if entropy_slack and (
@@ -367,6 +373,16 @@ class Stepper:
         if self._next == self._rule.most_probes:
             return f"the last of {self._next} checkpoints was observed already; start() a new one"
         return f"the policy stopped at checkpoint {self._next - 1}; start() a new one"
+
+
+def _root(tree: TreeTerms, places: Sequence[int]) -> Node:
+    """Find the root of a checked tree, whose children stand after their parents."""
+    nodes: list[Node] = list(tree.value)
+    for k in reversed(range(len(nodes))):
+        if tree.feature[k] >= 0:
+            left, right = nodes[tree.left[k]], nodes[tree.right[k]]
+            nodes[k] = (places[tree.feature[k]], tree.threshold[k], left, right)
+    return nodes[0]
 
 
 def _position_values(

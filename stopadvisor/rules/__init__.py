@@ -7,7 +7,6 @@ __all__ = [
     "drift",
     "families",
     "features",
-    "leaf_bits",
     "losses",
     "model_shape",
     "outcomes",

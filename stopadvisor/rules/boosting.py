@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.features import FEATURES
-from stopadvisor.rules.leaf_bits import PER_UNIT, LeafBits, leaf_bits
 
 __all__ = ["BoostedModel", "Tree", "fit_boosted"]
 
@@ -52,28 +51,12 @@ class BoostedModel:
         columns = [np.ascontiguousarray(flat[:, k]) for k in range(flat.shape[1])]
         z = np.full(len(flat), self.intercept)
         for tree in self.trees:
-            bits = leaf_bits(tree.feature, tree.left, tree.right, tree.value)
-            if bits is None:
-                z = z + _by_walking(tree, columns)
-            else:
-                z = z + _by_leaf_bits(tree, bits, columns)
+            z = z + _leaf_values(tree, columns)
         return z.reshape(features.shape[:-1])
 
 
-def _by_leaf_bits(tree: Tree, bits: LeafBits, columns: list[FloatArray]) -> FloatArray:
-    """Leaf values of all rows by a handful of byte operations per test, and no walk."""
-    every = len(bits.values) - 1
-    possible = np.full(len(columns[0]), every, dtype=np.uint8)
-    for node, left in bits.tests:
-        goes_left = columns[tree.feature[node]] <= tree.threshold[node]
-        keep = goes_left.view(np.uint8) * np.uint8(left)
-        keep |= np.uint8(every & ~left)
-        possible &= keep
-    return np.asarray(np.array(bits.values)[possible], dtype=np.float64)
-
-
-def _by_walking(tree: Tree, columns: list[FloatArray]) -> FloatArray:
-    """Leaf values by a walk of all rows at once, for trees of more leaves than a byte has bits."""
+def _leaf_values(tree: Tree, columns: list[FloatArray]) -> FloatArray:
+    """What a tree adds to each row, by a walk of all rows at once."""
     out = np.empty(len(columns[0]))
     waiting = [(0, np.arange(len(out)))]
     while waiting:
@@ -144,5 +127,5 @@ def fit_boosted(
 
 
 def _rounded(values: FloatArray) -> FloatArray:
-    """Round to what sums exactly: the stepper may then add in any order, to the same last bit."""
-    return np.rint(values * PER_UNIT) / PER_UNIT
+    """Round to multiples of 2**-36, which floats sum exactly: any reader may add in any order."""
+    return np.rint(values * 2.0**36) / 2.0**36

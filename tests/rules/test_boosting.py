@@ -11,7 +11,6 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules import boosting
 from stopadvisor.rules.boosting import BoostedModel, Tree, fit_boosted
 from stopadvisor.rules.features import FEATURES, feature_array
-from stopadvisor.rules.leaf_bits import sums_exactly
 from tests.populations import POPULATIONS
 from tests.replay import replayed
 
@@ -40,7 +39,8 @@ def test_the_export_is_what_scikit_learn_fitted() -> None:
     ).fit(x, y)
     ours = fit_boosted(x, y)
     assert len(ours.trees) == boosting._N_TREES
-    assert sums_exactly([ours.intercept], *(tree.value for tree in ours.trees))
+    values = [ours.intercept, *(value for tree in ours.trees for value in tree.value)]
+    assert all((value * 2.0**36).is_integer() for value in values), "floats sum them exactly"
     np.testing.assert_allclose(ours.scores(fresh), reference.decision_function(fresh), atol=1e-9)
 
 
@@ -79,8 +79,8 @@ def chain_tree(n_leaves: int) -> Tree:
     )
 
 
-@pytest.mark.parametrize("n_leaves", [2, 7, 8, 9, 20])
-def test_small_and_large_trees_are_walked_alike(n_leaves: int) -> None:
+@pytest.mark.parametrize("n_leaves", [2, 9, 20])
+def test_all_rows_are_walked_as_one_is(n_leaves: int) -> None:
     model = BoostedModel(("run_length",), 0.25, (chain_tree(n_leaves),) * 2)
     values = np.arange(-2, n_leaves + 2, 0.5)[:, None]
     assert model.scores(values).tolist() == [loop_score(model, row) for row in values.tolist()]
