@@ -2,6 +2,7 @@
 
 A result is a frozen dataclass of plain values with a sentence under each field.  Its JSON has the
 field names as keys.  A field whose default is None is optional: it is left out while it is None.
+In a class with ``SPARSE: ClassVar[bool] = True`` every field is left out while it has its default.
 Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.  A class whose
 documents follow another schema than the first names it: ``SCHEMA: ClassVar[int] = 2``, or None for
 documents without a number.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from inspect import getsource
 from pathlib import Path
@@ -91,11 +92,17 @@ def _number(kind: type) -> dict[str, int]:
 
 
 def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
+    kind = type(value)
     return {
         _key(each): _plain(held)
         for each in fields(value)
-        if (held := getattr(value, each.name)) is not None or each.default is not None
+        if (held := getattr(value, each.name)) != each.default or not _is_optional(kind, each)
     }
+
+
+def _is_optional(kind: type, each: Field[Any]) -> bool:
+    """Whether a field is left out while it has its default."""
+    return each.default is not MISSING if getattr(kind, "SPARSE", False) else each.default is None
 
 
 def _key(each: Field[Any]) -> str:
@@ -150,7 +157,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
     """Add the sentences, and say of optional fields that they are left out, not null."""
     sentences = sentences_of(kind)
-    schema["required"] = [_key(each) for each in fields(kind) if each.default is not None]
+    schema["required"] = [_key(each) for each in fields(kind) if not _is_optional(kind, each)]
     for each in fields(kind):
         shown = schema["properties"][_key(each)]
         shown.pop("title", None)

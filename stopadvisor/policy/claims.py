@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.fields import (
@@ -117,6 +117,8 @@ class GraderTerms:
 @dataclass(frozen=True, kw_only=True)
 class CertificateTerms:
     """What was shown about the policy; `claims.claim` words it."""
+
+    SPARSE: ClassVar[bool] = True
 
     alpha: Share
     """Share of questions that may become wrong."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stopadvisor.policy.claims import CertificateTerms, LossKind
 from stopadvisor.policy.fields import Condition, Count, Line, Name, ShareOrEnd, Some, expect
@@ -77,6 +77,8 @@ class WeightTerms:
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTerms:
     """Risk and saving on fit, calibration and test questions, for reading."""
+
+    SPARSE: ClassVar[bool] = True
 
     weights: WeightTerms
     """What tokens cost."""

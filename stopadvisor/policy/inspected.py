@@ -18,30 +18,11 @@ from stopadvisor.policy.terms import (
     ModelTerms,
     PolicyTerms,
     ProbeTerms,
-    TokenText,
     TriggerTerms,
 )
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = ["InspectedPolicy", "inspected"]
-
-
-@dataclass(frozen=True)
-class ShownProbe:
-    """How an answer is forced."""
-
-    closer: TokenText
-    """Ends the thinking."""
-    cue: TokenText
-    """Asks for the answer."""
-    cap: int
-    """Most tokens of a forced answer."""
-    stop_ids: tuple[int, ...] | None
-    """Tokens that end it."""
-    answer_cap: int | None
-    """Most tokens of a visible answer; null where it was not recorded."""
-    open_cue: bool | None = None
-    """True where the cue stands in the open thinking; else missing."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +105,7 @@ class InspectedPolicy:
     """Questions that made it."""
     features: tuple[Feature, ...]
     """By weight: the size of the coefficient, or the number of splits."""
-    probe: ShownProbe | None
+    probe: ProbeTerms | None
     """What a probe appends."""
     sampling: Mapping[str, Any]
     """`greedy`, `temperature`, `seed`; `recorded`, a SHA-256, where thinking was."""
@@ -165,19 +146,11 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
         engine=policy.terms.engine,
         n_questions=None if counts is None else PartCounts(**counts),
         features=tuple(_features(content)),
-        probe=_probe(policy.terms.probe),
+        probe=policy.terms.probe,
         engine_settings=engine_settings(policy.terms),
         sampling=content["sampling"] or {},
         signature=signature if is_signed(path) else None,
         **taken,
-    )
-
-
-def _probe(probe: ProbeTerms | None) -> ShownProbe | None:
-    if probe is None:
-        return None
-    return ShownProbe(
-        probe.closer, probe.cue, probe.cap, probe.stop_ids, probe.answer_cap, probe.open_cue or None
     )
 
 

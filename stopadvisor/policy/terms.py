@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.policy.claims import CertificateTerms
@@ -100,6 +100,8 @@ class TokenText:
 @dataclass(frozen=True)
 class ProbeTerms:
     """How an answer is forced."""
+
+    SPARSE: ClassVar[bool] = True
 
     closer: TokenText
     """Closes the thinking."""
