@@ -36,12 +36,13 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import measure
-from stopadvisor.rules.schedules import GridSchedule, Schedule, at_budget
+from stopadvisor.rules.schedules import GridSchedule, at_budget
+from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.serving_costs import ServingCost, serving_costs
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
 
-__all__ = ["Choice", "FitPoint", "Settings", "choose", "fewest_labels", "nothing_chosen"]
+__all__ = ["Choice", "FitRule", "Settings", "choose", "fewest_labels", "nothing_chosen"]
 
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
@@ -59,10 +60,10 @@ class Choice:
     sequences: tuple[ThresholdSequence, ...]
     """What calibration will test: the advised sequence with all of delta, then perhaps a second
     with what the exact test of the first leaves of it."""
-    learned: FitPoint | None
-    scalar: FitPoint | None
-    fixed_budget: FitPoint | None
-    agreement: FitPoint | None
+    learned: FitRule | None
+    scalar: FitRule | None
+    fixed_budget: FitRule | None
+    agreement: FitRule | None
     """The best of its kind; None where there is none."""
     compared: tuple[ThresholdSequence, ...]
     """The best learned sequence, scalar, fixed budget and agreement, as far as there are such, and
@@ -73,7 +74,7 @@ class Choice:
     advised: ThresholdSequence | None
     """The sequence that the evidence favours; None: none is expected to save anything."""
     advised_index: int
-    advised_point: FitPoint | None
+    advised_point: FitRule | None
     saving_lower: float | None
     """One-sided 95 % lower limit of the net saving (percent): chosen in a resample, measured on
     the questions outside it."""
@@ -258,43 +259,59 @@ def _compared(
 
 def _best_point(
     fit: FitData, kind: Sequence[RatedRule], limit: float | FitLimits
-) -> FitPoint | None:
+) -> FitRule | None:
     if not kind:
         return None
     best = max(kind, key=rating)
     return _fit_point(fit, best, best.sequence.index(limit))
 
 
-def _fit_point(fit: FitData, each: RatedRule, index: int) -> FitPoint:
+def _fit_point(fit: FitData, each: RatedRule, index: int) -> FitRule:
     sequence = each.sequence
-    scorer, size = sequence.scorer, sequence.thresholds.size
-    if index < 0:
-        nothing = (None,) * 4
-        return FitPoint(
-            False, scorer.family, scorer.schedule, None, size, each.saving_pct, *nothing
+    scorer, threshold = sequence.scorer, None
+    nothing = ("risk", "accuracy", "think_saving_pct", "total_saving_pct", "uncut_saving_pct")
+    figures: dict[str, float | None] = {f"fit_{name}": None for name in nothing}
+    if index >= 0:
+        threshold = display_threshold(scorer.family, float(sequence.thresholds[index]))
+        outcome = measure(
+            scorer,
+            sequence.view,
+            sequence.curve.stops(index),
+            fit.costs(scorer, sequence.view),
+            fit.full_cost,
+            loss=fit.loss,
         )
-    outcome = measure(
-        scorer,
-        sequence.view,
-        sequence.curve.stops(index),
-        fit.costs(scorer, sequence.view),
-        fit.full_cost,
-        loss=fit.loss,
+        figures = {
+            "fit_risk": outcome.risk,
+            "fit_accuracy": outcome.accuracy,
+            "fit_think_saving_pct": outcome.think_saving_pct,
+            "fit_total_saving_pct": outcome.total_saving_pct,
+            "fit_uncut_saving_pct": outcome.uncut_saving_pct,
+            "fit_answer_saving_pct": outcome.answer_saving_pct,
+        }
+    schedule, where = _asked_at(scorer, threshold)
+    return FitRule(
+        feasible=threshold is not None,
+        family=scorer.family,
+        threshold=threshold,
+        candidates=sequence.thresholds.size,
+        schedule=schedule,
+        where=where,
+        expected_saving_pct=each.saving_pct,
+        **figures,
     )
-    return FitPoint(
-        True,
-        scorer.family,
-        scorer.schedule,
-        display_threshold(scorer.family, float(sequence.thresholds[index])),
-        size,
-        each.saving_pct,
-        outcome.risk,
-        outcome.accuracy,
-        outcome.think_saving_pct,
-        outcome.total_saving_pct,
-        outcome.uncut_saving_pct,
-        outcome.answer_saving_pct,
-    )
+
+
+def _asked_at(scorer: Scorer, threshold: float | None) -> tuple[tuple[int, ...] | None, str]:
+    """Where a rule asks, in thinking tokens where traces share its positions, and in words."""
+    schedule = scorer.schedule
+    if scorer.family == FIXED_BUDGET:
+        if threshold is None:
+            return (), schedule.describe()
+        return (int(threshold),), at_budget(int(threshold))
+    if isinstance(schedule, Climb):
+        return None, schedule.describe(threshold)
+    return schedule.positions if isinstance(schedule, GridSchedule) else None, schedule.describe()
 
 
 def fewest_labels(choice: Choice) -> int:
@@ -304,42 +321,36 @@ def fewest_labels(choice: Choice) -> int:
     return needed
 
 
-@dataclass(frozen=True)
-class FitPoint:
-    """A sequence at the threshold that fit data expect calibration to certify; out of fold."""
+@dataclass(frozen=True, kw_only=True)
+class FitRule:
+    """A rule at the threshold that fit questions expect calibration to certify; out of fold."""
 
     feasible: bool
+    """Whether a threshold keeps the risk."""
     family: str
-    probes: Schedule
+    """The best rule of its kind."""
     threshold: float | None
-    """As people know it (probability, confidence, tokens); None where infeasible."""
+    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
     candidates: int
+    """Thresholds tried."""
+    schedule: tuple[int, ...] | None
+    """Thinking tokens at which it probes; null where each trace has its own."""
+    where: str
+    """The same in words."""
     expected_saving_pct: float
-    """What a calibration is expected to certify: mean over imitated ones."""
+    """Net saving that calibration is expected to certify: mean over imitated ones."""
     fit_risk: float | None
+    """Share lost of the fit questions, out of fold."""
     fit_accuracy: float | None
+    """Accuracy with stopping."""
     fit_think_saving_pct: float | None
+    """Thinking tokens saved."""
     fit_total_saving_pct: float | None
-    fit_uncut_saving_pct: float | None = None
-    """Net saving on traces that were not cut off; None also where all were, or none."""
+    """Net saving."""
+    fit_uncut_saving_pct: float | None
+    """Net saving on traces that were not cut off."""
     fit_answer_saving_pct: float | None = None
-    """None also where a stop gives the forced answer."""
-
-    @property
-    def schedule(self) -> tuple[int, ...] | None:
-        """Where it asks, in thinking tokens; None where each trace has positions of its own."""
-        if self.family == FIXED_BUDGET:
-            return () if self.threshold is None else (int(self.threshold),)
-        return self.probes.positions if isinstance(self.probes, GridSchedule) else None
-
-    @property
-    def where(self) -> str:
-        """Where it asks, in words."""
-        if self.family == FIXED_BUDGET and self.threshold is not None:
-            return at_budget(int(self.threshold))
-        if isinstance(self.probes, Climb):
-            return self.probes.describe(self.threshold)
-        return self.probes.describe()
+    """With `--on-stop answer` only: tokens of the visible answer that are saved."""
 
 
 @dataclass(frozen=True)

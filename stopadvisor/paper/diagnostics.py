@@ -15,7 +15,7 @@ from stopadvisor.assessment.diagnostics import Curve, Stops, curve_of
 from stopadvisor.assessment.frontier import fixed_budget_frontier, grid_frontier
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.paper.protocol import (
-    OperatingPoint,
+    PaperRule,
     PaperSetting,
     first_stops,
     paper_split,
@@ -41,7 +41,7 @@ class PaperRisk:
     """Calibration questions."""
 
 
-def paper_stops(setting: PaperSetting, point: OperatingPoint) -> Stops:
+def paper_stops(setting: PaperSetting, point: PaperRule) -> Stops:
     """What a rule does on all questions; the last checkpoint is no early stop."""
     scores = setting.scores[point.family]
     n_checkpoints = scores.shape[1]
@@ -62,7 +62,7 @@ def paper_curves(table: GradedTable, setting: PaperSetting) -> tuple[tuple[Curve
     return tuple(rules), curve_of("fixed budget", fixed, fixed.at, full)
 
 
-def paper_risk(setting: PaperSetting, point: OperatingPoint, delta: float) -> PaperRisk:
+def paper_risk(setting: PaperSetting, point: PaperRule, delta: float) -> PaperRisk:
     """Risk along the thresholds of a rule."""
     calibration, _ = paper_split(setting.correct.shape[0])
     scores = setting.scores[point.family][calibration]

@@ -38,8 +38,8 @@ from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample
 
 __all__ = [
     "MatchedRisk",
-    "OperatingPoint",
     "PaperResult",
+    "PaperRule",
     "PaperServing",
     "PaperSetting",
     "first_stops",
@@ -58,20 +58,25 @@ _MOST_UNIQUE_SCORES = 500
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
+class PaperRule:
     """A family and threshold chosen on calibration questions, measured on test questions."""
 
     feasible: bool
+    """Whether a threshold keeps the risk."""
     family: str
+    """The best rule of its kind."""
     threshold: float
+    """Stop when the score reaches it."""
     candidates: int
-    """K of the union bound."""
+    """Thresholds tried: K of the union bound."""
     test_risk: float
+    """Share lost of the paper's test questions."""
     test_accuracy: float
-    test_total: float
-    """Mean capped tokens."""
+    """Accuracy with stopping."""
     think_saving_pct: float
+    """Thinking tokens saved."""
     total_saving_pct: float
+    """Net saving."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,8 @@ class MatchedRisk:
     """Learned against best scalar at one risk target."""
 
     alpha: float
-    learned: OperatingPoint
-    scalar: OperatingPoint
+    learned: PaperRule
+    scalar: PaperRule
     delta_saving_pp: Interval
     """As the published scripts print it, even where a kind is not feasible and never stops."""
     verdict: str
@@ -197,7 +202,7 @@ def _choose(
     test: IntArray,
     alpha: float,
     delta: float,
-) -> tuple[OperatingPoint, FloatArray]:
+) -> tuple[PaperRule, FloatArray]:
     """Cheapest feasible candidate, and its stopped total per test question."""
     k = sum(len(c.grid) for c in families)
     slack = math.sqrt(math.log(k / delta) / (2 * n_calibration))
@@ -212,21 +217,20 @@ def _choose(
     stops = first_stops(setting.scores[family][test], threshold)
     total = _at(setting.costs.total[test], stops)
     thinking = _at(setting.costs.thinking[test], stops)
-    point = OperatingPoint(
+    point = PaperRule(
         best is not None,
         family,
         threshold,
         k,
         float(_at(setting.loss[test], stops).mean()),
         float(_at(setting.correct[test], stops).mean()),
-        float(total.mean()),
         float(100 * (1 - thinking.mean() / setting.costs.full_thinking[test].mean())),
         float(100 * (1 - total.mean() / setting.costs.full_total[test].mean())),
     )
     return point, total
 
 
-def _verdict(learned: OperatingPoint, scalar: OperatingPoint, delta: Interval) -> str:
+def _verdict(learned: PaperRule, scalar: PaperRule, delta: Interval) -> str:
     if not (learned.feasible and scalar.feasible):
         return "inconclusive"
     if delta.low > 0:
@@ -278,7 +282,7 @@ def paper_split(n_questions: int, seed: int = PAPER_SPLIT_SEED) -> tuple[IntArra
 
 def operating_points(
     setting: PaperSetting, calibration: IntArray, test: IntArray, *, alpha: float, delta: float
-) -> tuple[OperatingPoint, OperatingPoint]:
+) -> tuple[PaperRule, PaperRule]:
     """The learned and the best scalar rule at one risk target, without their comparison."""
     kinds = [("learned",), SCALAR_FAMILIES]
     found = [[_candidates(setting, family, calibration) for family in kind] for kind in kinds]

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stopadvisor.assessment.assess import LabelRow, Repeats
+from stopadvisor.assessment.choice import FitRule
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown
+from stopadvisor.paper.protocol import PaperRule
 from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.losses import LossName
@@ -128,38 +130,6 @@ class _Common:
 
 
 # --- Deploy ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitRule:
-    """The best rule of its kind, on fit questions out of fold."""
-
-    feasible: bool
-    """Whether a threshold keeps the risk."""
-    family: str
-    """The best rule of its kind."""
-    threshold: float | None
-    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
-    candidates: int
-    """Thresholds tried."""
-    schedule: tuple[int, ...] | None
-    """Thinking tokens at which it probes; null where each trace has its own."""
-    where: str
-    """The same in words."""
-    expected_saving_pct: float
-    """Net saving that calibration is expected to certify."""
-    fit_risk: float | None
-    """Share lost of the fit questions, out of fold."""
-    fit_accuracy: float | None
-    """Accuracy with stopping."""
-    fit_think_saving_pct: float | None
-    """Thinking tokens saved."""
-    fit_total_saving_pct: float | None
-    """Net saving."""
-    fit_uncut_saving_pct: float | None
-    """Net saving on traces that were not cut off."""
-    fit_answer_saving_pct: float | None = None
-    """With `--on-stop answer` only: tokens of the visible answer that are saved."""
 
 
 @dataclass(frozen=True)
@@ -312,28 +282,6 @@ class AssessedRun(_Common, Shown):
 
 
 # --- Paper ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PaperRule:
-    """The best rule of its kind, on the paper's test questions."""
-
-    feasible: bool
-    """Whether a threshold keeps the risk."""
-    family: str
-    """The best rule of its kind."""
-    threshold: float | None
-    """Stop when the score reaches it."""
-    candidates: int
-    """Thresholds tried."""
-    test_risk: float
-    """Share lost of the paper's test questions."""
-    test_accuracy: float
-    """Accuracy with stopping."""
-    think_saving_pct: float
-    """Thinking tokens saved."""
-    total_saving_pct: float
-    """Net saving."""
 
 
 @dataclass(frozen=True)

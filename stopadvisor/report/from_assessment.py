@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.assessment.choice import Choice, FitPoint
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.ground.results import to_document
 from stopadvisor.paper.assess import PaperAssessment
-from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint
+from stopadvisor.paper.protocol import MatchedRisk
 from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.policy.promises import asked
 from stopadvisor.report.assessed import (
@@ -21,11 +21,9 @@ from stopadvisor.report.assessed import (
     AssessedSettings,
     AssessedWorkload,
     FitComparison,
-    FitRule,
     Limit,
     MeasuredServer,
     PaperComparison,
-    PaperRule,
     PaperSaving,
     PaperStacks,
     PredictedRegime,
@@ -114,10 +112,10 @@ def _deploy(
     choice, settings = assessment.choice, assessment.choice.settings
     comparison = FitComparison(
         settings.alpha,
-        learned=_fit_rule(choice.learned),
-        scalar=_fit_rule(choice.scalar),
-        fixed_budget=_fit_rule(choice.fixed_budget),
-        agreement=_fit_rule(choice.agreement),
+        learned=choice.learned,
+        scalar=choice.scalar,
+        fixed_budget=choice.fixed_budget,
+        agreement=choice.agreement,
         delta_saving_pp=None
         if choice.delta_saving_pp is None
         else _difference(choice.delta_saving_pp),
@@ -145,26 +143,6 @@ def _deploy(
         ),
         asked=None if settings.is_lost else asked(settings.guarantees),
         promises=assessment.promises,
-    )
-
-
-def _fit_rule(point: FitPoint | None) -> FitRule | None:
-    if point is None:
-        return None
-    return FitRule(
-        feasible=point.feasible,
-        family=point.family,
-        threshold=point.threshold,
-        candidates=point.candidates,
-        schedule=point.schedule,
-        where=point.where,
-        expected_saving_pct=point.expected_saving_pct,
-        fit_risk=point.fit_risk,
-        fit_accuracy=point.fit_accuracy,
-        fit_think_saving_pct=point.fit_think_saving_pct,
-        fit_total_saving_pct=point.fit_total_saving_pct,
-        fit_uncut_saving_pct=point.fit_uncut_saving_pct,
-        fit_answer_saving_pct=point.fit_answer_saving_pct,
     )
 
 
@@ -227,20 +205,6 @@ def _by_paper(assessment: PaperAssessment, common: dict[str, Any]) -> AssessedBy
 
 
 def _paper_comparison(row: MatchedRisk) -> PaperComparison:
-    learned, scalar = map(_paper_rule, (row.learned, row.scalar))
     return PaperComparison(
-        row.alpha, learned, scalar, _difference(row.delta_saving_pp), row.verdict
-    )
-
-
-def _paper_rule(point: OperatingPoint) -> PaperRule:
-    return PaperRule(
-        point.feasible,
-        point.family,
-        point.threshold,
-        point.candidates,
-        point.test_risk,
-        point.test_accuracy,
-        point.think_saving_pct,
-        point.total_saving_pct,
+        row.alpha, row.learned, row.scalar, _difference(row.delta_saving_pp), row.verdict
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stopadvisor.paper.peaks import find_peak, fixed_budgets
-from stopadvisor.paper.protocol import OperatingPoint, PaperSetting
+from stopadvisor.paper.protocol import PaperRule, PaperSetting
 from stopadvisor.paper.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View
@@ -56,7 +56,7 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row | str]:
 
 
 def _matched(run: str, setting: PaperSetting, options: StudyOptions) -> Iterator[Row]:
-    def row(point: OperatingPoint, family: str, group: str, spread: Interval | None = None,
+    def row(point: PaperRule, family: str, group: str, spread: Interval | None = None,
             verdict: str | None = None) -> Row:  # fmt: skip
         return _MATCHED.row(run=run, family=family, group=group, feasible=point.feasible,
             test_risk=point.test_risk, test_accuracy=point.test_accuracy,

@@ -173,7 +173,7 @@ def test_boosting_joins_over_the_schedule_of_the_best_learned_rule() -> None:
     best = max((linear, boosted), key=lambda each: imitation.expected(each).rating_pct)
     assert found.learned is not None
     assert found.learned.family == best.scorer.family
-    assert found.learned.probes == linear.scorer.schedule
+    assert found.learned.where == linear.scorer.schedule.describe()
 
 
 @pytest.mark.slow

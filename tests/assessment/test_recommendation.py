@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Choice, FitPoint, Settings
+from stopadvisor.assessment.choice import Choice, FitRule, Settings, _asked_at
 from stopadvisor.assessment.recommendation import (
     deciding_reason,
     probability_words,
@@ -17,7 +17,7 @@ from stopadvisor.assessment.recommendation import (
 )
 from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
 from stopadvisor.paper.assess import recommend_paper
-from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperServing
+from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperServing
 from stopadvisor.probes.trajectories import Profile, profile
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import BlindStopping
@@ -45,9 +45,23 @@ def shape(predicted: str) -> Profile:
 GRID = GridSchedule((0, 128))
 
 
-def point(family: str, expected: float = 20.0) -> FitPoint:
+def point(family: str, expected: float = 20.0) -> FitRule:
     threshold = 512.0 if family == FIXED_BUDGET else 0.9
-    return FitPoint(True, family, GRID, threshold, 100, expected, 0.05, 0.8, 20.0, 20.0)
+    schedule, where = _asked_at(Scorer(family, GRID, None), threshold)
+    return FitRule(
+        feasible=True,
+        family=family,
+        threshold=threshold,
+        candidates=100,
+        schedule=schedule,
+        where=where,
+        expected_saving_pct=expected,
+        fit_risk=0.05,
+        fit_accuracy=0.8,
+        fit_think_saving_pct=20.0,
+        fit_total_saving_pct=20.0,
+        fit_uncut_saving_pct=None,
+    )
 
 
 def sequence(family: str) -> ThresholdSequence:
@@ -205,7 +219,8 @@ def test_the_simplest_within_a_point_is_called_so() -> None:
 
 def test_a_rule_at_markers_has_no_budgets() -> None:
     found = choice("scalar")
-    at_markers = replace(point("deer"), probes=MarkerSchedule(64, 32))
+    schedule, where = _asked_at(Scorer("deer", MarkerSchedule(64, 32), None), 0.9)
+    at_markers = replace(point("deer"), schedule=schedule, where=where)
     advice = recommend(
         shape("scalar"),
         replace(found, scalar=at_markers, advised=sequence("deer"), advised_point=at_markers),
@@ -293,8 +308,8 @@ def test_a_rule_that_stops_blindly_overrides_nothing(
 def matched(
     verdict: str, *, learned: bool = True, scalar: bool = True, saving: float = 20.0
 ) -> Any:
-    def at(family: str, feasible: bool) -> OperatingPoint:
-        return OperatingPoint(feasible, family, 0.9, 100, 0.05, 0.8, 500.0, saving, saving)
+    def at(family: str, feasible: bool) -> PaperRule:
+        return PaperRule(feasible, family, 0.9, 100, 0.05, 0.8, saving, saving)
 
     return MatchedRisk(
         0.15, at("learned", learned), at("entropy", scalar), Interval(1.0, 0.5, 2.0), verdict

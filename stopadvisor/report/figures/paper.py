@@ -11,7 +11,7 @@ from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
 from stopadvisor.ground.arrays import numbers
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.diagnostics import paper_curves, paper_reliability, paper_risk, paper_stops
-from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperSetting
+from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperSetting
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.report.figures.data import (
     AlphaFigure,
@@ -57,7 +57,7 @@ def paper_figures(assessment: PaperAssessment, texts: Texts, digest: str) -> Fig
 
 
 def _frontier(
-    table: GradedTable, setting: PaperSetting, point: OperatingPoint | None, basis: str
+    table: GradedTable, setting: PaperSetting, point: PaperRule | None, basis: str
 ) -> FrontierFigure:
     rules, fixed = paper_curves(table, setting)
     chosen = None
@@ -80,10 +80,7 @@ def _frontier(
 
 
 def _risk(
-    assessment: PaperAssessment,
-    setting: PaperSetting,
-    row: MatchedRisk,
-    point: OperatingPoint | None,
+    assessment: PaperAssessment, setting: PaperSetting, row: MatchedRisk, point: PaperRule | None
 ) -> RiskFigure:
     shown = point or row.learned
     found = paper_risk(setting, shown, assessment.delta)
@@ -108,7 +105,7 @@ def _alphas(assessment: PaperAssessment, basis: str) -> AlphaFigure:
     result = assessment.paper
     rows = result.matched_risk
 
-    def saving(point: OperatingPoint) -> float | None:
+    def saving(point: PaperRule) -> float | None:
         return point.total_saving_pct if point.feasible else None
 
     return AlphaFigure(
