@@ -81,7 +81,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "": ("click", "joblib", "math-verify", "numpy", "pydantic", "rich", "scikit-learn", "scipy"),
     "hf": ("torch", "transformers", "jinja2"),
     "report": ("matplotlib",),
-    "openai": ("anyio", "httpx2", "tenacity"),
+    "openai": ("anyio", "httpx2"),
     "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn", "yarl"),
     "vllm": ("vllm",),
     "datasets": ("datasets",),
