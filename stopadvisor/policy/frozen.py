@@ -189,53 +189,7 @@ class Policy:
         summary["n_questions"] = split and {part: len(getattr(split, part)) for part in parts}
         return summary
 
-    def check_source(
-        self,
-        identity: Mapping[str, Any],
-        entropy_source: str,
-        *,
-        cue: str | None = None,
-        cap: int | None = None,
-        max_think: int | None = None,
-        prompt_template: str | Mapping[str, str] | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        answer_cap: int | None = None,
-    ) -> list[str]:
-        """Compare the policy with the engine and the plan that it is about to serve under.
-
-        Parameters
-        ----------
-        identity : mapping
-            ``Engine.identity()``, or the same from a run's manifest.
-        entropy_source : str
-            ``full``, ``top-k:K`` or ``none``.
-        cue, cap, max_think, prompt_template, sampling, answer_cap : optional
-            Of the plan; what is None is not compared.
-
-        Returns
-        -------
-        list of str
-            Remarks: differences under which the policy may serve, but should pass ``verify``
-            first, because its certificate does not cover them.
-
-        Raises
-        ------
-        PolicyError
-            Another model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
-            template, sampling or entropy source: the policy promises nothing under these.  The
-            entropy source matters only to a rule that reads log-probability or entropy.
-        """
-        return check_source(
-            self._terms,
-            identity,
-            entropy_source,
-            cue=cue,
-            cap=cap,
-            max_think=max_think,
-            prompt_template=prompt_template,
-            sampling=sampling,
-            answer_cap=answer_cap,
-        )
+    check_source = check_source
 
 
 # --- Building and writing -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Compares names, hashes and settings; knows no rule and no file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.printable import short_repr
@@ -30,6 +30,11 @@ _ENGINE = {
 _VERIFY = "; run `stopadvisor verify` before you rely on it"
 
 
+class _Policy(Protocol):
+    @property
+    def terms(self) -> PolicyTerms: ...
+
+
 def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Take the fields ``model`` and ``engine`` of a policy out of ``Engine.identity()``."""
     return {
@@ -51,7 +56,7 @@ def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def check_source(
-    terms: PolicyTerms,
+    policy: _Policy,
     identity: Mapping[str, Any],
     entropy_source: str,
     *,
@@ -62,7 +67,31 @@ def check_source(
     sampling: Mapping[str, Any] | None = None,
     answer_cap: int | None = None,
 ) -> list[str]:
-    """Implement ``Policy.check_source``, which describes parameters and errors."""
+    """Compare the policy with the engine and the plan that it is about to serve under.
+
+    Parameters
+    ----------
+    identity : mapping
+        ``Engine.identity()``, or the same from a run's manifest.
+    entropy_source : str
+        ``full``, ``top-k:K`` or ``none``.
+    cue, cap, max_think, prompt_template, sampling, answer_cap : optional
+        Of the plan; what is None is not compared.
+
+    Returns
+    -------
+    list of str
+        Remarks: differences under which the policy may serve, but should pass ``verify``
+        first, because its certificate does not cover them.
+
+    Raises
+    ------
+    PolicyError
+        Another model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
+        template, sampling or entropy source: the policy promises nothing under these.  The
+        entropy source matters only to a rule that reads log-probability or entropy.
+    """
+    terms = policy.terms
     if terms.ladder is not None:
         raise PolicyError("the policy climbs a ladder of whole replies, and stops no trace")
     remarks: list[str] = []
