@@ -1,7 +1,8 @@
-"""What a certified rule is expected to save, measured on the questions that certified it.
+"""What a certified rule is expected to save, and what its traffic is compared with later.
 
-They chose its threshold along the sequence, so an interval for that threshold alone would be too
-narrow.  The band here is wide enough for whichever threshold of the sequence they choose.
+Measured on the questions that certified it: yardsticks, not claims.  They chose its threshold along
+the sequence, so an interval for that threshold alone would be too narrow.  The band here is wide
+enough for whichever threshold of the sequence they choose.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import ExportedRule
 from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.stats.bootstrap import resample_counts
+from stopadvisor.stats.bounds import upper_limit
 
-__all__ = ["Expectation", "expectation", "saving_band"]
+__all__ = ["Expectation", "differs_limit", "expectation", "saving_band", "served_features"]
 
 _RESAMPLES = 1000
 _MOST_BLOCKS = 1000
@@ -88,3 +92,55 @@ def saving_band(costs: FloatArray, full: FloatArray, *, rng: np.random.Generator
     largest = np.nan_to_num(deviation, posinf=0.0).max(axis=1)  # a constant saving cannot deviate
     reach = float(np.quantile(largest, 0.95)) * error
     return np.stack([saving - reach, np.minimum(saving + reach, 100.0)])  # no more can be saved
+
+
+# --- What traffic is compared with ----------------------------------------------------------------
+
+
+_MOST_STORED = 500
+"""Questions whose features go into the file; drift that takes more to be seen is of no account."""
+
+
+def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: float) -> float | None:
+    """Share of replies that may differ from full thinking's, as far as calibration tells.
+
+    Returns
+    -------
+    float or None
+        Exact upper limit; None where the probes hold no answers that could be compared.
+    """
+    view = rule.scorer.view(entered)
+    try:
+        counts = rule.scorer.losses(view, DIFFERS)
+    except CalibrationError:
+        return None
+    curve = rule.scorer.curve(view, np.array([rule.threshold]))
+    differing = int(curve.totals(counts)[0, 0].round())
+    return upper_limit(differing, view.n_questions, delta)
+
+
+def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> dict[str, list[float]]:
+    """Where calibration questions would have stopped, and what their requests were like.
+
+    Returns
+    -------
+    dict of str to list of float
+        One value a question, of evenly spaced ones: `stop` in thinking tokens, -1 where it never
+        stops; `prompt_tokens`; `first_logprob` of the first forced answer, where known.
+    """
+    view = rule.scorer.view(entered)
+    stops = rule.scorer.stops(view, rule.threshold)
+    positions = view.positions_at(range(view.n_checkpoints))
+    positions = np.broadcast_to(positions, (view.n_questions, view.n_checkpoints))
+    never = np.full((view.n_questions, 1), -1)
+    where = np.hstack([positions, never])[np.arange(view.n_questions), stops]
+    spaced = np.linspace(0, view.n_questions - 1, min(view.n_questions, _MOST_STORED)).astype(int)
+    found = {
+        "stop": where[spaced].astype(float).tolist(),
+        "prompt_tokens": view.prompt_tokens[spaced].astype(float).tolist(),
+    }
+    if rule.scorer.asking.before and view.n_checkpoints:
+        first = view.mean_logprob[:, 0][spaced]
+        known = view.live[:, 0][spaced] & np.isfinite(first)
+        found["first_logprob"] = first[known].astype(float).tolist()
+    return found

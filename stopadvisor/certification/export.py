@@ -17,8 +17,12 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
-from stopadvisor.certification.expectation import Expectation, expectation
-from stopadvisor.certification.watching import differs_limit, served_features
+from stopadvisor.certification.expectation import (
+    Expectation,
+    differs_limit,
+    expectation,
+    served_features,
+)
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source

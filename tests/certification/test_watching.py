@@ -8,7 +8,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.watching import differs_limit, served_features
+from stopadvisor.certification.expectation import differs_limit, served_features
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.stats.bounds import upper_limit
 from tests.populations import POPULATIONS, renamed
