@@ -16,17 +16,21 @@ from stopadvisor.collection.collect import collect
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.saved import ReportData, read_report, save_assessment
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import THINKING, RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
 from stopadvisor.workload.questions import read_workload
 from tests.material import PLAN
 from tests.scripted import ScriptedEngine, write_sums
 
-__all__ = ["HOSTILE", "Page", "hostile_run", "report_data", "saved"]
+__all__ = ["HOSTILE", "HOSTILE_THINKING", "Page", "hostile_run", "report_data", "saved", "think"]
 
 HOSTILE = "</blockquote></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'{{ 7*7 }}"
 """What a question may hold, and a page must show as it stands."""
+
+
+HOSTILE_THINKING = f"{HOSTILE}</script></think>\u202etxet\x1b]0;title\x07\u2028{'a' * 30_000}"
+"""What a model may think: its end of a page's script, markers, controls, no end of one word."""
 
 
 class Page(HTMLParser):
@@ -72,7 +76,7 @@ def saved(assessment: FitAssessment | PaperAssessment) -> ReportData:
 
 
 def hostile_run(path: Path, n: int = 300) -> Path:
-    """A run whose every question ends with `HOSTILE`."""
+    """A run whose every question ends with `HOSTILE`, thought about in `HOSTILE_THINKING`."""
     path.mkdir(parents=True)
     file = write_sums(path.parent / f"{path.name}-hostile.jsonl", n)
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -85,4 +89,15 @@ def hostile_run(path: Path, n: int = 300) -> Path:
     run = RunDirectory.create(path, manifest)
     with Grader() as grader:
         collect(engine, workload, PLAN, run, batch_size=64, grader=grader)
+    think(path, HOSTILE_THINKING)
     return path
+
+
+def think(path: Path, first: str) -> None:
+    """Put a text before the thinking of each question of a run."""
+    file = path / THINKING
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        row["thinking"] = first + row["thinking"]
+        row["characters"] = {at: len(first) + n for at, n in row["characters"].items()}
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")

@@ -250,6 +250,7 @@ class ScriptedEngine:
             closed_by_itself=script.right(share) and logprob > -0.2
             if is_open_cue(plan.cue)
             else None,
+            characters=len(" ".join(prefix)),
         )
 
 

@@ -24,6 +24,7 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.signals import Signal, signals_of
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray, Numbers, numbers
 from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.schedules import grid_view
@@ -32,17 +33,20 @@ from stopadvisor.stats.reliability import Reliability, reliability
 __all__ = [
     "AlphaSavings",
     "Curve",
+    "Endings",
     "FitRisk",
     "Stops",
     "accuracy_at_cost",
     "choose_examples",
     "curve_of",
     "displayed",
+    "endings_of",
     "fit_curves",
     "fit_reliability",
     "fit_risk",
     "fit_signals",
     "fixed_curve",
+    "lost_rows",
     "savings_by_alpha",
     "stops_of",
 ]
@@ -256,15 +260,54 @@ def choose_examples(table: GradedTable, stops: Stops | None) -> list[ChosenExamp
     first = table.samples == 0
     found = []
     if stops is not None:
+        lost = lost_rows(table, stops)
         early = stops.stops < table.n_checkpoints
-        at = np.minimum(stops.stops, table.n_checkpoints - 1)
-        right = np.take_along_axis(table.correct_online, at[:, None], axis=1)[:, 0]
-        early &= first & table.full_correct
-        found += [("win", early & right), ("loss", early & ~right)]
+        found += [("win", early & first & table.full_correct & ~lost), ("loss", lost)]
     oscillating = classify(trajectory(table)) == TYPES.index("oscillating")
     found.append(("oscillation", first & oscillating))
     rows = [(kind, _middle(table, members)) for kind, members in found]
     return [ChosenExample(kind, row) for kind, row in rows if row is not None]
+
+
+def lost_rows(table: GradedTable, stops: Stops) -> BoolArray:
+    """First traces that full thinking ends right and the rule stops at a wrong answer."""
+    at = np.minimum(stops.stops, table.n_checkpoints - 1)
+    right = np.take_along_axis(table.correct_online, at[:, None], axis=1)[:, 0]
+    early = stops.stops < table.n_checkpoints
+    return np.asarray(early & (table.samples == 0) & table.full_correct & ~right)
+
+
+@dataclass(frozen=True)
+class Endings:
+    """Where a rule ends the fit questions, at the threshold that the promise allows it."""
+
+    family: str
+    positions: IntArray  # (n_questions,)
+    """Thinking tokens; `NO_PROBE` where it thinks to the end."""
+    correct: BoolArray  # (n_questions,)
+    """Whether the reply is right."""
+
+
+def endings_of(choice: Choice) -> tuple[Endings, ...]:
+    """Endings of every rule that was compared, as far as the promise allows it to stop."""
+    limit = fit_limit(choice.n_fit, choice.n_calibration, choice.settings, choice.counted)
+    found = []
+    for sequence in choice.compared:
+        index, view = sequence.index(limit), sequence.view
+        if index >= 0:
+            stops = sequence.curve.stops(index)
+            at = np.minimum(stops, view.n_checkpoints - 1)[:, None]
+            early = stops < view.n_checkpoints
+            positions = np.take_along_axis(view.positions, at, axis=1)[:, 0]
+            right = np.take_along_axis(view.correct_online, at, axis=1)[:, 0]
+            found.append(
+                Endings(
+                    sequence.scorer.family,
+                    np.where(early, positions, NO_PROBE),
+                    np.where(early, right, view.full_correct),
+                )
+            )
+    return tuple(found)
 
 
 def _middle(table: GradedTable, members: BoolArray) -> int | None:

@@ -22,6 +22,7 @@ from stopadvisor.probes.positions import probed_positions
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import describe_workload
+from stopadvisor.runs.thinking import keep_thinking
 from stopadvisor.workload.questions import Question, Workload, render_messages
 
 __all__ = ["Collected", "ask_all", "collect", "make_prompts"]
@@ -323,7 +324,10 @@ class _Job:
     def _grade(
         self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int
     ) -> list[ProbeRecord]:
+        """Grade traces; what the first of each question thought is kept for people to read."""
         _check_probes(questions, traces, self.plan)
+        if sample == 0:
+            keep_thinking(self.run.path, questions, traces)
         return grade_traces(
             questions, traces, self.grader, entropy=self.plan.entropy, sample=sample
         )

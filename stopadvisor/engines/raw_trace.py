@@ -66,6 +66,7 @@ def raw_trace(
                 answer.after_closer if written is None else written, plan.answer_cap, answered=True
             ),
             closed_by_itself=answer.closed_by_itself,
+            characters=len(texts[at]),
         )
 
     return RawTrace(

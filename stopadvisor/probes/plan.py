@@ -213,6 +213,8 @@ class RawProbe:
     else of the forced answer."""
     closed_by_itself: bool | None = None
     """The model closed its thinking right after the forced answer; None unless the cue is open."""
+    characters: int | None = None
+    """Characters of `RawTrace.thinking` before it; None where the engine does not count them."""
 
 
 @dataclass(frozen=True)

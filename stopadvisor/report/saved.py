@@ -7,6 +7,7 @@ of `calibrate` for each policy, named for its digest.  Reading computes nothing.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
 from stopadvisor.runs.storage import write_json_atomically
+from stopadvisor.runs.thinking import KeptThinking, read_thinking
 
 __all__ = [
     "FIGURES", "ReportData", "WrittenPage", "read_report", "save_assessment", "save_calibration",
@@ -44,6 +46,8 @@ class ReportData:
     """What `assess` found."""
     calibration: CalibratedRun | None
     figures: Figures
+    thinking: Mapping[str, KeptThinking]
+    """Of lost questions, by id, where the run keeps it."""
     remarks: tuple[str, ...]
     """What could not be shown, and why."""
 
@@ -108,7 +112,7 @@ def read_report(folder: Path) -> ReportData:
         result = _parsed(AssessedRun, document, file, "assess")
     written, remarks = read_calibration(folder), list(figures.remarks)
     if written is None:
-        return ReportData(result, None, figures, tuple(remarks))
+        return ReportData(result, None, figures, _thinking(folder, figures), tuple(remarks))
     calibration = _parsed(CalibratedRun, written, folder / CALIBRATION, "calibrate")
     changed = _read(CalibratedFigures, _calibrated_file(folder, calibration.digest), "calibrate")
     if changed is None:
@@ -128,7 +132,13 @@ def read_report(folder: Path) -> ReportData:
             f"Assessed at alpha = {alpha_of(result):g}, calibrated at {calibration.alpha:g}: "
             "first screen and risk picture follow the calibration."
         )
-    return ReportData(result, calibration, figures, tuple(remarks))
+    return ReportData(result, calibration, figures, _thinking(folder, figures), tuple(remarks))
+
+
+def _thinking(folder: Path, figures: Figures) -> dict[str, KeptThinking]:
+    """What the model thought about lost questions, as far as the run keeps it."""
+    lost = {example.id for example in figures.examples.lost}
+    return read_thinking(folder, lost) if lost else {}
 
 
 def _digest(folder: Path) -> str:

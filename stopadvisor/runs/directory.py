@@ -44,7 +44,7 @@ from stopadvisor.workload.questions import assign_parts
 
 __all__ = [
     "ARCHIVE", "CALIBRATION", "MANIFEST", "PROBES", "REPLIES",
-    "RunDirectory", "digest_of", "line_of"
+    "THINKING", "RunDirectory", "digest_of", "line_of",
 ]  # fmt: skip
 
 MANIFEST = "manifest.json"
@@ -57,6 +57,8 @@ REPLIES = "replies.jsonl"
 """In place of probes, where the run is of a ladder."""
 PARTIAL = "probes.partial"
 """Where the half-written last line of a killed run is moved; nothing reads it."""
+THINKING = "thinking.jsonl"
+"""What the model thought, for people to read."""
 
 
 def digest_of(data: str | bytes) -> str:
@@ -258,6 +260,7 @@ class RunDirectory:
 
         Returns what was done, for the user; None if the file was in order.
         """
+        set_aside_tail(self.path / THINKING, self.path / PARTIAL)
         number = len(finished_lines(self.probes_path)[0]) + 1
         if not set_aside_tail(self.probes_path, self.path / PARTIAL):
             return None

@@ -147,6 +147,29 @@ def test_a_script_in_a_question_stays_text(
         assert noise == []
 
 
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_lost_questions_open_by_keyboard_and_stay_text(
+    browser: Browser, reports: dict[str, Path], kind: str
+) -> None:
+    with opened(browser, reports[kind], java_script_enabled=False) as (page, noise):
+        lost = page.locator("#lost > details")
+        assert lost.count() >= 2
+        first = lost.first
+        region = first.get_by_role("region", name="Thinking of")
+        assert not region.is_visible()
+        first.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert region.is_visible()
+        thought = str(region.text_content())
+        assert thought.startswith(HOSTILE)
+        assert "\\u202etxet\\x1b]0;title" in thought
+        assert "characters left out" in thought
+        assert region.locator("mark.probe").first.is_visible()
+        assert "stops: " in str(region.locator("mark.probe").first.text_content())
+        assert page.locator("img[src]").count() == 0
+        assert noise == []
+
+
 def test_tables_are_copied_and_downloaded_as_csv(
     browser: Browser, reports: dict[str, Path]
 ) -> None:

@@ -25,6 +25,7 @@ from stopadvisor.probes.plan import Capabilities, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest, engine_of
+from stopadvisor.runs.thinking import read_thinking
 from stopadvisor.workload.questions import Workload, read_workload
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 
@@ -169,6 +170,23 @@ def test_an_interrupt_keeps_what_was_finished(
     assert len(bench.run.records()) == 4 * stop_after
     assert bench.collect().n_new == 30 - 4 * stop_after
     assert bench.probes == uninterrupted(30)
+
+
+def test_thinking_is_kept_for_people_to_read(bench: Bench) -> None:
+    bench.collect(limit=10)
+    file = bench.run.path / "thinking.jsonl"
+    with open(file, "ab") as torn:
+        torn.write(b'{"id": "q1", "thin')
+    bench.collect()
+    wanted = {question.id for question in bench.workload.questions}
+    kept = read_thinking(bench.run.path, wanted)
+    assert set(kept) == wanted
+    for record in bench.run.records():
+        thought = kept[record.id]
+        assert len(thought.text.split()) == record.trace_tokens
+        live = [c.budget for c in record.checkpoints if not c.ended]
+        assert sorted(thought.characters) == live
+        assert [len(thought.text[: thought.characters[at]].split()) for at in live] == live
 
 
 def test_a_finished_run_asks_nothing(bench: Bench) -> None:

@@ -22,11 +22,13 @@ from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.figures.data import RiskFigure
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import risk_caption
+from stopadvisor.report.html.lost import lost_question
 from stopadvisor.report.html.page import render
 from stopadvisor.report.saved import ReportData, read_report
 from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.words import percent, risk_difference, share
 from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
 from tests.material import CERTIFY, edit_records, flip_calibration, make_run, write_archive
@@ -461,6 +463,60 @@ def test_examples_are_fit_questions(run: Path, before: ReportData) -> None:
         assert score is not None
         assert example.threshold is not None
         assert score >= example.threshold
+
+
+@pytest.mark.parametrize("page_of", ["before", "certified"])
+def test_lost_questions_with_their_thinking(
+    page_of: str, run: Path, request: pytest.FixtureRequest
+) -> None:
+    data: ReportData = request.getfixturevalue(page_of)
+    examples = data.figures.examples
+    assert len(examples.lost) == min(12, examples.n_lost) > 2
+    lines = (run / "thinking.jsonl").read_text(encoding="utf-8").splitlines()
+    thought = {row["id"]: row["thinking"] for row in map(json.loads, lines)}
+    shown = Page(render(data)).text
+    assert f"{len(examples.lost)} of {examples.n_lost}, in the order of the run" in shown
+    for example in examples.lost:
+        assert example.full_correct
+        assert example.stop is not None
+        stop = example.steps[example.stop]
+        assert not stop.correct
+        question = lost_question(example, data.thinking)
+        text = "".join(piece.head for piece in question.pieces)
+        assert text == thought[example.id]
+        marks = [piece.probe for piece in question.pieces if piece.stops]
+        assert any(mark.startswith(f"{stop.budget} tokens, ") for mark in marks)
+        assert f"stopped at {stop.budget} of {example.trace_tokens} thinking tokens" in shown
+        for other in example.others:
+            at = other.position
+            ends = "thinks to the end" if at is None else f"stops at {at}"
+            verdict = "right" if other.correct else "wrong"
+            assert f"{rule_name(other.family)} {ends} ({verdict})" in shown
+
+
+def test_a_run_without_thinking_shows_its_probes(spoilt: Path) -> None:
+    (spoilt / "thinking.jsonl").unlink()
+    shown = Page(render(read_report(spoilt)))
+    assert "This run keeps no thinking: probes alone are shown." in shown.text
+    assert len(shown.table("lost-1")) >= 2
+
+
+def test_a_damaged_line_of_thinking_is_an_error(spoilt: Path) -> None:
+    file = spoilt / "thinking.jsonl"
+    file.write_bytes(b'{"id": "q1"}\n' + file.read_bytes())
+    with pytest.raises(ProbeError, match=r"thinking\.jsonl:1: not a line of thinking"):
+        read_report(spoilt)
+
+
+def test_hostile_thinking_is_escaped_and_cut(tmp_path: Path) -> None:
+    text = render(report_data(hostile_run(tmp_path / "run"), Settings(families=QUICK)))
+    assert len(re.findall("</script>", text)) == 1, "the page's own"
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e\u2028]", text)
+    section = text.partition('<section id="lost">')[2].partition("</section>")[0]
+    assert "&lt;/script&gt;&lt;/think&gt;\\u202etxet\\x1b]0;title\\x07\\u2028aaa" in section
+    (left_out, *_) = map(int, re.findall(r"(\d+) characters left out", section))
+    assert left_out > 20_000
+    assert len(section) < 12 * 20_000
 
 
 # --- The page as a file ---------------------------------------------------------------------------

@@ -6,13 +6,13 @@ A figure holds numbers and the names of what they are: `deploy` and `paper` fill
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, overload
 
 import numpy as np
 
-from stopadvisor.assessment.diagnostics import Curve, Stops, choose_examples
+from stopadvisor.assessment.diagnostics import Curve, Endings, Stops, choose_examples, lost_rows
 from stopadvisor.assessment.signals import CheckpointAccuracy, Signal
 from stopadvisor.ground.arrays import Numbers
 from stopadvisor.ground.errors import WorkloadError
@@ -33,6 +33,7 @@ __all__ = [
     "Examples",
     "Figures",
     "FrontierFigure",
+    "OtherStop",
     "QuestionExample",
     "ReliabilityFigure",
     "RiskFigure",
@@ -141,6 +142,16 @@ class TrajectoryStep:
 
 
 @dataclass(frozen=True)
+class OtherStop:
+    """Where another rule ends a question."""
+
+    family: str
+    position: int | None
+    """Thinking tokens; None: it thinks to the end."""
+    correct: bool
+
+
+@dataclass(frozen=True)
 class QuestionExample:
     """One question on its way through the checkpoints."""
 
@@ -150,8 +161,6 @@ class QuestionExample:
     question: str | None
     """None where the file is gone, or never was."""
     gold: str | None
-    natural: str | None
-    """Visible answer of full thinking."""
     full_correct: bool
     trace_tokens: int
     steps: tuple[TrajectoryStep, ...]
@@ -159,6 +168,8 @@ class QuestionExample:
     """Index of the step at which the rule stops; None: never, or no rule is advised."""
     threshold: float | None
     family: str | None
+    others: tuple[OtherStop, ...] = ()
+    """What the other compared rules do, at thresholds of the same promise; of lost questions."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +180,10 @@ class Examples:
     """One of each kind, where there is one."""
     basis: str
     """Whose questions these are, and whose stops."""
+    lost: tuple[QuestionExample, ...] = ()
+    """Right by full thinking and stopped wrong: the first of them in the order of the run."""
+    n_lost: int = 0
+    """How many there are."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +215,8 @@ class CalibratedFigures:
 
 _LONGEST_TEXT = 1500
 """Characters of a question that are shown."""
+_MOST_LOST = 12
+"""Lost questions that are shown."""
 
 
 @dataclass(frozen=True)
@@ -238,11 +255,35 @@ class Texts:
         )
 
 
-def examples(table: GradedTable, stops: Stops | None, texts: Texts) -> tuple[QuestionExample, ...]:
-    """The chosen examples, with what was forced at each checkpoint."""
+def examples(
+    table: GradedTable,
+    stops: Stops | None,
+    texts: Texts,
+    basis: str,
+    endings: Sequence[Endings] = (),
+) -> Examples:
+    """The chosen examples and lost questions, with what was forced at each checkpoint."""
+    chosen = tuple(
+        _example(each.kind, table, each.row, stops, texts) for each in choose_examples(table, stops)
+    )
+    if stops is None:
+        return Examples(chosen, basis)
+    rows = np.flatnonzero(lost_rows(table, stops)).tolist()
+    shown = tuple(
+        replace(_example("loss", table, row, stops, texts), others=_others(endings, row))
+        for row in rows[:_MOST_LOST]
+    )
+    return Examples(chosen, basis, shown, len(rows))
+
+
+def _others(endings: Sequence[Endings], row: int) -> tuple[OtherStop, ...]:
     return tuple(
-        _example(found.kind, table, found.row, stops, texts)
-        for found in choose_examples(table, stops)
+        OtherStop(
+            each.family,
+            None if each.positions[row] == NO_PROBE else int(each.positions[row]),
+            bool(each.correct[row]),
+        )
+        for each in endings
     )
 
 
@@ -252,13 +293,11 @@ def _example(
     name = table.ids[row]
     record = texts.records.get(name)
     question = texts.questions.get(name)
-    if question is not None and len(question) > _LONGEST_TEXT:
-        question = question[:_LONGEST_TEXT] + " …"
     stop = None
     if stops is not None and stops.stops[row] < table.n_checkpoints:
         stop = int(stops.stops[row])
     positions = table.positions[row]
-    answers = {} if record is None else {c.budget: c.answer.strip() for c in record.checkpoints}
+    answers = {} if record is None else {c.budget: _short(c.answer) for c in record.checkpoints}
     ended, confidence = table.ended[row], np.exp(table.mean_logprob[row])
     known = np.isfinite(confidence) & (table.entropy_source != "none")
     steps = tuple(
@@ -275,9 +314,8 @@ def _example(
     return QuestionExample(
         kind,
         name,
-        question,
-        None if record is None else record.gold,
-        None if record is None or record.natural_answer is None else record.natural_answer.strip(),
+        _short(question, _LONGEST_TEXT),
+        None if record is None else _short(record.gold),
         bool(table.full_correct[row]),
         int(table.trace_tokens[row]),
         steps,
@@ -285,3 +323,13 @@ def _example(
         None if stops is None else stops.threshold,
         None if stops is None else stops.family,
     )
+
+
+@overload
+def _short(text: str, most: int = ...) -> str: ...
+@overload
+def _short(text: str | None, most: int = ...) -> str | None: ...
+def _short(text: str | None, most: int = 200) -> str | None:
+    """A text without spaces around it, cut where a page would not show more."""
+    text = None if text is None else text.strip()
+    return text if text is None or len(text) <= most else f"{text[:most]} …"

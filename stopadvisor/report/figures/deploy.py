@@ -10,6 +10,7 @@ from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.diagnostics import (
     accuracy_at_cost,
     displayed,
+    endings_of,
     fit_curves,
     fit_reliability,
     fit_risk,
@@ -96,9 +97,10 @@ def _examples(
     if choice.fit.table.rungs is not None:
         return Examples((), basis)
     if rule is None:
-        return Examples(examples(grid_view(choice.fit.table), None, texts), basis)
-    shown = examples(rule.view, stops_of(rule, index), texts)
-    return Examples(shown, f"{basis}; stops are those of the {called} rule")
+        return examples(grid_view(choice.fit.table), None, texts, basis)
+    basis += f"; stops are those of the {called} rule"
+    others = [each for each in endings_of(choice) if each.family != rule.scorer.family]
+    return examples(rule.view, stops_of(rule, index), texts, basis, others)
 
 
 def _frontier(

@@ -16,7 +16,6 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
-    Examples,
     Figures,
     FrontierFigure,
     ReliabilityFigure,
@@ -48,8 +47,10 @@ def paper_figures(assessment: PaperAssessment, texts: Texts, digest: str) -> Fig
         CheckpointFigure(checkpoint_accuracy(table), f"all {table.n_questions} questions"),
         signals_of(table, (table, setting.scores["learned"])),
         basis,
-        Examples(
-            examples(table, None if point is None else paper_stops(setting, point), texts),
+        examples(
+            table,
+            None if point is None else paper_stops(setting, point),
+            texts,
             "all questions are open here, scored out of fold; stops are those of the chosen rule",
         ),
         texts.remarks,

@@ -24,6 +24,7 @@ from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, 
 from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
+from stopadvisor.report.html.lost import lost_question
 from stopadvisor.report.saved import ReportData, WrittenPage, read_report
 from stopadvisor.report.sheet import Sheet
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
@@ -176,6 +177,12 @@ def render(data: ReportData) -> str:
             {"example": e, "title": _KINDS[e.kind], "svg": Markup(svg), "table": table}
             for e, svg, table in _examples(data.figures.examples.questions)
         ],
+        lost=[
+            (lost_question(e, data.thinking), _steps(e, f"lost-{k}"))
+            for k, e in enumerate(data.figures.examples.lost, start=1)
+        ],
+        n_lost=data.figures.examples.n_lost,
+        thinking=bool(data.thinking),
         examples_basis=data.figures.examples.basis,
         climbs=isinstance(result, AssessedRun) and result.rungs is not None,
         remarks=[*result.remarks, *data.remarks],
@@ -295,7 +302,7 @@ def _examples(examples: Sequence[QuestionExample]) -> list[tuple[QuestionExample
         name = f"example-{example.kind}"
         with style(name):
             svg = inline_svg(draw_example(example), name, _KINDS[example.kind], _in_words(example))
-        found.append((example, svg, _steps(example)))
+        found.append((example, svg, _steps(example, name)))
     return found
 
 
@@ -316,7 +323,7 @@ def _in_words(example: QuestionExample) -> str:
     )
 
 
-def _steps(example: QuestionExample) -> Table:
+def _steps(example: QuestionExample, name: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for k, step in enumerate(example.steps):
         if step.ended:
@@ -325,7 +332,7 @@ def _steps(example: QuestionExample) -> Table:
         stop = "stops here" if k == example.stop else None
         rows.append((step.budget, step.answer, verdict, step.confidence, step.score, stop))
     return Table(
-        f"example-{example.kind}",
+        name,
         "Its forced answers",
         (
             Column("budget", "thinking", "tokens"),
