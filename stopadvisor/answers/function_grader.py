@@ -20,6 +20,7 @@ from stopadvisor.answers.normal_form import NORMALIZER, extract_forced
 from stopadvisor.answers.worker import NotReady, Workers
 from stopadvisor.ground.errors import EngineError, GraderError
 from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.progress import tracked
 
 __all__ = [
     "BY_GOLD", "FUNCTION_SECONDS", "FunctionGrader", "Graders", "Grades",
@@ -158,7 +159,8 @@ class FunctionGrader:
         names = ("question", "gold", "answer")
         requests = [dict(zip(names, case, strict=True)) for case in cases]
         try:
-            for case, reply in zip(cases, self._workers.ask_each(requests), strict=True):
+            replies = tracked("grading", self._workers.ask_each(requests), len(cases))
+            for case, reply in zip(cases, replies, strict=True):
                 self._verdicts[case] = self._verdict(reply)
         except NotReady as error:
             raise GraderError(f"{self._option}: {error}") from error

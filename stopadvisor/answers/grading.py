@@ -15,6 +15,7 @@ from typing import Self
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER, extract_forced, normalize
 from stopadvisor.answers.worker import NotReady, Workers
 from stopadvisor.ground.errors import StopAdvisorError
+from stopadvisor.ground.progress import tracked
 
 __all__ = ["GRADING", "Grader"]
 
@@ -112,7 +113,8 @@ class Grader:
             {"gold": _formulas(gold)[0], "answers": _formulas(answer)} for gold, answer in pairs
         ]
         try:
-            for pair, reply in zip(pairs, self._workers.ask_each(requests), strict=True):
+            replies = tracked("grading", self._workers.ask_each(requests), len(pairs))
+            for pair, reply in zip(pairs, replies, strict=True):
                 self.timeouts += not reply
                 self._verdicts[pair] = reply == b"1"
         except NotReady as error:

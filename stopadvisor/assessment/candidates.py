@@ -23,6 +23,7 @@ from stopadvisor.assessment.sequences import (
     score_scalar,
     sequence_of,
 )
+from stopadvisor.ground.progress import tracked
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 
@@ -130,12 +131,14 @@ def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSeque
     scalars = [family for family in families if family in STOP_SCALARS and family != "deer"]
     more = FREE_FEATURES if len(shared) <= _FEW_POSITIONS else FULL_FEATURES
     late = {s for s in on_grid if _starts_late(s, on_grid)}
-    for schedule in on_grid:
+    at_markers = [f for f in families if f in ("deer", "agreement-scaled")]
+    schedules: list[Schedule] = [*on_grid, *marker_schedules(fit, stop_at)]
+    for schedule in tracked("measuring rules", schedules):
+        if isinstance(schedule, MarkerSchedule):
+            yield from _measured(fit, families, at_markers, schedule, FULL_FEATURES)
+            continue
         known = [f for f in scalars if schedule not in late or f not in _FROM_THE_START]
         yield from _measured(fit, families, known, schedule, more)
-    at_markers = [f for f in families if f in ("deer", "agreement-scaled")]
-    for marker_schedule in marker_schedules(fit, stop_at):
-        yield from _measured(fit, families, at_markers, marker_schedule, FULL_FEATURES)
 
 
 def _starts_late(schedule: GridSchedule, others: Sequence[GridSchedule]) -> bool:

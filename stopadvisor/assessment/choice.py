@@ -31,6 +31,7 @@ from stopadvisor.assessment.rated import (
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.errors import NothingToChoose
+from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import Climb
@@ -197,7 +198,7 @@ def choose(
         if sequence is None
         else tuple(
             LabelSaving(n, Imitation.draw(fit, n, settings).saving_pct(sequence))
-            for n in sorted({*_LABELS, n_calibration})
+            for n in tracked("imitating calibrations", sorted({*_LABELS, n_calibration}))
         ),
         fit,
         margin,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.ground.progress import tracked
 from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.stats.adaptive_labels import LabelTest, walk
 from stopadvisor.stats.bounds import max_losses
@@ -78,4 +79,4 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
             saved.append(found.saving([test]))
         return LabelNeed(share, math.ceil(np.mean(asked)), float(np.mean(saved)))
 
-    return tuple(labelled(share) for share in (None, *shares))
+    return tuple(labelled(share) for share in tracked("imitating labels", (None, *shares)))

@@ -20,6 +20,7 @@ from stopadvisor.assessment.probabilities import (
 from stopadvisor.assessment.rated import RatedRule, RulesOnFit, advised_rule, margin_of
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.ground.errors import NothingToChoose
+from stopadvisor.ground.progress import tracked
 from stopadvisor.rules.outcomes import measure
 
 __all__ = ["PROMISES", "Promise", "promises", "proposed"]
@@ -85,7 +86,7 @@ def promises(
             f"full thinking gets {accuracy:.1%} of the fit questions right: never being right "
             f"would keep a promise of {min(alphas):.0%}"
         )
-    wanted = (replace(settings, alpha=alpha) for alpha in meant)
+    wanted = (replace(settings, alpha=alpha) for alpha in tracked("comparing promises", meant))
     return tuple(_promise(rules, n_calibration, each, counted) for each in wanted)
 
 

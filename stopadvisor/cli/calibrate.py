@@ -129,8 +129,8 @@ def command(
     if source_policy is not None and request.overrides.families:
         raise click.UsageError("--families means nothing with --from: the policy brings its rule")
     target = PolicyTarget(out, None if sign is None else signing_key(sign))
-    source = newest_source() if path is None else open_source(path)
     with progress_on(sys.stderr, quiet=quiet) as progress:
+        source = newest_source() if path is None else open_source(path)
         if path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
         if request.overrides.alpha is None:

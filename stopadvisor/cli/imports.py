@@ -247,10 +247,10 @@ def _import_log(
 
     columns = columns or {}
     markers = KNOWN_MARKERS if think_tags is None else (think_tags,)
-    log = FORMATS[kind].read(sources, LogOptions(columns, markers))
-    gathered = gather(log, task=task, traces_only=traces_only)
-    imported = write_log(kind, sources, gathered, out)
     with progress_on(sys.stderr, quiet=quiet) as progress:
+        log = FORMATS[kind].read(sources, LogOptions(columns, markers))
+        gathered = gather(log, task=task, traces_only=traces_only)
+        imported = write_log(kind, sources, gathered, out)
         remark_first(progress, "left out", gathered.left_out)
         remark_first(progress, "renamed", gathered.renamed)
         without = gathered.without_thinking
@@ -288,9 +288,9 @@ def _import_dataset(
 
     name = str(sources[0])
     wanted = questions or BENCHMARKS[name].size
-    converted = convert(name, load_rows(name, copy, quiet=quiet), wanted, seed=seed)
-    imported = write_dataset(name, converted, out, copy=copy, seed=seed)
     with progress_on(sys.stderr, quiet=quiet) as progress:
+        converted = convert(name, load_rows(name, copy, quiet=quiet), wanted, seed=seed)
+        imported = write_dataset(name, converted, out, copy=copy, seed=seed)
         remark_first(progress, "left out", converted.left_out)
         if imported.n_questions < wanted:
             progress.remark(
@@ -317,12 +317,14 @@ def _import_probes(
     from stopadvisor.runs.imported import imported_probes, write_recording
     from stopadvisor.runs.recording import read_recording
 
-    with open_graders(grader) as graders:
-        recording = read_recording(sources[0], graders.right, suffix_tokens=suffix_tokens, cap=cap)
-        of_grades = graders.right.remarks()
-    fractions = split or default_split(len(recording.records))
-    run = write_recording(out, recording, cap=cap, model=model, seed=seed, fractions=fractions)
     with progress_on(sys.stderr, quiet=quiet) as progress:
+        with open_graders(grader) as graders:
+            recording = read_recording(
+                sources[0], graders.right, suffix_tokens=suffix_tokens, cap=cap
+            )
+            of_grades = graders.right.remarks()
+        fractions = split or default_split(len(recording.records))
+        run = write_recording(out, recording, cap=cap, model=model, seed=seed, fractions=fractions)
         for sentence in [*_remarks(recording, cap), *of_grades]:
             progress.remark(sentence)
     imported = imported_probes(run, recording, suffix_tokens=suffix_tokens, model=model)
@@ -347,12 +349,12 @@ def _import_replies(
     from stopadvisor.runs.replies import read_replies
 
     rungs = read_ladder(ladder)
-    with open_graders(grader) as graders:
-        recorded = read_replies(sources[0], rungs, graders.right)
-        of_grades = graders.right.remarks()
-    fractions = split or default_split(len(recorded.records))
-    run = write_replies(out, recorded, rungs, seed=seed, fractions=fractions)
     with progress_on(sys.stderr, quiet=quiet) as progress:
+        with open_graders(grader) as graders:
+            recorded = read_replies(sources[0], rungs, graders.right)
+            of_grades = graders.right.remarks()
+        fractions = split or default_split(len(recorded.records))
+        run = write_replies(out, recorded, rungs, seed=seed, fractions=fractions)
         for sentence in of_grades:
             progress.remark(sentence)
     imported = imported_replies(run, recorded, rungs)

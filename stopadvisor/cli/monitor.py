@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
 from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import short_repr
@@ -78,7 +80,8 @@ def command(
     if reset is not None:
         write_reset(series, reset)
     grades = {} if gold is None else read_gold(gold)
-    course, remarks = replay(series, drift_reference(watched), gold=grades, policy=watched)
+    with progress_on(sys.stderr, quiet=quiet):
+        course, remarks = replay(series, drift_reference(watched), gold=grades, policy=watched)
     if grades and not course.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold decides nothing",)
     result = monitored(course, watched, remarks, replicas=len(series))

@@ -6,6 +6,7 @@ the advice of a failed calibration; of a run, `assess` says what more labels wou
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from stopadvisor.assessment.label_plan import plan_labels
 from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, show
 from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import ALPHA, DELTA
 from stopadvisor.report.sheets.plan import plan_sheet
 from stopadvisor.rules.losses import LOSSES
@@ -69,11 +71,12 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
         from stopadvisor.assessment.assess import assess
         from stopadvisor.runs.sources import open_source, read_assessment
 
-        opened = open_source(source, keep=False)
-        recorded = read_assessment(opened.folder)
-        params["alpha"] = asked_alpha(params["alpha"], recorded)
-        asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
-        assessment = assess(opened, asked.settings(recorded, defaults=opened.defaults))
+        with progress_on(sys.stderr, quiet=quiet):
+            opened = open_source(source, keep=False)
+            recorded = read_assessment(opened.folder)
+            params["alpha"] = asked_alpha(params["alpha"], recorded)
+            asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
+            assessment = assess(opened, asked.settings(recorded, defaults=opened.defaults))
     params["alpha"] = asked_alpha(params["alpha"], None)
     plan = plan_labels(**params, assessment=assessment)
     show(plan, plan_sheet(plan), json=json)

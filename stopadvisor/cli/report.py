@@ -41,9 +41,9 @@ def command(path: Path | None, out: Path | None, *, json: bool, quiet: bool) -> 
     """
     if out is not None and out.is_dir():
         raise OutputError(f"cannot write the report to {out}: it is a folder")
-    source = newest_source() if path is None else open_source(path)
-    written = write_report(source.folder, out)
     with progress_on(sys.stderr, quiet=quiet) as progress:
+        source = newest_source() if path is None else open_source(path)
+        written = write_report(source.folder, out)
         if path is None:
             progress.remark(f"reporting on {source.folder}, the run assessed last")
         for remark in written.remarks:

@@ -3,5 +3,5 @@
 __all__ = [
     "access", "archives", "directory", "imported", "labels", "ladder", "look_log", "look_rules",
     "manifest", "recording", "replies", "samples", "server_regime", "simulated", "sources",
-    "storage",
+    "storage", "thinking",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord, graded_table
@@ -241,7 +242,8 @@ class RunDirectory:
         return [ReplyRecord.from_dict(data, where) for where, data in self._objects()]
 
     def _objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for number, line in enumerate(finished_lines(self.probes_path)[0], start=1):
+        lines = tracked("reading probes", finished_lines(self.probes_path)[0])
+        for number, line in enumerate(lines, start=1):
             where = f"{self.probes_path}:{number}"
             try:
                 data = parse_json(line, parse_constant=_refuse_constant)

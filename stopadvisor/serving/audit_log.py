@@ -24,11 +24,13 @@ from typing import Any
 
 from stopadvisor.ground.errors import CalibrationError, OutputError, PolicyError
 from stopadvisor.ground.printable import short_repr
+from stopadvisor.ground.progress import tracked
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.runs.storage import make_folder, no_follow
 from stopadvisor.serving.audit_records import (
     SCHEMA,
     Said,
+    count_records,
     parse_record,
     read_header,
     read_records,
@@ -296,7 +298,8 @@ def replay(
     if policy is not None:
         _check_settings(settings, policy, series[0].files[0])
     course = Course.join(settings, states, reference)
-    for replica, record in merged(series, remarks):
+    total = sum(count_records(path) for one in series for path in one.files)
+    for replica, record in tracked("reading audits", merged(series, remarks), total):
         try:
             course.apply(record, replica if len(series) > 1 else "")
         except CalibrationError as error:

@@ -12,7 +12,9 @@ from stopadvisor.ground.printable import short_repr
 from stopadvisor.runs.storage import no_follow
 from stopadvisor.serving.watch_settings import WatchSettings
 
-__all__ = ["SCHEMA", "Said", "parse_record", "read_header", "read_records", "record_line"]
+__all__ = [
+    "SCHEMA", "Said", "count_records", "parse_record", "read_header", "read_records", "record_line"
+]  # fmt: skip
 
 SCHEMA = 2
 
@@ -142,6 +144,11 @@ def read_records(path: Path, remarks: list[str], said: Said) -> Iterator[dict[st
         if fault is not None:
             raise PolicyError(f"{path}, line {number}: {fault}")
         yield record
+
+
+def count_records(path: Path) -> int:
+    """How many lines follow the header."""
+    return sum(1 for _ in _lines(path)) - 1
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -16,6 +16,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose, StudyError
+from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.access import View, basis_remarks, labels, view
@@ -133,7 +134,7 @@ def _rows(each: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
     n = table.n_questions
     n_fit, n_calibration = round(_FIT * n), round(_CALIBRATION * n)
     held_out = np.zeros((n_splits, n), dtype=bool)
-    for number in range(n_splits):
+    for number in tracked(f"splits of {each.label}", range(n_splits)):
         split = draw_split(np.arange(n), n_fit, n_calibration, number)
         held_out[number, split.held_out] = True
         fit = table.take(split.fit).as_fit()

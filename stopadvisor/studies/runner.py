@@ -12,6 +12,7 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, StudyError
+from stopadvisor.ground.progress import tracked
 from stopadvisor.paper.peaks import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES
@@ -39,7 +40,7 @@ def study_each(
 ) -> StudyResult:
     """Run a study that treats each source by itself."""
     views = paper_views(sources)
-    found = [each for one in views for each in rows(one, options)]
+    found = [each for one in tracked("studying runs", views) for each in rows(one, options)]
     return outline.result(found, options, basis_remarks(views))
 
 

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.progress import tracked
 
 __all__ = ["check_text", "is_reply", "messages_field", "read_rows", "refuse", "text_field"]
 
@@ -36,7 +37,7 @@ def read_rows(path: Path) -> tuple[bytes, list[tuple[str, dict[str, Any]]]]:
     data = _read_bytes(path)
     return data, [
         (f"{path}:{number}", _parse(line, f"{path}:{number}", number))
-        for number, line in enumerate(_lines(data, path), start=1)
+        for number, line in enumerate(tracked(f"reading {path.name}", _lines(data, path)), start=1)
     ]
 
 

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -31,6 +31,7 @@ from tests.scripted import WAIT, ScriptedEngine, write_sums
 
 PLAN = ProbePlan(budgets=(0, 16, 32, 64), cue="\n\nFinal answer:", max_think=256)
 MARKED = replace(PLAN, schedule="marker", markers=((WAIT,),), max_markers=3).with_stride(20)
+Item = TypeVar("Item")
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -49,6 +50,9 @@ class Remarks:
     def advance(self, traces: int, tokens: int) -> None:
         self.traces += traces
         self.tokens += tokens
+
+    def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
+        yield from items
 
     def note(self, text: str) -> None:
         self.notes.append(text)

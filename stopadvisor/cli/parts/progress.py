@@ -1,23 +1,27 @@
 """Progress and remarks on stderr: a live bar on a terminal, a line now and then elsewhere.
 
-Knows nothing of what is being counted beyond traces and tokens.
+Knows nothing of what is being counted.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO, TypeVar
 
 from stopadvisor.ground.printable import printable
-
-if TYPE_CHECKING:
-    from stopadvisor.ground.progress import Progress
+from stopadvisor.ground.progress import NullProgress, Progress, shown_on
 
 __all__ = ["LineProgress", "progress_on", "remark_first", "time_left"]
 
+Item = TypeVar("Item")
+
 LINE_EVERY_S = 10.0
+_LINE_AFTER_S = 5.0
+"""Work without tokens is not announced: most of it is done by then."""
+_BAR_AFTER_S = 1.0
+_BAR_EVERY_S = 0.1
 _MOST_NAMED = 3
 """Of many like things, this many are named one by one."""
 _SHOWN_FROM = 0.05
@@ -28,18 +32,19 @@ once, and the first that is finished says nothing of the others."""
 @contextmanager
 def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     """What a command reports its progress to, while it runs."""
+    progress: Progress
     if quiet:
-        from stopadvisor.ground.progress import NullProgress
-
-        yield NullProgress()
+        progress = NullProgress()
     elif err.isatty():
-        bar = _BarProgress(err)
-        try:
-            yield bar
-        finally:
-            bar.close()
+        progress = _BarProgress(err)
     else:
-        yield LineProgress(err)
+        progress = LineProgress(err)
+    with shown_on(progress):
+        try:
+            yield progress
+        finally:
+            if isinstance(progress, _BarProgress):
+                progress.close()
 
 
 def remark_first(progress: Progress, kind: str, sentences: Sequence[str]) -> None:
@@ -57,6 +62,13 @@ def time_left(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def _rate(done: int, seconds: float) -> str:
+    rate = done / max(seconds, 1e-9)
+    return (
+        f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
+    )
 
 
 class LineProgress:
@@ -94,6 +106,19 @@ class LineProgress:
             rest = (self._total - self._done) * spent / self._new
             line += f", about {time_left(rest)} left"
         self.remark(line)
+
+    def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
+        """Speak after five seconds, and every ten seconds from then on."""
+        began = self._clock()
+        due = began + _LINE_AFTER_S
+        for done, item in enumerate(items, start=1):
+            yield item
+            now = self._clock()
+            if now >= due:
+                due, spent = now + LINE_EVERY_S, now - began
+                left = time_left((total - done) * spent / done)
+                about = f", about {left} left" if done < total else ""
+                self.remark(f"{title}: {done}/{total}, {_rate(done, spent)}{about}")
 
     def note(self, text: str) -> None:
         """Keep the text for the next line."""
@@ -146,6 +171,23 @@ class _BarProgress:
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
         text = f"{rate:.0f} tokens/s" + (f", {self._note}" if self._note else "")
         self._bar.update(self._task, advance=traces, rate=text)
+
+    def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
+        began = shown = time.monotonic()
+        task = None
+        for done, item in enumerate(items, start=1):
+            yield item
+            now = time.monotonic()
+            if now - shown < (_BAR_AFTER_S if task is None else _BAR_EVERY_S):
+                continue
+            shown, rate = now, _rate(done, now - began)
+            if task is None:
+                task = self._bar.add_task(title, total=total, completed=done, rate=rate)
+                self._bar.start()
+            else:
+                self._bar.update(task, completed=done, rate=rate)
+        if task is not None:
+            self._bar.remove_task(task)
 
     def note(self, text: str) -> None:
         self._note = text

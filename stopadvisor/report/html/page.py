@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from stopadvisor.assessment.recommendation import PROVISIONAL
 from stopadvisor.ground.errors import OutputError, StopAdvisorError
 from stopadvisor.ground.printable import printable
+from stopadvisor.ground.progress import tracked
 from stopadvisor.ground.results import to_document
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.figures.data import QuestionExample
@@ -249,34 +250,33 @@ def _pictures(data: ReportData) -> list[_Picture]:
     from stopadvisor.report.html import charts
 
     document, figures = to_document(data.result), data.figures
-    return [
-        *_drawn(
+    parts: list[tuple[Any, Callable[[Any], Caption | None], Callable[[Any], Figure]]] = [
+        (
             document,
             captions.kinds_caption,
             lambda d: charts.draw_kinds(kind_points(d), d["recommendation"]["family"]),
         ),
-        *_drawn(document, captions.profile_caption, lambda d: charts.draw_profile(d["profile"])),
-        *_drawn(figures.frontier, captions.frontier_caption, charts.draw_frontier),
-        *_drawn(figures.risk, captions.risk_caption, charts.draw_risk),
-        *_drawn(
+        (document, captions.profile_caption, lambda d: charts.draw_profile(d["profile"])),
+        (figures.frontier, captions.frontier_caption, charts.draw_frontier),
+        (figures.risk, captions.risk_caption, charts.draw_risk),
+        (
             document,
             captions.serving_caption,
             lambda d: charts.draw_serving(
                 captions.saving_by_stack(d), d["recommendation"]["serving"]
             ),
         ),
-        *_drawn(figures.alpha, captions.alpha_caption, charts.draw_alphas),
-        *_drawn(
-            document, captions.labels_caption, lambda d: charts.draw_labels(d["label_savings"])
-        ),
-        *_drawn(figures.reliability, captions.reliability_caption, charts.draw_reliability),
-        *_drawn(figures.checkpoints, captions.checkpoint_caption, charts.draw_checkpoints),
-        *_drawn(
+        (figures.alpha, captions.alpha_caption, charts.draw_alphas),
+        (document, captions.labels_caption, lambda d: charts.draw_labels(d["label_savings"])),
+        (figures.reliability, captions.reliability_caption, charts.draw_reliability),
+        (figures.checkpoints, captions.checkpoint_caption, charts.draw_checkpoints),
+        (
             figures.signals or None,
             lambda signals: captions.signal_caption(signals, figures.signals_basis),
             charts.draw_signals,
         ),
     ]
+    return [picture for part in tracked("drawing", parts) for picture in _drawn(*part)]
 
 
 def _drawn(

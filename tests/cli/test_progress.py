@@ -1,0 +1,99 @@
+"""Long work says what it does, how much is done and how much time is left, in every command."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from stopadvisor.answers.grading import Grader
+from stopadvisor.cli.parts.progress import LineProgress, progress_on
+from stopadvisor.ground.progress import shown_on, tracked
+from tests.cli.test_import import recorded
+from tests.cli.test_monitor import LOGS, POLICY, write_log, write_policy
+from tests.material import Call, caller
+
+Item = TypeVar("Item")
+RUN = "runs/old"
+CHOICE = {"reading probes", "measuring rules", "imitating calibrations"}
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """What was counted by its title: how many there were, and how many were done."""
+    seen: dict[str, list[int]] = {}
+
+    def count(_: object, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
+        stage = seen.setdefault(title, [0, 0])
+        stage[0] += total
+        for item in items:
+            yield item
+            stage[1] += 1
+
+    monkeypatch.setattr(LineProgress, "count", count)
+    return seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "titles"),
+    [
+        ("assess RUN --families confidence", {*CHOICE, "comparing promises"}),
+        ("calibrate RUN --alpha 0.15", CHOICE),
+        ("plan RUN --alpha 0.15", CHOICE),
+        ("report RUN", {"drawing"}),
+        ("study frontier RUN", {"studying runs", "reading probes"}),
+        ("study rivals RUN --set splits=2 --alpha 0.15", {"splits of old", "measuring rules"}),
+        ("import probes r.jsonl --out new", {"reading r.jsonl"}),
+        ("monitor policy.json logs", {"reading audits"}),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_every_stage_is_counted_to_its_end(
+    words: str,
+    titles: set[str],
+    stages: dict[str, list[int]],
+    quickly_assessed_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call: Call = caller(capsys)
+    shutil.copytree(quickly_assessed_run, RUN)
+    if "import" in words:
+        recorded("r.jsonl", 60)
+    if "monitor" in words:
+        write_log(write_policy(), lost_from=10**9, requests=50)
+        words = f"monitor {POLICY} {LOGS}"
+    code, _, err = call(*words.replace("RUN", RUN).split())
+    assert code in (0, 3), err
+    assert titles <= stages.keys()
+    for title in titles:
+        total, done = stages[title]
+        assert done == total > 0, title
+
+
+def test_grading_formulas_is_counted(stages: dict[str, list[int]]) -> None:
+    pytest.importorskip("math_verify")
+    with progress_on(StringIO()), Grader() as grader:
+        assert grader.grade_many([("math", r"\frac{1}{2}", "0.5"), ("math", "7", "x + 1")])[0]
+    assert stages["grading"][0] == stages["grading"][1] > 0
+
+
+def test_counted_work_speaks_after_five_seconds() -> None:
+    err, now = StringIO(), iter([0.0, 2.0, 6.0, 8.0, 17.0, 18.0])
+    with shown_on(LineProgress(err, clock=lambda: next(now))):
+        assert list(tracked("measuring rules", "abcde")) == list("abcde")
+    assert err.getvalue().splitlines() == [
+        "measuring rules: 2/5, 20.0/min, about 9 s left",
+        "measuring rules: 4/5, 14.1/min, about 4 s left",
+    ]
+
+
+def test_nobody_need_watch() -> None:
+    assert list(tracked("measuring rules", iter("ab"), 2)) == ["a", "b"]
