@@ -14,6 +14,7 @@ import pytest
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
+import measure  # noqa: E402
 import packing  # noqa: E402
 import questions  # noqa: E402
 import traces  # noqa: E402
@@ -24,6 +25,7 @@ from vocabulary import build_tokenizer  # noqa: E402
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 MODEL = SAMPLES / "tiny-reasoner"
+SIBLING = SAMPLES / "tinier-reasoner"
 NO_THINKING = "<think>\n\n</think>\n\nFinal answer: "
 TEXTS = [
     *PROMPT_TEMPLATES.values(),
@@ -298,3 +300,16 @@ def test_model_thinks_closes_and_answers(tokenizer: Any, model: Any) -> None:
     assert thinking.startswith("\n 20 + 3: 0 + 3 = 3, so 23\n")
     assert reply.startswith(DEFAULT_CUE)
     assert reply.endswith("<|im_end|>")
+
+
+@pytest.mark.integration
+def test_the_sibling_is_a_third_of_its_size_and_right_on_fewer_questions(model: Any) -> None:
+    small = transformers.AutoModelForCausalLM.from_pretrained(SIBLING, dtype=torch.float32)
+    sizes = [sum(p.numel() for p in m.parameters()) for m in (small, model)]
+    assert sizes[0] <= sizes[1] / 3
+    asked = rows("hard")[:60]
+    right = [
+        sum(t.natural == t.gold for t in measure.run(measure.Reasoner(folder), asked))
+        for folder in (SIBLING, MODEL)
+    ]
+    assert right[0] < right[1] / 2
