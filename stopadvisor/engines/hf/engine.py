@@ -31,7 +31,8 @@ from stopadvisor.probes.positions import TracePositions, trace_positions
 
 __all__ = ["HfEngine"]
 
-_LARGEST_BATCH = 64
+_LARGEST_BATCH = 256
+"""A batch that is interrupted is drawn again, and larger ones save little."""
 _ASSUMED_PROMPT = 512
 
 
