@@ -81,7 +81,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "": ("click", "joblib", "math-verify", "numpy", "pydantic", "rich", "scikit-learn", "scipy"),
     "hf": ("torch", "transformers", "jinja2"),
     "report": ("matplotlib",),
-    "openai": ("anyio", "httpx2"),
+    "openai": ("anyio", "httpx2", "tenacity"),
     "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn", "yarl"),
     "vllm": ("vllm",),
     "datasets": ("datasets",),

@@ -21,7 +21,7 @@ __all__ = ["GATEWAY", "gateway_settings", "require_gateway"]
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _PACKAGES = (
     *("aiohttp", "anyio", "httptools", "httpx2", "jinja2", "prometheus_client", "starlette"),
-    *("transformers", "uvicorn"),
+    *("tenacity", "transformers", "uvicorn"),
 )
 
 _NAMES = (

@@ -13,9 +13,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import httpx2
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from stopadvisor.engines.http.body import Body, BodyLimits, StreamTimeouts, UnacceptableBody
 from stopadvisor.engines.http.completion import (
@@ -293,28 +295,35 @@ class Client:
         """Ask until it works, or until `retry_timeout` is over; None for the client's own."""
         seconds = self.retry_timeout if retry_timeout is None else retry_timeout
         limit = Waiting(seconds, min(seconds, OPENING_TIMEOUT) if opening else seconds)
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(TransientError),
+            stop=limit.stop,
+            wait=limit.wait,
+            sleep=limit.sleep,
+            before_sleep=partial(self._tell, limit) if opening else None,
+            reraise=True,
+        )
         content = None if body is None else json.dumps(body).encode()
         limits = BodyLimits.of(body or {})
-        while True:
-            server = self._servers.pick(replica, alone=opening)
-            try:
-                return await self._once(server, method, path, content, limits, receive)
-            except TransientError as error:
-                pause = limit.pause(error)
-                if pause is None:
-                    malformed = isinstance(error, MalformedError)
-                    waited = limit.malformed_seconds if malformed else limit.seconds
-                    tried = f"for {waited:.0f} s " if waited >= 1 else ""
-                    kind = EngineError if malformed else Unreachable
-                    raise kind(f"no answer {tried}from {error}") from error
-                if opening:
-                    self._tell(limit, error)
-            await limit.sleep(pause)
 
-    def _tell(self, limit: Waiting, error: TransientError) -> None:
+        async def once() -> _Result:
+            server = self._servers.pick(replica, alone=opening)
+            return await self._once(server, method, path, content, limits, receive)
+
+        try:
+            return await retrying(once)
+        except TransientError as error:
+            malformed = isinstance(error, MalformedError)
+            waited = limit.malformed_seconds if malformed else limit.seconds
+            tried = f"for {waited:.0f} s " if waited >= 1 else ""
+            kind = EngineError if malformed else Unreachable
+            raise kind(f"no answer {tried}from {error}") from error
+
+    def _tell(self, limit: Waiting, state: RetryCallState) -> None:
         """Say that a server is waited for, unless that was said before or lasts no time."""
+        error = state.outcome.exception() if state.outcome else None
         # What fails once only is no reason to say anything.
-        if self._on_wait is not None and limit.attempts > 1:
+        if self._on_wait is not None and state.attempt_number > 1 and error is not None:
             tell, self._on_wait = self._on_wait, None
             tell(f"waiting for a server, for {limit.seconds:.0f} s at most (--patience): {error}")
 

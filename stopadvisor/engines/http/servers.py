@@ -1,18 +1,19 @@
 """Servers of the same model: their addresses, which of them work, which is asked next, when again.
 
-Knows no requests.
+Clocks and pauses are for `tenacity`.  Knows no requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
+from tenacity import RetryCallState
+from tenacity.wait import wait_random_exponential
 
 from stopadvisor.ground.errors import ModelError
 
@@ -135,8 +136,6 @@ OPENING_TIMEOUT = 5.0
 that cannot be read, and for which it is asked what it may leave out."""
 LONGEST_PAUSE = 10.0
 """Seconds between two attempts at most, unless the server asks for more."""
-_FIRST_PAUSE = 0.5
-"""At most, after the first attempt; doubled after each."""
 
 
 class TransientError(Exception):
@@ -163,10 +162,11 @@ class Waiting:
     malformed_seconds: float
     _since: float | None = None
     _malformed_since: float | None = None
-    attempts: int = 0
-    """That failed."""
+    _pause: wait_random_exponential = field(
+        default_factory=lambda: wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE)
+    )
 
-    def _left(self, error: TransientError) -> float:
+    def _left(self, error: BaseException | None) -> float:
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -178,19 +178,21 @@ class Waiting:
             self._malformed_since = now
         return min(left, self._malformed_since + self.malformed_seconds - now)
 
-    def pause(self, error: TransientError) -> float | None:
-        """Seconds until the next attempt; None to give up.
+    def stop(self, state: RetryCallState) -> bool:
+        """Whether to give up."""
+        return self._left(_error(state)) <= 0
 
-        More each time, by chance and as many as the server asks for, but never beyond the time-out:
-        the last attempt is made when it is over.
-        """
-        left = self._left(error)
-        if left <= 0:
-            return None
-        longest = min(_FIRST_PAUSE * 2.0 ** min(self.attempts, 10), LONGEST_PAUSE)
-        self.attempts += 1
-        return min(max(error.retry_after, random.uniform(0.0, longest)), left)
+    def wait(self, state: RetryCallState) -> float:
+        """Seconds until the next attempt: more each time, and as many as the server asks for."""
+        error = _error(state)
+        asked = error.retry_after if isinstance(error, TransientError) else 0.0
+        # Never beyond the time-out: the last attempt is made when it is over.
+        return max(0.0, min(max(asked, self._pause(state)), self._left(error)))
 
     async def sleep(self, seconds: float) -> None:
         """Pause before the next attempt."""
         await asyncio.sleep(seconds)
+
+
+def _error(state: RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None

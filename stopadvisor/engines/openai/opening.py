@@ -29,7 +29,7 @@ __all__ = ["DEFAULT_KEY", "load_engine", "open_client", "open_model", "served_id
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
 
-_PACKAGES = ("httpx2", "anyio", "transformers", "jinja2")
+_PACKAGES = ("httpx2", "tenacity", "anyio", "transformers", "jinja2")
 
 
 def load_engine(
