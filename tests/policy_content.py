@@ -10,7 +10,7 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
-from stopadvisor.policy.fields import parse, plain
+from stopadvisor.ground.fields import parse, plain
 from stopadvisor.policy.file import Format, encode_policy
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content

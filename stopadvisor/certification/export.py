@@ -25,6 +25,7 @@ from stopadvisor.certification.expectation import (
 )
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import MARKERS, PROBE_CAP
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content
 from stopadvisor.probes.grouping import calibration_rows, group_sizes
@@ -115,7 +116,7 @@ def _expected(
     graded_by: GradedBy,
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "weights": settings.weights.to_dict(),
+        "weights": plain(settings.weights),
         "cache_block": settings.cache_block,
         "fit_total_saving_pct": rule.fit_saving_pct,
         "fit_risk": rule.fit_risk,

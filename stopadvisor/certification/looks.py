@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.ground.errors import CalibrationError, ProbeError
+from stopadvisor.ground.fields import plain
 from stopadvisor.probes.grouping import in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
 from stopadvisor.rules.losses import LOSSES, LOST
@@ -58,7 +59,7 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 
 def named_settings(settings: Settings) -> dict[str, Any]:
     """Settings as a look names them; those about losses only where they were given."""
-    named = asdict(settings) | {"weights": settings.weights.to_dict()}
+    named = asdict(settings) | {"weights": plain(settings.weights)}
     if settings.loss == LOST.name:
         del named["loss"]
     if not settings.also:

@@ -1,5 +1,5 @@
 """What all wings stand on: errors, the paper's numbers, results as JSON, text, arrays, progress."""
 
 __all__ = [
-    "arrays", "constants", "errors", "json_text", "printable", "progress", "results"
+    "arrays", "constants", "errors", "fields", "json_text", "printable", "progress", "results"
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.fields import (
+from stopadvisor.ground.fields import (
     Condition,
     Count,
     Line,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.ground.errors import PolicyError, WorkloadError
+from stopadvisor.ground.fields import MOST_TOKENS, expect, plain
 from stopadvisor.ground.printable import short_repr
-from stopadvisor.policy.fields import MOST_TOKENS, expect, plain
 from stopadvisor.policy.stepper import log_odds
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.terms import MIXED_TASKS, LadderTerms, PolicyTerms

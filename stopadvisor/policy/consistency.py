@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import expect
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.claims import CertificateTerms, check_certificate
 from stopadvisor.policy.climber import check_ladder
 from stopadvisor.policy.evidence import check_expected, check_split
-from stopadvisor.policy.fields import expect
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.terms import PolicyTerms, TreeTerms, TriggerTerms
 from stopadvisor.policy.triggers import check_trigger, make_trigger, most_probes

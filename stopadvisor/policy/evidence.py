@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from stopadvisor.ground.fields import Condition, Count, Name, ShareOrEnd, Some, expect
 from stopadvisor.policy.claims import CertificateTerms, LossKind
-from stopadvisor.policy.fields import Condition, Count, Line, Name, ShareOrEnd, Some, expect
+from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
 
@@ -21,14 +22,12 @@ __all__ = [
     "ProfileShare",
     "ServedTerms",
     "SplitTerms",
-    "WeightTerms",
     "check_expected",
     "check_split",
 ]
 
 _Saving = Annotated[float, Condition("a number of at most 100", lambda value: value <= 100 + 1e-6)]
 _Risk = Annotated[float, Condition("a number from -1 to 1", lambda value: -1 <= value <= 1)]
-_Weight = Annotated[float, Condition("a number >= 0", lambda value: value >= 0)]
 
 _SLACK = 1e-6
 """Of figures that were computed in another order."""
@@ -46,41 +45,13 @@ _HELD_IN = (
 # --- What a file holds ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WeightTerms:
-    """What tokens cost."""
-
-    prefilled: _Weight
-    """A token of a prompt that is not cached."""
-    cached: _Weight
-    """One that is."""
-    decoded: _Weight
-    """One that is decoded."""
-    unit: Line
-    """Of the costs."""
-    request: _Weight | None = None
-    """A request."""
-    round_trip: _Weight | None = None
-    """Tokens that a trace decodes while a request is on its way."""
-    held: _Weight | None = None
-    """What a decoded token costs more for each token of its context."""
-    context: _Weight | None = None
-    """At which mean context, in tokens."""
-    gpu: Line | None = None
-    """For which accelerators."""
-    model: Line | None = None
-    """For which model."""
-    in_flight: Some | None = None
-    """Requests that decode together."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTerms:
     """Risk and saving on fit, calibration and test questions, for reading."""
 
     SPARSE: ClassVar[bool] = True
 
-    weights: WeightTerms
+    weights: Weights
     """What tokens cost."""
     cache_block: Some
     """Tokens that a server caches together."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import parse, plain
 from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.climber import Climber, ClimbRule
 from stopadvisor.policy.consistency import check_consistency
-from stopadvisor.policy.fields import parse, plain
 from stopadvisor.policy.file import (
     MAX_BYTES,
     POLICY_SCHEMA,

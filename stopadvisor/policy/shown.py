@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import parse
 from stopadvisor.policy.claims import CertificateTerms, shown_certificate
 from stopadvisor.policy.evidence import ExpectedTerms
-from stopadvisor.policy.fields import parse
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import FIXED_BUDGET

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import plain
 from stopadvisor.ground.printable import short_repr
-from stopadvisor.policy.fields import plain
 from stopadvisor.policy.terms import ModelTerms, PolicyTerms, SamplingTerms, TokenText
 from stopadvisor.probes.plan import plan_cue
 

@@ -12,9 +12,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from stopadvisor.answers.normal_form import TASKS
-from stopadvisor.policy.claims import CertificateTerms
-from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
-from stopadvisor.policy.fields import (
+from stopadvisor.ground.fields import (
     Condition,
     Line,
     Most,
@@ -26,6 +24,8 @@ from stopadvisor.policy.fields import (
     matching,
     one_of,
 )
+from stopadvisor.policy.claims import CertificateTerms
+from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.rules.families import FAMILIES, RUNG_FAMILIES

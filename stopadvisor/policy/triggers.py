@@ -10,7 +10,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from stopadvisor.policy.fields import expect, parse
+from stopadvisor.ground.fields import expect, parse
 from stopadvisor.policy.terms import PolicyTerms, TriggerTerms
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 

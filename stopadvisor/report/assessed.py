@@ -19,8 +19,8 @@ from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown
 from stopadvisor.paper.protocol import PaperRule
-from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.probes.trajectories import Share
+from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import LossName
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.workload.questions import PartCounts
@@ -236,7 +236,7 @@ class AssessedSettings:
 
     serving: str
     """The serving regime."""
-    weights: WeightTerms
+    weights: Weights
     """Prices of tokens."""
     cache_block: int
     """Tokens per block of the prefix cache."""

@@ -12,7 +12,6 @@ from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.ground.results import to_document
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk
-from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.policy.promises import asked
 from stopadvisor.report.assessed import (
     Assessed,
@@ -135,7 +134,7 @@ def _deploy(
         chance_to_certify=choice.probability,
         settings=AssessedSettings(
             settings.serving,
-            WeightTerms(**settings.weights.to_dict()),
+            settings.weights,
             settings.cache_block,
             settings.families,
             None if settings.is_ordinary else settings.loss,

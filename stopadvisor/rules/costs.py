@@ -7,8 +7,8 @@ turn them into tokens, money or seconds.  Knows no scores and no thresholds.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.fields import Condition, Line, Some
 from stopadvisor.probes.rungs import Spent
 from stopadvisor.probes.table import ProbeTable
 
@@ -47,30 +48,39 @@ DEFAULT_CACHE_BLOCK = 16
 """Tokens per block of a prefix cache; only whole blocks are reused (vLLM's default)."""
 
 
+_Price = Annotated[float, Condition("a number >= 0", lambda value: value >= 0)]
+
+
 @dataclass(frozen=True)
 class Weights:
     """Price of one token of each kind, and of a request, in one unit."""
 
-    prefilled: float
-    cached: float
-    decoded: float
-    unit: str
-    request: float = 0.0
+    SPARSE: ClassVar[bool] = True
+
+    prefilled: _Price
+    """A token of a prompt that is not cached."""
+    cached: _Price
+    """One that is."""
+    decoded: _Price
+    """One that is decoded."""
+    unit: Line
+    """Of the costs."""
+    request: _Price = 0.0
     """Of a request, whatever it reads and decodes."""
-    round_trip: float = 0.0
+    round_trip: _Price = 0.0
     """Tokens that a trace decodes while a request is on its way: under vllm they are wasted at a
     stop, with those that the answer takes."""
-    held: float = 0.0
+    held: _Price = 0.0
     """What a decoded token costs more for each token of its context; `decoded` is then the price
     without any."""
-    context: float = 0.0
+    context: _Price = 0.0
     """Mean context for which the prices were computed, in tokens; 0 where they were not."""
-    gpu: str | None = None
-    """Accelerators for which they were computed; None where they were not."""
-    model: str | None = None
+    gpu: Line | None = None
+    """Accelerators for which they were computed; null where they were not."""
+    model: Line | None = None
     """Model for which they were computed, in words."""
-    in_flight: int | None = None
-    """Requests that decode together; None where that is not known."""
+    in_flight: Some | None = None
+    """Requests that decode together; null where that is not known."""
 
     def __post_init__(self) -> None:
         values = (self.prefilled, self.cached, self.decoded)
@@ -81,11 +91,6 @@ class Weights:
                 f"got prefilled/cached/decoded {values!r}, request {self.request!r}, round trip "
                 f"{self.round_trip!r}, held {self.held!r}, context {self.context!r}"
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """What documents and policies hold: what not all prices have, where these have it."""
-        priced = ("prefilled", "cached", "decoded", "unit")
-        return {k: v for k, v in asdict(self).items() if v or k in priced}
 
     def per_thousand(self, cost: float) -> float | None:
         """Money for a thousand requests of this mean cost; None where weights are no prices."""

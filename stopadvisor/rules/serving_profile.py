@@ -9,16 +9,16 @@ its prices become the weights of the serving costs.  Measures nothing itself and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import scipy
 
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.fields import Condition, Name, Positive, parse_as
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.rules.costs import SECONDS, Weights
 
@@ -32,6 +32,9 @@ __all__ = [
     "fit_costs",
     "read_serving_profile",
 ]
+
+_Seconds = Annotated[float, Condition("a finite number >= 0", lambda value: value >= 0)]
+_InFlight = Annotated[int, Condition("a whole number >= 1", lambda value: value >= 1)]
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class Measurement:
 class BatchSeconds:
     """What a decoded token costs while `batch` requests are in flight."""
 
-    batch: int
+    batch: _InFlight
     """Requests in flight."""
-    seconds: float
+    seconds: _Seconds
     """Of a decoded token: of a step, divided by the batch."""
 
 
@@ -131,11 +134,11 @@ SERVING_PROFILE = "serving-profile.json"
 class PerTokenSeconds:
     """Seconds that one token of each kind takes."""
 
-    prefilled: float
+    prefilled: _Seconds
     """Read for the first time."""
-    cached: float
+    cached: _Seconds
     """Read from the cache."""
-    decoded: float
+    decoded: Positive
     """Generated."""
 
 
@@ -145,25 +148,25 @@ class ServingProfile:
 
     SCHEMA: ClassVar[int] = 2
 
-    model: str
+    model: Name
     """What was measured."""
-    engine: str
+    engine: Name
     """What ran it."""
-    device: str
+    device: Name
     """Where: a device, or the server's address."""
     per_token_seconds: PerTokenSeconds
     """Seconds of a token of each kind."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """How it was measured; nothing is computed from it."""
-    per_request_seconds: float = 0.0
+    per_request_seconds: _Seconds = 0.0
     """Seconds of a request, whatever it reads and decodes."""
-    round_trip_seconds: float = 0.0
+    round_trip_seconds: _Seconds = 0.0
     """From sending a request whose prompt is cached to its first token, on an idle server."""
-    at_batch: int
+    at_batch: _InFlight
     """Requests in flight for which a decoded token is priced."""
     decoded_by_batch: tuple[BatchSeconds, ...] = ()
     """Decoding, by requests in flight."""
-    misfit: float
+    misfit: _Seconds
     """Relative error of the fit, root mean square."""
 
     @classmethod
@@ -205,46 +208,13 @@ class ServingProfile:
         CalibrationError
             A field is missing or out of its range.
         """
-        if not isinstance(data, Mapping):
-            raise CalibrationError(f"{where}: expected a JSON object, got {data!r}")
-        if data.get("schema") != cls.SCHEMA:
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if schema != cls.SCHEMA:
             raise CalibrationError(
-                f"{where}: field 'schema': expected {cls.SCHEMA}, got {data.get('schema')!r}"
+                f"{where}: field 'schema': expected {cls.SCHEMA}, got {schema!r}"
             )
-        names: dict[str, Any] = {
-            name: _text(data, name, where) for name in ("model", "engine", "device")
-        }
-        seconds = data.get("per_token_seconds")
-        if not isinstance(seconds, Mapping):
-            raise CalibrationError(
-                f"{where}: field 'per_token_seconds': expected an object, got {seconds!r}"
-            )
-        rates = {
-            name: _number(seconds, name, f"{where}: per_token_seconds")
-            for name in ("prefilled", "cached", "decoded")
-        }
-        if rates["decoded"] <= 0:
-            raise CalibrationError(
-                f"{where}: per_token_seconds: field 'decoded': expected seconds > 0, got "
-                f"{rates['decoded']!r}"
-            )
-        batches = data.get("decoded_by_batch")
-        if not isinstance(batches, list):
-            raise CalibrationError(
-                f"{where}: field 'decoded_by_batch': expected a list, got {batches!r}"
-            )
-        return cls(
-            **names,
-            per_token_seconds=PerTokenSeconds(**rates),
-            settings=data.get("settings") or {},
-            per_request_seconds=_number(data, "per_request_seconds", where),
-            round_trip_seconds=_number(data, "round_trip_seconds", where),
-            at_batch=_count(data, "at_batch", where),
-            decoded_by_batch=tuple(
-                _batch(row, f"{where}: decoded_by_batch[{i}]") for i, row in enumerate(batches)
-            ),
-            misfit=_number(data, "misfit", where),
-        )
+        held = {name: value for name, value in data.items() if name != "schema"}
+        return parse_as(CalibrationError, cls, held, where)
 
 
 def read_serving_profile(path: Path) -> ServingProfile:
@@ -262,33 +232,3 @@ def read_serving_profile(path: Path) -> ServingProfile:
     except ValueError as error:
         raise CalibrationError(f"{path}: not JSON: {error}") from error
     return ServingProfile.from_dict(data, str(path))
-
-
-def _batch(data: Any, where: str) -> BatchSeconds:
-    if not isinstance(data, Mapping):
-        raise CalibrationError(f"{where}: expected an object, got {data!r}")
-    return BatchSeconds(_count(data, "batch", where), _number(data, "seconds", where))
-
-
-def _count(data: Mapping[str, Any], name: str, where: str) -> int:
-    value = _number(data, name, where)
-    if value < 1 or not value.is_integer():
-        raise CalibrationError(
-            f"{where}: field {name!r}: expected a whole number >= 1, got {value!r}"
-        )
-    return int(value)
-
-
-def _text(data: Mapping[str, Any], name: str, where: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str) or not value:
-        raise CalibrationError(f"{where}: field {name!r}: expected a text, got {value!r}")
-    return value
-
-
-def _number(data: Mapping[str, Any], name: str, where: str) -> float:
-    value = data.get(name)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and number and math.isfinite(value) and value >= 0:
-        return float(value)
-    raise CalibrationError(f"{where}: field {name!r}: expected a finite number >= 0, got {value!r}")

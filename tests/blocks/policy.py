@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from stopadvisor.policy.fields import kind_of
+from stopadvisor.ground.fields import kind_of
 from stopadvisor.policy.terms import PolicyTerms
 from tests.generate import Block, table
 

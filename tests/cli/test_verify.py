@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.policy.fields import plain
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.report.words import share
 from stopadvisor.rules.drift import DRIFT_FEATURES

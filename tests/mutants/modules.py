@@ -60,7 +60,7 @@ TESTS: dict[str, str] = {
     "policy/claims": "policy/test_claims policy/test_forgeries",
     "policy/consistency": "policy/test_schema policy/test_load_limits policy/test_forgeries",
     "policy/evidence": "policy/test_evidence policy/test_forgeries",
-    "policy/fields": "policy/test_schema policy/test_frozen policy/test_hostile",
+    "ground/fields": "policy/test_schema policy/test_frozen policy/test_hostile",
     "policy/file": "policy/test_frozen policy/test_hostile policy/test_load_limits",
     "policy/frozen": (
         "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature"

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import parse
 from stopadvisor.policy.claims import CertificateTerms, claim
-from stopadvisor.policy.fields import parse
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.bounds import upper_limit

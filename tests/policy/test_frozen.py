@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import OutputError, PolicyError
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen
-from stopadvisor.policy.fields import plain
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_content

@@ -18,10 +18,10 @@ from stopadvisor.collection.cues import CueComparison, CueExample, CueRow
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.preflight import PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
-from stopadvisor.policy.evidence import WeightTerms
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected
 from stopadvisor.probes.plan import Check
+from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.serving_profile import BatchSeconds, PerTokenSeconds, ServingProfile
 from stopadvisor.runs.look_rules import PolicyCheck
@@ -102,7 +102,7 @@ VERIFIED = CheckedPolicy(
     remarks=(),
 )
 EXPECTED = Expected(
-    weights=WeightTerms(1.0, 0.1, 1.0, "paper-weighted tokens"), cache_block=16,
+    weights=Weights(1.0, 0.1, 1.0, "paper-weighted tokens"), cache_block=16,
     fit_total_saving_pct=24.3, fit_risk=0.08, calibration_n=565, calibration_risk=0.122,
     calibration_total_saving_pct=19.2, calibration_total_saving_band95=(15.3, 23.1),
     calibration_think_saving_pct=37.8, calibration_uncut_saving_pct=19.2,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.fields import parse, plain
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.rules.costs import (
@@ -376,9 +377,9 @@ def test_full_thinking_is_stopping_never_without_probes() -> None:
 
 
 def test_what_only_a_profile_measures_is_written_where_it_was() -> None:
-    assert list(PAPER_WEIGHTS.to_dict()) == ["prefilled", "cached", "decoded", "unit"]
+    assert list(plain(PAPER_WEIGHTS)) == ["prefilled", "cached", "decoded", "unit"]
     measured = Weights(1.0, 0.1, 2.0, "seconds", request=3.0, round_trip=4.0)
-    assert Weights(**measured.to_dict()) == measured
+    assert parse(Weights, plain(measured)) == measured
 
 
 def test_weights_are_prices() -> None:

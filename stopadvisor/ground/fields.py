@@ -1,7 +1,7 @@
 """Frozen dataclasses out of JSON values: each field of the type and range in its annotation.
 
-Written by hand, because who loads a policy has nothing installed but numpy.  Knows no field of a
-policy; a value that does not pass is refused with the name of its field and what was expected.
+Written by hand, because who loads a policy has nothing installed but numpy.  Knows no class that it
+reads; a value that does not pass is refused with the name of its field and what was expected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import (
     get_type_hints,
 )
 
-from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.errors import PolicyError, StopAdvisorError
 from stopadvisor.ground.printable import short_repr
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "matching",
     "one_of",
     "parse",
+    "parse_as",
     "plain",
 ]
 
@@ -291,7 +292,10 @@ def _record(cls: type[Any]) -> Kind:
         for key in value:
             if key not in kinds:
                 raise PolicyError(f"field {short_repr(prefix + key)} is unknown")
-        return cls(**made)
+        try:
+            return cls(**made)
+        except StopAdvisorError as error:  # what holds between its fields does not
+            raise PolicyError(f"field '{name}': {error}") from error
 
     return Kind("a dict", read)
 
@@ -323,6 +327,14 @@ def parse(cls: type[_T], value: Any) -> _T:
         A field is missing, unknown, or not what its annotation says.
     """
     return cast("_T", kind_of(cast("Any", cls)).read(value, ""))
+
+
+def parse_as(error: type[StopAdvisorError], cls: type[_T], value: Any, where: object) -> _T:
+    """Do as `parse`, with another error, in which `where` names the document."""
+    try:
+        return parse(cls, value)
+    except PolicyError as found:
+        raise error(f"{where}: {found}") from None
 
 
 # --- Back to JSON ---------------------------------------------------------------------------------
