@@ -19,7 +19,6 @@ from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, 
 from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.cli.assess import AssessmentRequest, assess_target
 from stopadvisor.cli.parts.model import EngineSettings
-from stopadvisor.cli.parts.pricing import PricingOptions
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.ground.errors import CalibrationError, GraderError
@@ -36,6 +35,7 @@ from stopadvisor.report.sheets.verify import verify_sheet
 from stopadvisor.rules.costs import MONEY, Serving, Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 from stopadvisor.rules.serving_profile import read_serving_profile
+from stopadvisor.runs.prices import PriceRequest
 from stopadvisor.runs.sources import open_source
 
 __all__ = ["assess", "calibrate", "verify"]
@@ -126,7 +126,7 @@ def assess(
         ProbeSettings(workload=Path(target), **given),
         EngineSettings(engine=engine, base_url=at, **settings),
         _overrides(alpha, delta, loss, serving, price),
-        None if gpu is None else PricingOptions(gpu=gpu),
+        None if gpu is None else PriceRequest(gpu=gpu),
     )
     with progress_on(sys.stderr, quiet=quiet) as progress:
         _, result = assess_target(request, progress, given=given)

@@ -64,6 +64,16 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "0")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_gpu_to_price() -> Generator[None]:
+    """Compute prices for an H100, whatever this machine has."""
+    from stopadvisor.runs import prices
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prices, "_DRIVER", Path("/nonexistent"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def assessed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A scripted run of 500 questions, assessed at alpha 0.15; copy it before you change it."""

@@ -1,4 +1,4 @@
-"""Costs counted as the server was measured to be, unless the user chose another costing.
+"""What the advised rule saves at other loads, and what a measured server says of its costs.
 
 Knows what `probe` wrote down of a server, and asks none.
 """
@@ -6,7 +6,7 @@ Knows what `probe` wrote down of a server, and asks none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.rules.costs import Weights
@@ -14,15 +14,7 @@ from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.serving_costs import serving_costs
 from stopadvisor.runs.server_regime import RegimeMeasure
 
-__all__ = ["LoadSaving", "measured_settings", "remark_on_serving", "savings_by_load"]
-
-
-def measured_settings(settings: Settings, server: RegimeMeasure | None) -> Settings:
-    """Settings that cost as the server was measured to be; unmeasured, one that keeps nothing."""
-    if server is None or server.regime is None:
-        return replace(settings, serving="black-box")
-    block = server.cache_block or settings.cache_block
-    return replace(settings, serving=server.regime, cache_block=block)
+__all__ = ["LoadSaving", "remark_on_serving", "savings_by_load"]
 
 
 @dataclass(frozen=True)

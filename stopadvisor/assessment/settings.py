@@ -41,7 +41,7 @@ class SettingsOverrides:
         """Complete settings: the caller's, else the assessment's, else the defaults.
 
         `assessed` is an ``assessment.json``, `more` are further fields of `Settings`.  `defaults`
-        are those of the source (`Source.defaults`), where the assessment says nothing.
+        are those of the source (`runs.prices.default_settings`), where the assessment says nothing.
 
         Raises
         ------
@@ -69,17 +69,14 @@ _ONLY = (("bound", "exact"), ("multiplicity", "fixed-sequence"), ("group_claim",
 
 
 def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "alpha": document["alpha"],
-        "delta": document["delta"],
-        "serving": document["recommendation"]["serving"],
-    }
+    values: dict[str, Any] = {"alpha": document["alpha"], "delta": document["delta"]}
     if values["alpha"] is None:  # assessed without one
         del values["alpha"]
     if document["protocol"] == "deploy":
         settings = {k: v for k, v in document["settings"].items() if (k, v) not in _ONLY}
         if gone := settings.keys() - {f.name for f in fields(Settings)}:
             raise KeyError(*sorted(gone))
+        settings["serving"] = document["recommendation"]["serving"]
         settings["weights"] = Weights(**settings["weights"])
         settings["families"] = tuple(settings["families"])
         settings["also"] = tuple(Guarantee(**limit) for limit in settings.get("also", ()))

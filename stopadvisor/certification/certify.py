@@ -50,6 +50,7 @@ from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.access import unsealed_rows
 from stopadvisor.runs.look_log import Look, record_result, timestamp
+from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
 from stopadvisor.stats.bounds import Certified, NotCertified
 
@@ -84,7 +85,7 @@ class CertifyRequest:
         """
         return self.overrides.settings(
             read_assessment(source.folder),
-            defaults=source.defaults,
+            defaults=default_settings(source),
             allow_truncated=self.allow_truncated,
         )
 

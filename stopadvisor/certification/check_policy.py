@@ -30,6 +30,7 @@ from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.look_log import read_log
 from stopadvisor.runs.look_rules import PolicyCheck, record_check
 from stopadvisor.runs.manifest import recorded_sampling
+from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
@@ -279,7 +280,8 @@ def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, 
     # A run that nobody assessed at a risk stands to be calibrated for what the policy promises.
     asked = SettingsOverrides(alpha=certificate.alpha)
     stands = assessed is not None and assessed["alpha"] is not None
-    settings = (SettingsOverrides() if stands else asked).settings(assessed, defaults=view.defaults)
+    overrides = SettingsOverrides() if stands else asked
+    settings = overrides.settings(assessed, defaults=default_settings(view))
     questions, n_looked = open_rows(view, rows, request, delta=delta, standing=settings)
     if not n_looked:
         return questions, []

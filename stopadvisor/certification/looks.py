@@ -26,6 +26,7 @@ from stopadvisor.runs.access import closed_questions, hand_out, unsealed_rows, u
 from stopadvisor.runs.directory import PROBES, digest_of
 from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
 from stopadvisor.runs.look_rules import LookRequest, LooksBeside, looks_beside, take_look
+from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours
 from stopadvisor.workload.questions import PARTS
@@ -336,7 +337,7 @@ def open_rows(
     if looked.n_questions:
         if standing is None:
             standing = SettingsOverrides().settings(
-                read_assessment(source.folder), defaults=source.defaults
+                read_assessment(source.folder), defaults=default_settings(source)
             )
         with lock_directory(source.folder):
             keys = digests_of(looked.keys)
@@ -390,5 +391,6 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
         )
     asked = {"protocol": "paper", "alpha": settings.alpha, "serving": settings.serving}
     # As `calibrate` will read them from the paper's assessment.
-    standing = Settings(alpha=settings.alpha, delta=settings.delta, serving=settings.serving)
+    of_paper = SettingsOverrides(settings.alpha, settings.delta)
+    standing = of_paper.settings(defaults=default_settings(source))
     open_calibration(source, asked, delta=settings.delta, standing=standing)

@@ -19,12 +19,7 @@ import click
 
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.measured import (
-    LoadSaving,
-    measured_settings,
-    remark_on_serving,
-    savings_by_load,
-)
+from stopadvisor.assessment.measured import LoadSaving, remark_on_serving, savings_by_load
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
@@ -32,14 +27,7 @@ from stopadvisor.cli.parts.config import CONFIG, effective_config
 from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, show, take
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import EngineSettings, open_engine
-from stopadvisor.cli.parts.pricing import (
-    PRICING,
-    PricingOptions,
-    computed_weights,
-    keep_profile,
-    measured_weights,
-    pricing_options,
-)
+from stopadvisor.cli.parts.pricing import PRICING, price_request
 from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import GUARANTEES, overrides, setting_options
@@ -54,8 +42,15 @@ from stopadvisor.report.assessed import Assessed
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.saved import save_assessment
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
-from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.prices import (
+    PriceRequest,
+    computed_weights,
+    default_settings,
+    is_served,
+    keep_model_files,
+    measured_regime,
+)
 from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, replace_file
@@ -123,7 +118,7 @@ def command(
     if protocol == "paper" and not is_given("schedule"):
         params["schedule"] = "grid"
     wanted = overrides(params)
-    pricing = pricing_options(params)
+    pricing = price_request(params)
     is_paper = protocol == "paper"
     if pricing is not None and (wanted.weights is not None or is_paper):
         raise click.UsageError(
@@ -161,8 +156,8 @@ class AssessmentRequest:
     engine: EngineSettings
     """Asked where probes are missing."""
     wanted: SettingsOverrides
-    pricing: PricingOptions | None = None
-    """Compute prices for this machine and model."""
+    pricing: PriceRequest | None = None
+    """Compute prices for this machine and model; None for what `default_settings` finds."""
     protocol: Literal["deploy", "paper"] = "deploy"
     open_calibration: bool = False
     """Let the paper's protocol show outcomes of calibration questions."""
@@ -189,17 +184,11 @@ def assess_target(
     else:
         source = _opened(probing, given, progress)
     server = None if source.is_archive else read_regime(source.folder)
-    served = server is not None or (source.engine or "").startswith("openai")
     if is_paper:
         source.require_one_trace("the paper's protocol")
-    weights: Sequence[Weights] = ()
-    if request.pricing is not None:
-        weights = computed_weights(request.pricing, source)
-    elif not is_paper and wanted.weights is None and source.ladder is None:
-        weights = measured_weights(source)
-    settings = wanted.settings() if is_paper else _settings(wanted, source, weights)
-    if served and wanted.serving is None and not weights:
-        settings = measured_settings(settings, server)
+        settings = wanted.settings(defaults=measured_regime(source))
+    else:
+        settings = _settings(wanted, source, request.pricing)
     with lock_directory(source.folder):
         show_fit(source, "assess")
     assessment: FitAssessment | PaperAssessment
@@ -211,11 +200,14 @@ def assess_target(
         )
     else:
         assessment = assess(source, settings, propose=wanted.alpha is None)
-        loads = savings_by_load(assessment.choice, weights[1:])
+        if settings.weights.gpu is not None:
+            loads = savings_by_load(
+                assessment.choice, computed_weights(request.pricing, source)[1:]
+            )
     of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
     if not source.is_archive:
         of_sample += remarks_on_grader(RunDirectory.load(source.folder))
-    if served:
+    if is_served(source):
         of_promise.append(remark_on_serving(server, settings))
     flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
     result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
@@ -230,18 +222,14 @@ def _is_workload(target: Path) -> bool:
     return not target.is_dir() and target.suffix != ".npz"
 
 
-def _settings(wanted: SettingsOverrides, source: Source, weights: Sequence[Weights]) -> Settings:
-    """Settings as asked for, at the first of computed weights.
-
-    Differing replies are the only loss that takes no gold.
-    """
-    if source.ladder is not None and (wanted.weights is not None or weights):
+def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest | None) -> Settings:
+    """Settings as asked for; differing replies are the only loss that takes no gold."""
+    if source.ladder is not None and (wanted.weights is not None or pricing is not None):
         raise CalibrationError(f"{source.folder}: the prices of its rungs stand in ladder.toml")
-    settings = wanted.settings(defaults=source.defaults)
-    if weights:
-        settings = replace(settings, weights=weights[0])
-        if wanted.serving is None:
-            settings = replace(settings, serving="vllm")
+    defaults = default_settings(source)
+    if pricing is not None:
+        defaults |= {"serving": "vllm", "weights": computed_weights(pricing, source)[0]}
+    settings = wanted.settings(defaults=defaults)
     needy = [limit for limit in settings.guarantees if limit.counted.needs_gold]
     if needy and source.graded_by == "agreement":
         raise CalibrationError(
@@ -254,7 +242,7 @@ def _settings(wanted: SettingsOverrides, source: Source, weights: Sequence[Weigh
 def _probed(probing: ProbeSettings, engine: EngineSettings, progress: Progress) -> Source:
     """Probe a workload, as far as that is not done."""
     run = probe(probing, partial(open_engine, engine), progress, whole=True).run
-    keep_profile(engine.model, run)
+    keep_model_files(engine.model, run)
     return open_source(run)
 
 

@@ -69,6 +69,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     assessment = None
     if source is not None:
         from stopadvisor.assessment.assess import assess
+        from stopadvisor.runs.prices import default_settings
         from stopadvisor.runs.sources import open_source, read_assessment
 
         with progress_on(sys.stderr, quiet=quiet):
@@ -76,7 +77,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
             recorded = read_assessment(opened.folder)
             params["alpha"] = asked_alpha(params["alpha"], recorded)
             asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
-            assessment = assess(opened, asked.settings(recorded, defaults=opened.defaults))
+            assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
     params["alpha"] = asked_alpha(params["alpha"], None)
     plan = plan_labels(**params, assessment=assessment)
     show(plan, plan_sheet(plan), json=json)

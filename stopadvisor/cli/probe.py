@@ -16,13 +16,13 @@ import click
 from stopadvisor.cli.parts.declare import PATH, show, take
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import EngineSettings, open_engine
-from stopadvisor.cli.parts.pricing import keep_profile
 from stopadvisor.cli.parts.probe_like import like_policy, like_remark
 from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.probing import probe
 from stopadvisor.report.sheets.files import probe_sheet
 from stopadvisor.report.words import shell_quote
+from stopadvisor.runs.prices import keep_model_files
 
 __all__ = ["command"]
 
@@ -75,7 +75,7 @@ def command(
             progress.remark(remark)
         engine = replace(engine, remark=progress.remark)
         summary = probe(settings, partial(open_engine, engine), progress)
-        keep_profile(engine.model, summary.run)
+        keep_model_files(engine.model, summary.run)
     show(summary, probe_sheet(summary), json=json)
     if not (json or quiet):
         # What is probed like a policy is there to check it.

@@ -73,7 +73,7 @@ def _extra(text: str) -> tuple[str, str]:
 @click.argument("name", metavar="NAME", type=click.Choice([*STUDIES, ALL, LIST]))
 @click.argument("runs", metavar="[RUN|RAW.NPZ]...", nargs=-1, type=PATH)
 @declare(ALPHA, DELTA)
-@setting_options(["serving"])
+@setting_options(["serving"], otherwise=StudyOptions.serving)
 @click.option("--seed", type=int, default=PAPER_BOOTSTRAP_SEED, help="Seed of the resamples.")
 @click.option(
     "--set",
@@ -115,6 +115,7 @@ def command(
         delta = params["delta"]
         sources = _sources(runs, name, progress, opening=open_calibration, delta=delta)
         params["alpha"] = _alpha(params["alpha"], name, sources)
+        params["serving"] = params["serving"] or StudyOptions.serving
         own = dict(extra)
         resamples = int(own.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
         options = StudyOptions(**params, resamples=resamples, extra=own)

@@ -197,17 +197,9 @@ def by_stack(document: Document) -> dict[str, Any]:
 
 
 def computed_for(document: Document) -> str:
-    """Where prices are from, as the end of a clause; empty where they are a bill's.
-
-    The paper's prices are nobody's: how to get one's own is said.
-    """
+    """Where prices are from, as the end of a clause; empty where they are a bill's."""
     settings = document.get("settings") or {"weights": {}}
     weights, prices = settings["weights"], document["serving"].get("prices")
-    if prices and prices["source"] == "paper":
-        return (
-            "; at the paper's prices (a cached token a tenth of a decoded one): --gpu NAME takes "
-            "those of an engine"
-        )
     if not prices or prices["source"] not in ("measured", "roofline"):
         return ""
     of = [f"{prices[kind] / prices['decoded']:.2g}" for kind in ("prefilled", "cached", "request")]

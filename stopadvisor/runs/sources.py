@@ -21,9 +21,6 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.probes.table import GradedBy
-from stopadvisor.rules.costs import LADDER, MONEY, Weights
-from stopadvisor.rules.families import RUNG_FAMILIES
-from stopadvisor.rules.losses import DIFFERS, DROP
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.directory import (
     ARCHIVE,
@@ -171,25 +168,6 @@ class Source:
                 f"{self.folder} holds replies of a ladder, and {what} takes probes of one trace: "
                 "`stopadvisor assess` advises on a ladder"
             )
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Settings that follow from what was recorded, where nobody asks for others.
-
-        Without gold differing replies are counted.  Of a ladder two replies are independent draws,
-        so that a drop of accuracy is counted, unless the reference contains the rungs before it.
-        """
-        found: dict[str, Any] = {}
-        if self.graded_by == "agreement":
-            found["loss"] = DIFFERS.name
-        rungs = self.table.rungs
-        if rungs is None:
-            return found
-        if "loss" not in found and not rungs.contains_reference:
-            found["loss"] = DROP.name
-        prefilled, cached, decoded = rungs.rates[-1]
-        prices = Weights(prefilled, cached, decoded, MONEY)
-        return {**found, "serving": LADDER, "families": RUNG_FAMILIES, "weights": prices}
 
     @property
     def graded_by(self) -> GradedBy:

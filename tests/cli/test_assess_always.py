@@ -55,7 +55,7 @@ def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -
     code, out, err = call("assess", RUN, *FAST, "--alpha", "0.15", "--no-report")
     assert code == 0
     text = " ".join(out.split())
-    assert text.startswith("Don't stop early under kv-fork: ")
+    assert text.startswith("Don't stop early on vLLM: ")
     assert said[1:] in text  # it begins a sentence here
 
 

@@ -482,7 +482,7 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
 def test_the_summary_fits_eighty_columns(
     call: Call, words: list[str], code: int, said: str
 ) -> None:
-    found, out, err = call(str(RUN), *words, *FAST)
+    found, out, err = call(str(RUN), "--serving", "kv-fork", *words, *FAST)
     assert found == code, err
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80, out
@@ -570,4 +570,4 @@ def test_a_policy_that_costs_more_on_test_questions_says_so(call: Call) -> None:
 
     edit_records(RUN, dear)
     remarks = calibrated(call, str(RUN), *FAST)["remarks"]
-    assert any("costs more than full thinking under kv-fork" in text for text in remarks)
+    assert any("costs more than full thinking under vllm" in text for text in remarks)

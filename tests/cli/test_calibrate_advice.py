@@ -217,10 +217,10 @@ def test_a_torn_last_line_is_said_by_all_who_read_the_probes(call: Call) -> None
 
 
 def test_the_saving_stands_beside_that_of_a_prefix_cache(call: Call) -> None:
-    text = " ".join(call("assess", RUN, *FAST, "--no-report")[1].split())
+    text = " ".join(call("assess", RUN, *FAST, *_FORK, "--no-report")[1].split())
     document = json.loads((RUN / "assessment.json").read_bytes())
     assert text.startswith(document["headline"])
-    assert "of the tokens under kv-fork" in document["headline"]
+    assert "of the price under kv-fork" in document["headline"]
     savings = {name: document["serving"][name]["saving_pct"] for name in _OTHERS}
     assert _elsewhere(savings) in text
     found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
@@ -233,6 +233,7 @@ def test_the_saving_stands_beside_that_of_a_prefix_cache(call: Call) -> None:
     assert _elsewhere(savings) in text
 
 
+_FORK = ("--serving", "kv-fork", "--price", "1/0.1/1")
 _OTHERS = {"prefix-cache": "prefix-cache (as in vLLM)", "black-box": "black-box"}
 
 
@@ -250,16 +251,16 @@ def _elsewhere(savings: Mapping[str, float]) -> str:
 def test_a_measured_server_comes_first(call: Call) -> None:
     asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
     write_regime(RUN, classify_regime(asked_twice))
-    text = " ".join(call("assess", RUN, *FAST, "--no-report", "--serving", "kv-fork")[1].split())
+    text = " ".join(call("assess", RUN, *FAST, *_FORK, "--no-report")[1].split())
     document = json.loads((RUN / "assessment.json").read_bytes())
     assert document["server"]["regime"] == "prefix-cache"
     own = document["serving"]["prefix-cache"]["saving_pct"]
     first = (
-        f"Saves {whole_percent(own)} of the tokens" if own >= 0 else f"Costs {whole_percent(-own)}"
+        f"Saves {whole_percent(own)} of the price" if own >= 0 else f"Costs {whole_percent(-own)}"
     )
     assert text.startswith(first)
     headline = document["headline"]
     assert "on this server (prefix-cache, as measured)" in headline
     assert "kv-fork" not in headline
-    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--serving", "kv-fork")
+    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
     assert "on this server (prefix-cache, as measured)" in found["headline"]

@@ -93,8 +93,8 @@ def test_a_server_that_was_not_measured_is_not_trusted_to_keep_anything(
 @pytest.mark.parametrize(
     ("words", "serving", "block", "said"),
     [
-        (["--serving", "black-box"], "black-box", 16, "costs are those of black-box, as asked"),
-        (["--serving", "kv-fork"], "kv-fork", 16, "costs are those of kv-fork, as asked"),
+        (["--serving", "black-box"], "black-box", 32, "costs are those of black-box, as asked"),
+        (["--serving", "kv-fork"], "kv-fork", 32, "costs are those of kv-fork, as asked"),
     ],
 )  # fmt: skip
 def test_what_is_asked_for_overrules_the_measure(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli.parts import pricing
 from stopadvisor.ground.results import to_json
 from stopadvisor.rules.costs import REGIMES, Weights
 from stopadvisor.rules.model_shape import PRESETS
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
+from stopadvisor.runs import prices
 from tests.material import CERTIFY, Call
 
 FAST = ("--families", "entropy,confidence", "--no-report")
@@ -22,7 +22,7 @@ FAST = ("--families", "entropy,confidence", "--no-report")
 @pytest.fixture(name="call")
 def assessing(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
     """As `call`, on a machine without a GPU and without cached models."""
-    monkeypatch.setattr(pricing, "_DRIVER", tmp_path / "no-driver")
+    monkeypatch.setattr(prices, "_DRIVER", tmp_path / "no-driver")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     return call
 
@@ -78,6 +78,43 @@ def test_calibrate_takes_the_prices_over(call: Call) -> None:
     assert json.loads(out)["expected"]["weights"] == wanted
 
 
+def test_nothing_named_is_computed_and_calibrated_the_same(call: Call) -> None:
+    code, _, err = call("calibrate", "runs/sums", *CERTIFY, "--families", "entropy,confidence")
+    assert code == 0, err  # a run that nobody assessed
+    expected = json.loads(call("inspect", "runs/sums/policy.joblib", "--json")[1])["expected"]
+    found = assessed(call)
+    assert found["recommendation"]["serving"] == "vllm"
+    assert found["settings"]["weights"]["gpu"] == "h100"
+    assert expected["weights"] == found["settings"]["weights"]
+    assert found["serving"]["by_load"]
+    named = assessed(call, "--gpu", "h100")
+    assert named["settings"] == found["settings"]
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "gpu"),
+    [
+        pytest.param(PRESETS["32b"], "tests/scripted", "h100", id="as probed"),
+        pytest.param(PRESETS["70b"], "tests/scripted", "2 x h100", id="larger than one"),
+        pytest.param(
+            {"model_type": "rwkv"},
+            "a dense model of 8B with grouped queries (the config of tests/scripted does not tell "
+            "its own)",
+            "h100",
+            id="not counted",
+        ),
+    ],
+)
+def test_a_config_kept_with_the_run_prices_it(
+    call: Call, config: dict[str, Any], model: str, gpu: str
+) -> None:
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(config), encoding="utf-8")
+    prices.keep_model_files("model", Path("runs/sums"))
+    weights = assessed(call)["settings"]["weights"]
+    assert (weights["model"], weights["gpu"]) == (model, gpu)
+
+
 def test_the_model_is_the_runs_own_else_the_one_named(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -99,7 +136,7 @@ def test_the_model_is_the_runs_own_else_the_one_named(
     [
         ([], "vllm", True),
         (["--serving", "kv-fork"], "kv-fork", True),
-        (["--price", "1/0.1/4"], "kv-fork", False),
+        (["--price", "1/0.1/4"], "vllm", False),
         (["--protocol", "paper", "--open-calibration"], "kv-fork", False),
     ],
 )
@@ -136,7 +173,7 @@ def test_the_local_gpu_is_the_default(call: Call, tmp_path: Path) -> None:
         (["--gpu", "tpu"], "'tpu' is not one of"),
         (["--gpu", "h100", "--price", "1/0.1/4"], "they exclude --price"),
         (["--in-flight", "4", "--protocol", "paper"], "--protocol paper"),
-        (["--model-config", "70b"], "do not fit on 1 x h100"),
+        (["--model-config", "70b", "--tensor-parallel", "1"], "do not fit on 1 x h100"),
         (["--model-config", "none.json"], "cannot read none.json: No such file"),
         (["--model-config", "list.json"], "list.json: expected a JSON object, got []"),
         (["--model-config", "torn.json"], "torn.json: not JSON"),

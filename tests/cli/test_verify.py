@@ -153,7 +153,7 @@ def test_without_fresh_questions_it_is_refused(call: Call) -> None:
 
 def test_serving_and_price_are_those_asked_for(call: Call) -> None:
     usual = verified(call, POLICY, FRESH)
-    assert (usual["serving"], usual["unit"]) == ("kv-fork", "paper-weighted tokens")
+    assert (usual["serving"], usual["unit"]) == ("vllm", "seconds")
     priced = verified(call, POLICY, FRESH, "--price", "0/0/2", "--serving", "black-box")
     assert (priced["serving"], priced["unit"]) == ("black-box", "money per million tokens")
     assert priced["total_saving_pct"] != usual["total_saving_pct"]

@@ -13,6 +13,7 @@ from stopadvisor.answers.function_grader import open_graders
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
+from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.replies import RecordedReplies, read_replies
 from stopadvisor.runs.sources import Source, open_source
 
@@ -114,7 +115,7 @@ def test_costs_are_those_of_each_rung_at_its_own_price(tmp_path: Path) -> None:
     assert table.rungs.spent.prefilled.tolist() == [[3, 0]]
     assert table.correct.tolist() == [[False, True]]
     assert table.full_correct.tolist() == [True]
-    assert source.defaults["loss"] == "drop"
+    assert default_settings(source)["loss"] == "drop"
     assert (tmp_path / "run" / "replies.jsonl").exists()
 
 
@@ -128,7 +129,7 @@ def test_samples_vote_ties_go_to_the_earlier_and_costs_add_up(tmp_path: Path) ->
     assert table.rungs.support.tolist() == [[1, 0, 1, 0, 0]]
     np.testing.assert_allclose(table.rungs.share, [[1, 1 / 2, 2 / 3, 1 / 2, 2 / 5]])
     assert table.rungs.spent.decoded.tolist() == [[10, 20, 30, 40, 50]]
-    assert "loss" not in source.defaults  # the reference contains the samples before it
+    assert "loss" not in default_settings(source)  # the reference contains the samples before it
 
 
 def test_a_reply_that_was_cut_is_never_served(tmp_path: Path) -> None:

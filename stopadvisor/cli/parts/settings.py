@@ -37,9 +37,8 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
     """Take what was asked for out of click's parameters."""
     alpha, *also = _guarantees(params)
     first, limit = alpha
-    for name in ("serving", "families"):  # the defaults of a ladder are others than those shown
-        if is_open(name):
-            params[name] = None
+    if is_open("families"):  # a ladder has others than those shown
+        params["families"] = None
     found = take(
         SettingsOverrides,
         params,
@@ -173,14 +172,13 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
     "delta": ("Certificate", float, _OWN.delta, "Probability that the certificate is wrong."),
     "serving": (
-        "Serving costs", _Stack(REGIMES), _OWN.serving,
-        "Your serving stack, which decides what a probe costs.",
+        "Serving costs", _Stack(REGIMES), None,
+        "Your serving stack: what a probe costs.",
     ),
     "price": (
         "Serving costs", Parsed("in/cached/out|file", _price), None,
-        "Money per million input, cached and output tokens, or a file of `profile-serving`: then "
-        f"costs are seconds. assess takes {SERVING_PROFILE} in the model's folder by itself, for "
-        "the stack vllm.",
+        "Money per million input, cached and output tokens, or a file of `profile-serving` "
+        f"(seconds). Else assess takes {SERVING_PROFILE} in the model's folder, or computes them.",
     ),
     "families": (
         "Certificate", Parsed("name,name,...", _families), ",".join(_OWN.families),
@@ -188,6 +186,8 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
 }  # fmt: skip
 """By name: section of the help, type, default, and help."""
+_SHOWN = {"serving": "vllm, or as measured"}
+"""Defaults that follow from the run."""
 
 GUARANTEES = declare(
     option("Certificate")(
@@ -236,7 +236,9 @@ def setting_options(
     found = []
     for name in names:
         section, kind, default, text = _OPTIONS[name]
-        shown = False if name in asked else True if otherwise is None else otherwise
+        shown: bool | str | None = name not in asked
+        if shown:
+            shown = otherwise or _SHOWN.get(name, True)
         found.append(
             option(section)(
                 f"--{name}",

@@ -1,0 +1,223 @@
+"""What tokens cost for a run's questions, and its settings where nobody asks for others.
+
+Prices are those of a serving profile that lies in the run, else computed from the model's config
+and an accelerator.  Decides nothing about a rule.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.ground.json_text import parse_json
+from stopadvisor.rules.costs import LADDER, MONEY, Weights, mean_context
+from stopadvisor.rules.families import RUNG_FAMILIES
+from stopadvisor.rules.losses import DIFFERS, DROP
+from stopadvisor.rules.model_shape import PRESETS, ModelShape, model_shape
+from stopadvisor.rules.roofline import (
+    DEFAULT_GPU,
+    DEFAULT_IN_FLIGHT,
+    Accelerator,
+    Roofline,
+    accelerator,
+    recognised,
+)
+from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
+from stopadvisor.runs.server_regime import read_regime
+from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import replace_file
+
+__all__ = [
+    "LOCAL_GPU",
+    "PriceRequest",
+    "computed_weights",
+    "default_settings",
+    "is_served",
+    "keep_model_files",
+    "measured_regime",
+]
+
+LOCAL_GPU = "local"
+MODEL_CONFIG = "model-config.json"
+"""In a run: ``config.json`` of its model, so that prices stay what they are elsewhere."""
+_LOADS = (1, 8, 32, 128)
+"""Requests in flight for which the saving of the advised rule is shown."""
+_FEWEST = 8
+"""Requests that are to fit where nobody says how many accelerators there are."""
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+@dataclass(frozen=True)
+class PriceRequest:
+    """For which machine and model to compute prices."""
+
+    gpu: str = LOCAL_GPU
+    """Name of an accelerator; ``local`` for the one of this machine, else an H100."""
+    in_flight: int = DEFAULT_IN_FLIGHT
+    tensor_parallel: int | None = None
+    """None for as many as hold the model and some requests."""
+    model_config: str | None = None
+    """A file, or the name of a preset; None for the model of the run."""
+
+
+def default_settings(source: Source) -> dict[str, Any]:
+    """Settings that follow from what was recorded, where nobody asks for others.
+
+    Without gold differing replies are counted.  Of a ladder two replies are independent draws, so
+    that a drop of accuracy is counted, unless the reference contains the rungs before it.  The
+    policy runs inside vLLM, unless the run's server is measured to be something else; prices are
+    measured or computed, never the paper's.
+    """
+    found: dict[str, Any] = {}
+    if source.graded_by == "agreement":
+        found["loss"] = DIFFERS.name
+    rungs = source.table.rungs
+    if rungs is not None:
+        if "loss" not in found and not rungs.contains_reference:
+            found["loss"] = DROP.name
+        prefilled, cached, decoded = rungs.rates[-1]
+        prices = Weights(prefilled, cached, decoded, MONEY)
+        return {**found, "serving": LADDER, "families": RUNG_FAMILIES, "weights": prices}
+    profile = source.folder / SERVING_PROFILE
+    if profile.is_file():
+        return {**found, "serving": "vllm", "weights": read_serving_profile(profile).weights}
+    return {
+        **found,
+        "serving": "vllm",
+        **measured_regime(source),
+        "weights": computed_weights(None, source)[0],
+    }
+
+
+# --- Servers --------------------------------------------------------------------------------------
+
+
+def is_served(source: Source) -> bool:
+    """Whether a server was asked."""
+    if source.is_archive:
+        return False
+    return read_regime(source.folder) is not None or (source.engine or "").startswith("openai")
+
+
+def measured_regime(source: Source) -> dict[str, Any]:
+    """Settings of a server as it was measured; unmeasured, of one that keeps nothing."""
+    if not is_served(source):
+        return {}
+    server = read_regime(source.folder)
+    if server is None or server.regime is None:
+        return {"serving": "black-box"}
+    block = {"cache_block": server.cache_block} if server.cache_block else {}
+    return {"serving": server.regime, **block}
+
+
+# --- Computed prices ------------------------------------------------------------------------------
+
+
+def computed_weights(request: PriceRequest | None, source: Source) -> tuple[Weights, ...]:
+    """Prices for a run's questions, first as asked for and then at each of `_LOADS` that fits.
+
+    Parameters
+    ----------
+    request : PriceRequest, optional
+        None where nobody asked: then a model whose config cannot be counted is priced as a dense
+        one of 8B, which `Weights.model` says.
+
+    Raises
+    ------
+    CalibrationError
+        The config cannot be read or counted, or the model does not fit on the accelerators.
+    """
+    asked = request or PriceRequest()
+    label, config = _config(asked.model_config, source)
+    try:
+        shape = model_shape(config)
+    except CalibrationError:
+        if request is not None:
+            raise
+        label, shape = _dense(f"the config of {label} does not tell its own"), _DENSE
+    gpu = accelerator((_local_gpu() or DEFAULT_GPU) if asked.gpu == LOCAL_GPU else asked.gpu)
+    context = mean_context(source.table)
+    devices = asked.tensor_parallel or _enough(shape, gpu, context, asked.in_flight)
+    engine = Roofline(shape, gpu, devices)
+    loads = [engine.weights(context, in_flight) for in_flight in (asked.in_flight, *_LOADS)]
+    fitting = {each.in_flight: each for each in loads[1:]}
+    return tuple(replace(each, model=label) for each in (loads[0], *fitting.values()))
+
+
+def _enough(shape: ModelShape, gpu: Accelerator, context: float, in_flight: int) -> int:
+    """Accelerators that hold the weights and some requests: 1, 2, 4, 8 and so on."""
+    for devices in (1, 2, 4, 8, 16):
+        with suppress(CalibrationError):
+            if Roofline(shape, gpu, devices).most_in_flight(context) >= min(in_flight, _FEWEST):
+                return devices
+    return 32
+
+
+def _dense(why: str) -> str:
+    return f"a dense model of 8B with grouped queries ({why})"
+
+
+_DENSE = model_shape(PRESETS["8b"])
+
+
+def keep_model_files(model: str | None, run: Path) -> None:
+    """Take over into a run what its prices follow from: the model's config and its profile."""
+    if model is None:
+        return
+    for file, name in (
+        (Path(model) / SERVING_PROFILE, SERVING_PROFILE),
+        (_config_file(model), MODEL_CONFIG),
+    ):
+        if file is not None and file.is_file():
+            replace_file(run / name, file.read_bytes())
+
+
+def _local_gpu() -> str | None:
+    """The first GPU of this machine that is in the table, by its driver's files."""
+    named = (
+        recognised(file.read_text(encoding="utf-8", errors="replace"))
+        for file in sorted(_DRIVER.glob("*/information"))
+    )
+    return next((name for name in named if name), None)
+
+
+def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
+    """A model's config, and what to call it."""
+    if asked in PRESETS:
+        return f"a dense model of {asked.upper()} with grouped queries", PRESETS[asked]
+    if asked is not None:
+        return asked, _read(Path(asked))
+    if source.model is not None and not source.simulated:
+        kept = source.folder / MODEL_CONFIG
+        file = kept if kept.is_file() else _config_file(source.model)
+        if file is not None:
+            return source.model, _read(file)
+    return _dense("this run's model is not known here"), PRESETS["8b"]
+
+
+def _config_file(model: str) -> Path | None:
+    """Where a model's config lies: in its folder, or in the cache of Hugging Face's hub."""
+    own = Path(model) / "config.json"
+    if own.is_file():
+        return own
+    home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    kept = hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json")
+    return max(kept, key=lambda file: file.stat().st_mtime, default=None)
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        config = parse_json(file.read_bytes())
+    except OSError as error:
+        raise CalibrationError(f"cannot read {file}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CalibrationError(f"{file}: not JSON: {error}") from error
+    if not isinstance(config, Mapping):
+        raise CalibrationError(f"{file}: expected a JSON object, got {config!r}")
+    return config
