@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import import_module
 
 import pytest
 
+from tests.benchmarks.plugin import policy_of, served
 from tests.integration.server import VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -16,19 +19,31 @@ SERVED = {
     "goodput": "--slo e2e=30 --minutes 0.1 --block 20",
     "plugin": "--only stops --rounds 1 --questions 4",
 }
-"""Arguments of each benchmark; `goodput` and `plugin` start servers of their own."""
+"""Arguments of each benchmark."""
 
 CELLS = {"gateway": {"PASSED": ((True, 8),), "STOPPED": ((True, 8),)}}
 """One cell of tables that have several, by constant of the module."""
 
 
+@pytest.fixture(scope="module")
+def stopping() -> Iterator[VllmServer]:
+    """The server that `goodput` and `plugin` would each start."""
+    with served(policy_of("stops")) as server:
+        yield server
+
+
 @pytest.mark.parametrize("name", SERVED)
 def test_runs_to_its_end(
-    name: str, vllm: VllmServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    vllm: VllmServer,
+    stopping: VllmServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = SERVED[name].replace("URL", vllm.base_url).split()
     monkeypatch.setattr(sys, "argv", [name, *words])
     module = import_module(f"tests.benchmarks.{name}")
+    monkeypatch.setattr(module, "served", lambda policy: nullcontext(stopping), raising=False)
     for constant, cells in CELLS.get(name, {}).items():
         monkeypatch.setattr(module, constant, cells)
     assert module.main() in (None, 0, 1)  # 1: a goal was missed, which a short form cannot tell
