@@ -35,11 +35,12 @@ from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import Climb
+from stopadvisor.rules.costs import Serving
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule, at_budget
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.serving_costs import ServingCost, serving_costs
+from stopadvisor.rules.serving_costs import StackCost, serving_costs
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
 
@@ -81,7 +82,7 @@ class Choice:
     the questions outside it."""
     probability: float
     """Probability that calibration certifies some positive saving, at the fit risk."""
-    serving: tuple[ServingCost, ...]
+    serving: Mapping[Serving, StackCost]
     """The advised rule under every serving regime; empty where none is advised."""
     label_savings: tuple[LabelSaving, ...]
     """Of the advised rule, by the number of calibration questions."""
@@ -185,7 +186,7 @@ def choose(
             certification_probability(fit, each.sequence, n_calibration, settings, counted)
             for each in tested
         ),
-        ()
+        {}
         if sequence is None or index < 0
         else serving_costs(
             sequence.view,
@@ -229,7 +230,7 @@ def nothing_chosen(
         advised_point=None,
         saving_lower=None,
         probability=0.0,
-        serving=(),
+        serving={},
         label_savings=(),
         fit=fit,
         nothing=why,

@@ -43,7 +43,8 @@ def savings_by_load(choice: Choice, loads: Sequence[Weights]) -> tuple[LoadSavin
             cache_block=settings.cache_block,
             asking=sequence.scorer.asking,
         )
-        (saving,) = (row.saving_pct for row in rows if row.serving == settings.serving)
+        saving = rows[settings.serving].saving_pct
+        assert saving is not None  # a rule is advised
         found.append(LoadSaving(weights.in_flight or 1, Prices.of(weights).decoded, saving))
     return tuple(found)
 

@@ -58,16 +58,8 @@ class LookEntry:
     one. Of any other look only its failure is shown."""
 
 
-@dataclass(frozen=True)
-class CertificateRefusal:
-    """Why nothing was certified."""
-
-    reason: str
-    """Why nothing was certified."""
-    labels_needed: int | None
-    """Calibration labels that would do; null where no number would."""
-    assumed_risk: float | None
-    """Risk that `labels_needed` assumes; 0 where fewer labels cannot certify even zero losses."""
+CertificateRefusal = NotCertified
+"""Why nothing was certified."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +267,7 @@ def calibrated(
         serving=content["serving"],
         on_stop="answer" if content["on_stop"] == "answer" else None,
         certificate=certificate_of(content),
-        refusal=_refusal(calibration.refusal),
+        refusal=calibration.refusal,
         tested=tuple(
             _tested(family, result, calibration.n_counted) for family, result in calibration.tested
         ),
@@ -305,12 +297,6 @@ def _profile(shares: Mapping[str, Any] | None) -> Mapping[str, Share] | None:
         name: Share(row["count"], row["share"], (row["ci95"][0], row["ci95"][1]))
         for name, row in shares.items()
     }
-
-
-def _refusal(refusal: NotCertified | None) -> CertificateRefusal | None:
-    if refusal is None:
-        return None
-    return CertificateRefusal(refusal.reason, refusal.labels_needed, refusal.assumed_risk)
 
 
 def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:

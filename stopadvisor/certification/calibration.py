@@ -279,9 +279,10 @@ def recalibrate(
             f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on calibration "
             f"questions), got {settings.alpha:g}: never being right would meet it",
             None,
+            None,
         )
     elif isinstance(result, Certified) and not saves[result.index]:
-        refusal = NotCertified(_NO_SAVING, None)
+        refusal = NotCertified(_NO_SAVING, None, None)
     if refusal is not None:
         return Calibration(None, refusal, tested, table, None, counted, traces=traces)
     assert isinstance(result, Certified)  # anything else is a refusal
@@ -390,14 +391,14 @@ def _refusal(
 ) -> NotCertified:
     """One refusal for all sequences; `wanted` is what those take that saved nothing."""
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
-        return NotCertified(_NO_SAVING, None)
+        return NotCertified(_NO_SAVING, None, None)
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
     needs = [*refused, *(w for w in wanted if w is not None)]
     known = [need for need in needs if need.labels_needed is not None]
     least = min(known, key=lambda need: need.labels_needed or 0, default=None)
     reason = refused[0].reason if len(refused) == len(tested) else _NO_SAVING
     if least is None:
-        return NotCertified(reason, None)
+        return NotCertified(reason, None, None)
     return replace(least, reason=reason)
 
 

@@ -39,9 +39,9 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
         None where a look may succeed.
     """
     if choice.nothing is not None:
-        return NotCertified(f"{choice.nothing}; no calibration question was opened", None)
+        return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
-        return NotCertified(_NOTHING_SAVES, None)
+        return NotCertified(_NOTHING_SAVES, None, None)
     found = []
     for sequence in choice.sequences:
         best = _at_best(choice, questions, sequence.thresholds.size)
@@ -109,7 +109,9 @@ def without_figures(
 ) -> Calibration:
     """A failed calibration as it may be shown, without anything that its look has opened."""
     refusal = NotCertified(_FAILED, *_labels(settings, choice))
-    tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
+    tested = tuple(
+        (family, NotCertified("it failed", None, None)) for family, _ in calibration.tested
+    )
     return replace(
         calibration, refusal=refusal, tested=tested, n_counted=calibration.first.n_questions
     )

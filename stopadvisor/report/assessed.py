@@ -23,13 +23,13 @@ from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import LossName
 from stopadvisor.rules.roofline import Prices
+from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
     "Assessed", "AssessedByPaper", "AssessedRun", "AssessedSettings", "AssessedWorkload",
     "FitComparison", "FitRule", "Limit", "MeasuredServer", "PaperComparison", "PaperRule",
-    "PaperSaving", "PaperStacks", "PredictedRegime", "RequestMoney", "RequestTokens",
-    "SavingDifference", "StackCost", "StackCosts", "alpha_of",
+    "PaperSaving", "PaperStacks", "PredictedRegime", "SavingDifference", "StackCosts", "alpha_of",
 ]  # fmt: skip
 
 
@@ -150,50 +150,6 @@ class FitComparison:
     """Saving of learned minus scalar, in percentage points."""
     verdict: str
     """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
-
-
-@dataclass(frozen=True)
-class RequestTokens:
-    """Mean tokens of a request."""
-
-    decoded: float
-    """Generated."""
-    cached: float
-    """Read from the cache."""
-    prefilled: float
-    """Read for the first time."""
-
-
-@dataclass(frozen=True)
-class RequestMoney:
-    """Money per 1000 requests."""
-
-    policy: float
-    """With stopping."""
-    full: float
-    """With full thinking."""
-
-
-@dataclass(frozen=True)
-class StackCost:
-    """What the advised rule costs on one serving stack; all null where none is advised."""
-
-    saving_pct: float | None
-    """Net saving."""
-    decoded_saving_pct: float | None
-    """Of the decoded tokens alone."""
-    held_saving_pct: float | None
-    """Of KV-token-time, the context of every decoded token."""
-    tokens: RequestTokens | None
-    """Of one request."""
-    money_per_1000: RequestMoney | None
-    """Money per 1000 requests; null without `--price`."""
-    probes: float | None
-    """Probes per request."""
-    break_even_probes: float | None
-    """Probes per request at which the saving is gone."""
-    break_even_cached_price: float | None
-    """Price of a cached token at which the saving is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)

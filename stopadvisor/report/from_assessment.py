@@ -26,17 +26,14 @@ from stopadvisor.report.assessed import (
     PaperSaving,
     PaperStacks,
     PredictedRegime,
-    RequestMoney,
-    RequestTokens,
     SavingDifference,
-    StackCost,
     StackCosts,
 )
 from stopadvisor.report.headline import assessed_headline
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
-from stopadvisor.rules.serving_costs import ServingCost
+from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.runs.server_regime import RegimeMeasure
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.workload.questions import PartCounts
@@ -150,7 +147,7 @@ def _difference(spread: Interval) -> SavingDifference:
 
 
 def _stack_costs(choice: Choice, loads: Sequence[LoadSaving]) -> StackCosts:
-    point, rows = choice.advised_point, {row.serving: row for row in choice.serving}
+    point, rows = choice.advised_point, choice.serving
     at = None
     if point is not None and point.threshold is not None:
         at = (
@@ -161,29 +158,16 @@ def _stack_costs(choice: Choice, loads: Sequence[LoadSaving]) -> StackCosts:
         operating_point=at,
         prices=Prices.of(choice.settings.weights),
         by_load=tuple(loads) or None,
-        vllm=_stack_cost(rows.get("vllm")) if choice.settings.serving == "vllm" else None,
-        kv_fork=_stack_cost(rows.get("kv-fork")),
-        prefix_cache=_stack_cost(rows.get("prefix-cache")),
-        black_box=_stack_cost(rows.get("black-box")),
-        ladder=_stack_cost(rows[LADDER]) if LADDER in rows else None,
+        vllm=rows.get("vllm", _NO_COST) if choice.settings.serving == "vllm" else None,
+        kv_fork=rows.get("kv-fork", _NO_COST),
+        prefix_cache=rows.get("prefix-cache", _NO_COST),
+        black_box=rows.get("black-box", _NO_COST),
+        ladder=rows.get(LADDER),
     )
 
 
-def _stack_cost(row: ServingCost | None) -> StackCost:
-    """One rule on one stack, per request; all null where no rule is advised."""
-    if row is None:
-        return StackCost(None, None, None, None, None, None, None, None)
-    money, full = row.money_per_1000, row.full_money_per_1000
-    return StackCost(
-        row.saving_pct,
-        row.decoded_saving_pct,
-        row.held_saving_pct,
-        RequestTokens(row.decoded, row.cached, row.prefilled),
-        None if money is None or full is None else RequestMoney(money, full),
-        row.probes,
-        row.break_even_probes,
-        row.break_even_cached,
-    )
+_NO_COST = StackCost(None, None, None, None, None, None, None, None)
+"""Where no rule is advised."""
 
 
 def _by_paper(assessment: PaperAssessment, common: dict[str, Any]) -> AssessedByPaper:

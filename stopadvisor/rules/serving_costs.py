@@ -26,38 +26,53 @@ from stopadvisor.rules.costs import (
     stopped_counts,
 )
 
-__all__ = ["ServingCost", "serving_costs"]
+__all__ = ["RequestMoney", "RequestTokens", "StackCost", "serving_costs"]
 
 
 @dataclass(frozen=True)
-class ServingCost:
-    """What one rule costs under one serving regime; means per request."""
+class RequestTokens:
+    """Mean tokens of a request."""
 
-    serving: Serving
-    saving_pct: float
-    """Net saving against full thinking, in the weights given."""
-    decoded_saving_pct: float
-    """Of the decoded tokens alone."""
-    held_saving_pct: float
-    """Of KV-token-time, see `TokenCounts`."""
     decoded: float
+    """Generated."""
     cached: float
+    """Read from the cache."""
     prefilled: float
-    cost: float
-    """In the unit of the weights."""
-    full_cost: float
-    probes: float
+    """Read for the first time."""
+
+
+@dataclass(frozen=True)
+class RequestMoney:
+    """Money per 1000 requests."""
+
+    policy: float
+    """With stopping."""
+    full: float
+    """With full thinking."""
+
+
+@dataclass(frozen=True)
+class StackCost:
+    """What the advised rule costs on one serving stack; all null where none is advised."""
+
+    saving_pct: float | None
+    """Net saving."""
+    decoded_saving_pct: float | None
+    """Of the decoded tokens alone."""
+    held_saving_pct: float | None
+    """Of KV-token-time, the context of every decoded token; see `TokenCounts`."""
+    tokens: RequestTokens | None
+    """Of one request."""
+    money_per_1000: RequestMoney | None
+    """Money per 1000 requests; null without `--price`."""
+    probes: float | None
     """Probes per request."""
     break_even_probes: float | None
-    """Probes per request, each as dear as the mean one now, at which the saving is gone; None if
+    """Probes per request, each as dear as the mean one now, at which the saving is gone; null if
     they cost nothing or thinking itself is not shortened.  Above `probes` just where it saves."""
-    break_even_cached: float | None
-    """Weight of a cached token at which the saving is gone; None where none is read or none above
+    break_even_cached_price: float | None
+    """Price of a cached token at which the saving is gone; null where none is read or none above
     zero would do."""
-    money_per_1000: float | None
-    """For a thousand requests; None where the weights are no prices."""
-    full_money_per_1000: float | None
-    """The same with full thinking."""
 
 
 def serving_costs(
@@ -67,14 +82,14 @@ def serving_costs(
     *,
     cache_block: int = DEFAULT_CACHE_BLOCK,
     asking: Asking = EVERYWHERE,
-) -> tuple[ServingCost, ...]:
+) -> dict[Serving, StackCost]:
     """Cost one rule under every regime.
 
     `view` is as `stopped_counts` takes it; `stops`, (n_questions,), is the probe at which each
     question stops, and their number stands for never.
     """
     if view.rungs is not None:
-        return (_ladder_cost(view, stops, weights),)
+        return {LADDER: _ladder_cost(view, stops, weights)}
     full = full_counts(view)
     full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())
     full_attended = float(full.attended.mean())
@@ -96,7 +111,7 @@ def serving_costs(
         + weights.prefilled * full.prefilled.mean()
         + weights.request
     )
-    rows = []
+    found: dict[Serving, StackCost] = {}
     for regime in REGIMES:
         counts = stopped_counts(view, regime, cache_block=cache_block, asking=asking)
         decoded, cached, prefilled, requests, attended = (
@@ -117,30 +132,26 @@ def serving_costs(
         )
         cost = bare + weights.cached * cached
         probing, shortened = cost - thinking, full_cost - thinking
-        rows.append(
-            ServingCost(
-                regime,
-                100 * (1 - cost / full_cost),
-                100 * (1 - decoded / full_decoded),
-                100 * (1 - attended / full_attended),
-                decoded,
-                cached,
-                prefilled,
-                cost,
-                full_cost,
-                probes,
-                probes * shortened / probing
-                if probes > 0 and probing > 0 and shortened > 0
-                else None,
-                (full_cost - bare) / cached if cached > 0 and full_cost > bare else None,
-                weights.per_thousand(cost),
-                weights.per_thousand(full_cost),
-            )
+        found[regime] = StackCost(
+            100 * (1 - cost / full_cost),
+            100 * (1 - decoded / full_decoded),
+            100 * (1 - attended / full_attended),
+            RequestTokens(decoded, cached, prefilled),
+            _money(weights, cost, full_cost),
+            probes,
+            probes * shortened / probing if probes > 0 and probing > 0 and shortened > 0 else None,
+            (full_cost - bare) / cached if cached > 0 and full_cost > bare else None,
         )
-    return tuple(rows)
+    return found
 
 
-def _ladder_cost(view: ProbeTable, stops: NDArray[np.int64], weights: Weights) -> ServingCost:
+def _money(weights: Weights, cost: float, full_cost: float) -> RequestMoney | None:
+    """For a thousand requests; None where the weights are no prices."""
+    policy, full = weights.per_thousand(cost), weights.per_thousand(full_cost)
+    return None if policy is None or full is None else RequestMoney(policy, full)
+
+
+def _ladder_cost(view: ProbeTable, stops: NDArray[np.int64], weights: Weights) -> StackCost:
     """One path at one of its steps, in the prices of its rungs."""
     full, counts = full_counts(view), stopped_counts(view, LADDER)
 
@@ -149,19 +160,13 @@ def _ladder_cost(view: ProbeTable, stops: NDArray[np.int64], weights: Weights) -
 
     cost, full_cost = mean(counts.weighed(weights)), float(full.weighed(weights).mean())
     decoded, attended = mean(counts.decoded), mean(counts.attended)
-    return ServingCost(
-        LADDER,
+    return StackCost(
         100 * (1 - cost / full_cost),
         100 * (1 - decoded / float(full.decoded.mean())),
         100 * (1 - attended / float(full.attended.mean())),
-        decoded,
-        mean(counts.cached),
-        mean(counts.prefilled),
-        cost,
-        full_cost,
+        RequestTokens(decoded, mean(counts.cached), mean(counts.prefilled)),
+        _money(weights, cost, full_cost),
         mean(counts.requests) - 1,
         None,
         None,
-        weights.per_thousand(cost),
-        weights.per_thousand(full_cost),
     )

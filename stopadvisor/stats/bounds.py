@@ -254,10 +254,11 @@ class NotCertified:
     """Why nothing could be certified, and how many calibration labels it would take."""
 
     reason: str
+    """Why nothing was certified."""
     labels_needed: int | None
-    """Calibration questions in all; None when no number suffices at the expected risk."""
-    assumed_risk: float | None = None
-    """The risk at which N would do; 0 where fewer could not even certify no loss."""
+    """Calibration labels that would do; null where no number would at the expected risk."""
+    assumed_risk: float | None
+    """Risk that `labels_needed` assumes; 0 where fewer labels cannot certify even zero losses."""
 
 
 def certify_thresholds(

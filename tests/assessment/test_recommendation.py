@@ -105,7 +105,7 @@ def choice(
         advised_point=points[taken] if taken else None,
         saving_lower=lower if taken else None,
         probability=probability,
-        serving=(),
+        serving={},
         label_savings=(),
         fit=None,  # type: ignore[arg-type]
     )

@@ -162,7 +162,7 @@ def test_a_failed_look_names_what_fit_questions_knew(choice: Choice) -> None:
     assert hidden.refusal is not None
     assert (hidden.refusal.labels_needed, hidden.refusal.assumed_risk) == (needed, 8 / choice.n_fit)
     assert "A failed look shows no figure" in hidden.refusal.reason
-    assert [result for _, result in hidden.tested] == [NotCertified("it failed", None)] * len(
+    assert [result for _, result in hidden.tested] == [NotCertified("it failed", None, None)] * len(
         found.tested
     )
     assert hidden.n_counted == 60

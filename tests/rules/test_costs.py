@@ -356,8 +356,9 @@ def test_overlap_wastes_what_is_decoded_on_the_way() -> None:
     dear = Weights(0.0, 0.0, 1.0, "tokens", round_trip=12.0)
     found = stopped_counts(one_question(), "vllm")
     assert found.weighed(dear)[0, 1] == 58 + 5 + 12
-    (overlap, *_) = serving_costs(one_question(), np.array([1]), dear)
-    assert (overlap.decoded, overlap.cost) == (75, 75)
+    overlap = serving_costs(one_question(), np.array([1]), dear)["vllm"]
+    assert overlap.tokens is not None
+    assert overlap.tokens.decoded == 75
     assert overlap.decoded_saving_pct == pytest.approx(100 * (1 - 75 / 140))
     short = stopped_counts(one_question(trace_tokens=np.array([60])), "vllm")
     assert short.weighed(dear)[0, 1] == 58 + 10

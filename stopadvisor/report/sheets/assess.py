@@ -13,14 +13,7 @@ from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_wor
 from stopadvisor.ground.constants import LARGE_ALPHA, MOST_TRUNCATED
 from stopadvisor.ground.results import to_document
 from stopadvisor.policy.promises import promise_of, promised
-from stopadvisor.report.assessed import (
-    Assessed,
-    AssessedByPaper,
-    AssessedRun,
-    FitRule,
-    StackCost,
-    StackCosts,
-)
+from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, FitRule, StackCosts
 from stopadvisor.report.headline import (
     Effect,
     accuracy_words,
@@ -54,6 +47,7 @@ from stopadvisor.report.words import (
 )
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
+from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import considered_alpha
 
