@@ -50,7 +50,9 @@ def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[st
     choice = choose(fit, len(set(calibration.groups)), settings)
     found = calibrate(choice, calibration.as_calibration())
     shape = profile(trajectory(fit), rng=np.random.default_rng(0))
-    content = policy_content(source, choice, found, shape, look_of(settings), alpha=settings.alpha)
+    content = policy_content(
+        source, settings, choice.full_accuracy, found, shape, look_of(settings)
+    )
     return build_policy(content | (MODEL if bound else {}))
 
 

@@ -251,11 +251,11 @@ def _policy(
     return build_policy(
         policy_content(
             assessment.source,
-            assessment.choice,
+            assessment.choice.settings,
+            assessment.choice.full_accuracy,
             calibration,
             assessment.profile,
             look,
-            alpha=assessment.choice.settings.alpha,
             created=created,
         )
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -56,21 +56,7 @@ _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
-__all__ = ["HeldOut", "RuleBasis", "held_out", "policy_content"]
-
-
-class RuleBasis(Protocol):
-    """What of a `choice.Choice`, or of a transfer, goes into a policy."""
-
-    @property
-    def settings(self) -> Settings:
-        """Risk target and costs."""
-        ...
-
-    @property
-    def full_accuracy(self) -> float:
-        """Full-thinking accuracy on the questions that it rests on."""
-        ...
+__all__ = ["HeldOut", "held_out", "policy_content"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +68,7 @@ class HeldOut:
     accuracy_ci95: tuple[float, float]
 
 
-def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut | None:
+def held_out(rule: ExportedRule, settings: Settings, source: Source) -> HeldOut | None:
     """Measure the exported rule on the test part.
 
     None where the split has no test part.
@@ -94,7 +80,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
     table = open_test(source)
     if table.n_questions == 0:
         return None
-    settings, scorer = choice.settings, rule.scorer
+    scorer = rule.scorer
     table = table.take(calibration_rows(table))
     loss = settings.counted_on(table.graded_by)
     outcome = measure_rule(
@@ -156,10 +142,10 @@ def _expected(
 
 
 def _by_serving(
-    rule: ExportedRule, choice: RuleBasis, source: Source, calibration: Calibration
+    rule: ExportedRule, settings: Settings, source: Source, calibration: Calibration
 ) -> dict[str, float]:
     """Net saving under each serving stack, on test questions where there are any."""
-    settings, table = choice.settings, open_test(source)
+    table = open_test(source)
     if table.n_questions == 0:
         table = calibration.entered
     rows = table.take(calibration_rows(table))
@@ -178,18 +164,22 @@ def _by_serving(
 
 def policy_content(
     source: Source,
-    choice: RuleBasis,
+    settings: Settings,
+    full_accuracy: float,
     calibration: Calibration,
     profile: Profile,
     look: Look | None,
     *,
-    alpha: float,
     created: str | None = None,
 ) -> dict[str, Any]:
     """Fields of the frozen policy, ready for `policy.build_policy`.
 
     Parameters
     ----------
+    settings : Settings
+        Risk target and costs.
+    full_accuracy : float
+        Full-thinking accuracy on the questions that the rule was chosen on.
     calibration : Calibration
         With a rule: kind ``stop``; without: kind ``full-budget``.
     profile : Profile
@@ -212,7 +202,7 @@ def policy_content(
         "normalizer": NORMALIZER,
         "grader": grading.get("grader", GRADER),
         "entropy_source": table.entropy_source,
-        "serving": choice.settings.serving,
+        "serving": settings.serving,
         "profile": {
             name: {"count": s.count, "share": s.share, "ci95": list(s.ci95)}
             for name, s in profile.shares.items()
@@ -233,7 +223,7 @@ def policy_content(
     certificate = rule.certificate
     confidence = look.confidence
     fields["certificate"] = {
-        "alpha": alpha,
+        "alpha": settings.alpha,
         "delta": look.delta,
         "confidence": confidence,
         "bound": "exact",
@@ -247,12 +237,12 @@ def policy_content(
         "planned_looks": look.planned,
         "ledger_head": look.head,
         "provenance": {
-            "probes_sha256": source.fingerprint(answers=choice.settings.reads_answers),
+            "probes_sha256": source.fingerprint(answers=settings.reads_answers),
             "labels_sha256": source.labels_fingerprint(),
         },
         "chain_delta": certificate.delta,
         "conditional": False,
-        "alpha_over_full_accuracy": alpha / choice.full_accuracy,
+        "alpha_over_full_accuracy": settings.alpha / full_accuracy,
         "truncated_share": calibration.truncated_share,
         "max_think": fields["max_think"],
     }
@@ -261,8 +251,8 @@ def policy_content(
     limit = differs_limit(rule, calibration.first, look.delta)
     if limit is not None:
         fields["certificate"]["differs_upper"] = limit
-    if choice.settings.loss != LOST.name:  # files without the key mean lost
-        fields["certificate"]["loss"] = choice.settings.loss
+    if settings.loss != LOST.name:  # files without the key mean lost
+        fields["certificate"]["loss"] = settings.loss
     if certificate.gained is not None:
         fields["certificate"]["gained"] = certificate.gained
     if calibration.traces == 2:
@@ -286,17 +276,17 @@ def policy_content(
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
     fields["calibration_features"] = stored[spaced].tolist()
     entered = calibration.entered if certificate.traces == calibration.traces else calibration.first
-    found = expectation(rule, entered, choice.settings, seed=source.seed)
+    found = expectation(rule, entered, settings, seed=source.seed)
     fields["expected"] = {
         **_expected(
             rule,
             # Few labels say nothing of test questions, and accuracies of none.
-            None if few else held_out(rule, choice, source),
+            None if few else held_out(rule, settings, source),
             found,
-            choice.settings,
+            settings,
             "agreement" if few else calibration.entered.graded_by,
         ),
-        "saving_by_serving": _by_serving(rule, choice, source, calibration),
+        "saving_by_serving": _by_serving(rule, settings, source, calibration),
     }
     fields["served"] = served_features(rule, calibration.first)
     return fields

@@ -40,7 +40,6 @@ from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "TARGET_CALIBRATED",
-    "TransferBasis",
     "TransferComparison",
     "TransferRow",
     "calibrate_transfer",
@@ -55,15 +54,6 @@ TARGET_CALIBRATED = "target-calibrated"
 _CALIBRATION, _TEST = PARTS.index("calibration"), PARTS.index("test")
 
 Protocol = Literal["zero-shot", "target-calibrated", "target-trained"]
-
-
-@dataclass(frozen=True)
-class TransferBasis:
-    """What a transferred policy rests on, in the place of a choice made on fit questions."""
-
-    settings: Settings
-    full_accuracy: float
-    """Full-thinking accuracy on the target's calibration questions."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +166,8 @@ def transferred_content(
     """
     entered = calibration.first
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
-    basis = TransferBasis(settings, float(entered.full_correct.mean()))
-    fields = policy_content(
-        target_view(target), basis, calibration, shape, look, alpha=settings.alpha
-    )
+    accuracy = float(entered.full_correct.mean())
+    fields = policy_content(target_view(target), settings, accuracy, calibration, shape, look)
     if not look.opened:
         fields["profile"] = None  # of calibration questions, and a failed look shows nothing
     source_model = content["model"]

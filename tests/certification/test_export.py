@@ -50,7 +50,7 @@ def content_of(source: Source, calibration: Calibration) -> dict[str, Any]:
     choice = choose(fit, source.counts()["calibration"], SETTINGS)
     shape = profile(trajectory(fit), rng=np.random.default_rng(0))
     look = look_of(SETTINGS)
-    return policy_content(source, choice, calibration, shape, look, alpha=SETTINGS.alpha)
+    return policy_content(source, choice.settings, choice.full_accuracy, calibration, shape, look)
 
 
 @pytest.mark.parametrize(

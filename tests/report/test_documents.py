@@ -113,7 +113,12 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     look = take_look(tmp_path, LookRequest(digests_of(table.keys), {}, 0.05))
     content = build_policy(
         policy_content(
-            source, assessment.choice, calibration, assessment.profile, look, alpha=alpha
+            source,
+            assessment.choice.settings,
+            assessment.choice.full_accuracy,
+            calibration,
+            assessment.profile,
+            look,
         )
     )
     found = Certification(assessment, calibration, look, content, ())
