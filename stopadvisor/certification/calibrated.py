@@ -16,6 +16,7 @@ from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.certification.labelling import LabelCounts
 from stopadvisor.certification.transfer import TARGET_CALIBRATED
 from stopadvisor.ground.results import Shown
+from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.promises import asked
 from stopadvisor.policy.shown import (
     Certificate,
@@ -26,7 +27,6 @@ from stopadvisor.policy.shown import (
     expected_of,
     where_of,
 )
-from stopadvisor.policy.terms import reads_logprobs
 from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.losses import LOST, LossName
@@ -186,8 +186,6 @@ class CalibratedRun(Shown):
     """Words after `stopadvisor serve POLICY`; missing where its stack has no server."""
 
 
-_SHOWN_BY_VLLM = 20
-"""Log-probabilities that vLLM shows where its `--max-logprobs` says no other number."""
 Headline = Callable[[Expected | None, str, str | None], str]
 """Words a first line from what to expect (None: not certified), the policy's serving stack, and
 the one that the run's server was measured to be."""
@@ -279,7 +277,7 @@ def calibrated(
         traces=None if calibration.traces == 1 else calibration.traces,
         transfer=None if isinstance(found, Certification) else _transfer(found, str(source_policy)),
         **advised,
-        serve_with=_serve_with(content, model),
+        serve_with=server_words(content, model),
     )
 
 
@@ -311,21 +309,3 @@ def _transfer(found: TransferCertification, file: str) -> Transfer:
     content = found.source.content
     model = None if content["model"] is None else content["model"]["name"]
     return Transfer(TARGET_CALIBRATED, file, content["digest"], model)
-
-
-def _serve_with(content: Mapping[str, Any], model: str | None) -> tuple[str, ...] | None:
-    """Name the server of the stack that a policy was chosen for, as `serve` takes it."""
-    if model is None or content["kind"] != "stop":
-        return None
-    if content["serving"] == "prefix-cache":
-        return ("--upstream", "http://127.0.0.1:8000/v1")
-    if content["serving"] != "vllm":
-        return None
-    parser = "qwen3" if "qwen3" in model.lower() else "deepseek_r1"  # which reads <think>
-    words = ("--", model, "--reasoning-parser", parser)
-    if not reads_logprobs(content["family"], content["features"]):
-        return words
-    kind, _, shown = content["entropy_source"].partition(":")
-    if kind == "full":
-        return (*words, "--max-logprobs", "-1")
-    return (*words, "--max-logprobs", shown) if int(shown or 0) > _SHOWN_BY_VLLM else words

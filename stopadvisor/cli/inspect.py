@@ -19,6 +19,8 @@ from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.comparison import compared
 from stopadvisor.report.sheets.inspect import comparison_sheet, inspect_sheet
+from stopadvisor.runs.directory import MANIFEST, RunDirectory
+from stopadvisor.runs.sources import model_as_given
 
 __all__ = ["command"]
 
@@ -80,6 +82,23 @@ def command(
     if key is not None:
         sign_policy(path, key, digest=policy.digest)
     signed_by = policy.signed_by if key is None else key.public.fingerprint
-    shown = inspected(policy, path, signed_by=signed_by)
-    show(shown, inspect_sheet(shown, verbose=verbose), json=json)
+    model = None if policy.terms.model is None else policy.terms.model.name
+    given = None if model is None else model_as_given(path.parent, model)
+    shown = inspected(policy, path, signed_by=signed_by, model=given)
+    sheet = inspect_sheet(
+        shown,
+        verbose=verbose,
+        workload=_workload(path.parent),
+        model=None if given == model else given,
+    )
+    show(shown, sheet, json=json)
     return 0
+
+
+def _workload(folder: Path) -> Path | None:
+    """The questions of a policy's run, where they can be asked again by the model loaded here."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    manifest = RunDirectory.load(folder).manifest
+    file = Path(manifest["workload"]["path"])
+    return file if manifest["engine"]["engine"] == "hf" and file.is_file() else None

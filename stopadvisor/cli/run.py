@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from stopadvisor.cli.parts.config import typed_again
 from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
@@ -35,17 +36,25 @@ from stopadvisor.cli.parts.model import (
     open_engine,
 )
 from stopadvisor.cli.parts.progress import progress_on
-from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.serving.answer_pass import Answering
+from stopadvisor.serving.answer_summary import AnswerSummary
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 
 __all__ = ["command"]
 
+_REPEATED = (
+    *("model", "device", "dtype", "think_tags", "engine", "base_url", "tokenizer", "api_key_env"),
+    *("concurrency", "request_timeout", "patience", "ladder", "limit", "on_stop", "answer_cap"),
+    *("serving", "grader", "require_signature"),
+)
+"""Options of a first call that the next one needs."""
 _AT_ONCE = 32
 """Requests to the servers of a ladder, where nobody says how many."""
 
@@ -136,9 +145,18 @@ def command(
             progress.remark(f"following {policy}, the policy written last")
         opened = partial(_open, replace(model, remark=progress.remark), ladder)
         summary = answer_workload(settings, opened, progress)
-    sheet = run_sheet(summary, model=model.model)
+    server = _server(policy, summary, model)
+    sheet = run_sheet(summary, given=typed_again(*_REPEATED), server=server)
     show(replace(summary, headline=sheet.headline), sheet, json=json)
     return 0
+
+
+def _server(policy: Path, summary: AnswerSummary, asked: EngineSettings) -> tuple[str, ...]:
+    """What `serve` takes: the server that answered, else the model for a vLLM to start."""
+    if asked.at_server:
+        return ("--upstream", asked.base_url[0])
+    model = asked.model or summary.model
+    return server_words(load_policy(policy).content, model) or ("--", model)
 
 
 @contextmanager

@@ -19,10 +19,14 @@ from stopadvisor.policy.terms import (
     PolicyTerms,
     ProbeTerms,
     TriggerTerms,
+    reads_logprobs,
 )
 from stopadvisor.workload.questions import PartCounts
 
-__all__ = ["InspectedPolicy", "inspected"]
+__all__ = ["InspectedPolicy", "inspected", "server_words"]
+
+_SHOWN_BY_VLLM = 20
+"""Log-probabilities that vLLM shows where its `--max-logprobs` says no other number."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +124,24 @@ class InspectedPolicy:
     forced answer."""
     signature: Signature | None
     """Of the file; null where there is none."""
+    serve_with: tuple[str, ...] | None = None
+    """Words that `stopadvisor serve POLICY` takes for the stack that it was chosen for."""
 
 
-def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> InspectedPolicy:
-    """Return what a policy that was loaded from `path` says."""
+def inspected(
+    policy: Policy, path: Path, *, signed_by: str | None = None, model: str | None = None
+) -> InspectedPolicy:
+    """Return what a policy that was loaded from `path` says.
+
+    Parameters
+    ----------
+    signed_by : str, optional
+        SHA-256 of the key that its signature was checked by.
+    model : str, optional
+        Where its model is; by default the policy's name for it.
+    """
+    if model is None and policy.terms.model is not None:
+        model = policy.terms.model.name
     content, summary = policy.content, policy.summary()
     taken = {
         name: summary[name]
@@ -150,8 +168,30 @@ def inspected(policy: Policy, path: Path, *, signed_by: str | None = None) -> In
         engine_settings=engine_settings(policy.terms),
         sampling=content["sampling"] or {},
         signature=signature if is_signed(path) else None,
+        serve_with=server_words(content, model),
         **taken,
     )
+
+
+def server_words(content: Mapping[str, Any], model: str | None) -> tuple[str, ...] | None:
+    """Name the server of the stack that a policy was chosen for, as `serve` takes it.
+
+    None where that is no server, and where the policy never stops or is bound to no model.
+    """
+    if model is None or content["kind"] != "stop":
+        return None
+    if content["serving"] == "prefix-cache":
+        return ("--upstream", "http://127.0.0.1:8000/v1")
+    if content["serving"] != "vllm":
+        return None
+    parser = "qwen3" if "qwen3" in model.lower() else "deepseek_r1"  # which reads <think>
+    words = ("--", model, "--reasoning-parser", parser)
+    if not reads_logprobs(content["family"], content["features"]):
+        return words
+    kind, _, shown = content["entropy_source"].partition(":")
+    if kind == "full":
+        return (*words, "--max-logprobs", "-1")
+    return (*words, "--max-logprobs", shown) if int(shown or 0) > _SHOWN_BY_VLLM else words
 
 
 def _features(content: Mapping[str, Any]) -> list[Feature]:

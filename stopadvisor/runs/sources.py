@@ -43,6 +43,7 @@ __all__ = [
     "Part",
     "Source",
     "considered_alpha",
+    "model_as_given",
     "newest_run",
     "newest_source",
     "open_source",
@@ -186,18 +187,10 @@ class Source:
 
     @property
     def model_to_serve(self) -> str | None:
-        """What a server is to load: a local model's folder as `assess` was given it, or the name.
-
-        The record of a run names a folder without its place, which is not the model's.
-        """
-        if self.simulated:
+        """What a server is to load: its name, or a local folder as `assess` was given it."""
+        if self.simulated or self.model is None:
             return None
-        try:
-            options = tomllib.loads((self.folder / "stopadvisor.toml").read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a run that was not assessed, or a file that was edited
-            return self.model
-        given = options.get("assess", {}).get("model")
-        return given if isinstance(given, str) and Path(given).name == self.model else self.model
+        return model_as_given(self.folder, self.model)
 
     @property
     def engine(self) -> str | None:
@@ -205,6 +198,19 @@ class Source:
         if self.simulated:
             return SIMULATED
         return None if self.manifest is None else self.manifest["engine"].get("engine")
+
+
+def model_as_given(folder: Path, model: str) -> str:
+    """Return a local model's folder as `assess` was given it for a run, or the name.
+
+    The record of a run names a folder without its place, which is not the model's.
+    """
+    try:
+        options = tomllib.loads((folder / "stopadvisor.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a run that was not assessed, or a file that was edited
+        return model
+    given = options.get("assess", {}).get("model")
+    return given if isinstance(given, str) and Path(given).name == model else model
 
 
 def open_source(

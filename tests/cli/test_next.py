@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -13,10 +14,12 @@ from typing import NoReturn
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.policy.frozen import load_policy
+from stopadvisor.engines.hf import load_engine
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.vllm import plugin_settings
+from tests.engines.online_policies import TINY_REASONER, rule
 from tests.material import Call, caller, make_run
 
 pytestmark = pytest.mark.slow
@@ -62,6 +65,7 @@ def test_from_assess_to_a_watched_server(
     assert code == 0, err
     serve = following(out)
     assert serve[:3] == ["serve", "runs/sums/policy.joblib", "--shadow"]
+    assert following(call("inspect", serve[1])[1]) == serve
     assert "--reasoning-parser" in serve
     for expected in ("serve", "monitor"):
         with pytest.raises(Became):
@@ -110,3 +114,48 @@ def test_labels_keep_their_options(call: Call) -> None:
     words = following(out)
     assert set(asked) <= {*words}
     assert call(*words)[0] in (0, 3)
+
+
+@pytest.mark.integration
+def test_a_policy_is_tried_and_then_served(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload = (TINY_REASONER.parent / "arithmetic.jsonl").read_text(encoding="utf-8")
+    Path("my sums.jsonl").write_text("\n".join(workload.splitlines()[:80]), encoding="utf-8")
+    shutil.copytree(TINY_REASONER, "llm/our model")
+    engine = load_engine("llm/our model", device="cpu")
+    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: engine)
+    short = ("--limit", "8", "--max-think", "512", "--budgets", "0,32")
+    asked = ("--model", "llm/our model", *short)
+    code, _, err = call("probe", "my sums.jsonl", *asked, "--out", "run")
+    assert code == 0, err
+    Path("run/stopadvisor.toml").write_text('[assess]\nmodel = "llm/our model"\n', encoding="utf-8")
+    policy = rule(engine, "run-stability", 2.0, budgets=[0, 32, 64])
+    save_policy(policy.content, "run/policy.joblib")
+    code, out, err = call("inspect", "run/policy.joblib")
+    assert code == 0, err
+    words = following(out)
+    assert words == [
+        *("run", "run/policy.joblib", "my sums.jsonl", "--compare-full"),
+        *("--model", "llm/our model"),
+    ]
+    # Without the comparison the next command adds it, with all that it needs.
+    words.remove("--compare-full")
+    alone = ("--limit", "8", "--dtype", "float32")
+    code, out, err = call(*words, *alone)
+    assert code == 0, err
+    assert {*words, *alone, "--compare-full"} < {*following(out)}
+    code, out, err = call(*following(out))
+    assert code == 0, err
+    assert "Against full thinking" in out
+    serve = following(out)
+    assert serve == ["serve", "run/policy.joblib", "--shadow", "--", "llm/our model"]
+    monkeypatch.setattr(os, "execve", _became)
+    monkeypatch.setattr(plugin_settings, "version", lambda name: "0.32.0")
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    with pytest.raises(Became):
+        call(*serve)
+
+
+def _became(*words: object) -> NoReturn:
+    raise Became

@@ -227,7 +227,7 @@ def test_questions_need_no_gold(bench: Bench) -> None:
     where = ("--out", str(bench.out.with_name("anew.jsonl")), "--model", "my models/tiny")
     code, out, _ = bench.call("--compare-full", *where)
     assert code == 0
-    assert f"stopadvisor serve {bench.policy} -- 'my models/tiny'\n" in out
+    assert f"stopadvisor serve {bench.policy} --shadow -- 'my models/tiny'" in out
     assert "of replies that differ from full thinking" in " ".join(out.split())
     assert "questions got another reply than full thinking's" in " ".join(out.split())
 

@@ -191,6 +191,11 @@ def summary(out: StringIO | TextIOWrapper) -> None:
     screen.table("Models", ("name", "share"), [("Qwen/Qwen3-8B", "50%")])
 
 
+def unbroken(text: str) -> str:
+    """A text with its commands on one line, as they are where no terminal breaks them."""
+    return re.sub(r" \\\n +", " ", text)
+
+
 def test_a_terminal_gets_colour_and_the_same_text(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +205,7 @@ def test_a_terminal_gets_colour_and_the_same_text(
     summary(plain)
     summary(coloured)
     assert "\x1b[2m" in coloured.getvalue()
-    assert ANSI.sub("", coloured.getvalue()) == plain.getvalue()
+    assert unbroken(ANSI.sub("", coloured.getvalue())) == plain.getvalue()
     Screen(hue := Terminal()).headline("Certified.", "good")
     assert hue.getvalue() == "\x1b[1;32mCertified.\x1b[0m\n"
     monkeypatch.setenv("NO_COLOR", "1")
@@ -319,7 +324,7 @@ def test_a_real_terminal_shows_the_golden_text_in_its_width(folder: Path, width:
     while chunk := _read(control):
         text += chunk
     assert process.wait() == 0
-    lines = ANSI.sub("", text.decode()).replace("\r\n", "\n").splitlines()
+    lines = unbroken(ANSI.sub("", text.decode()).replace("\r\n", "\n")).splitlines()
     found = [line for line in lines if not UNSTABLE.match(line)]
     wanted = [line for line in golden("inspect").splitlines() if not UNSTABLE.match(line)]
     if width == 80:
@@ -327,7 +332,7 @@ def test_a_real_terminal_shows_the_golden_text_in_its_width(folder: Path, width:
     else:  # the same words, on fewer and longer lines
         assert " ".join(found).split() == " ".join(wanted).split()
         assert len(found) < len(wanted)
-        assert 80 < max(map(len, found)) <= width
+        assert 80 < max(len(line) for line in found if "stopadvisor serve" not in line) <= width
     assert b"\x1b[1m" in text
 
 

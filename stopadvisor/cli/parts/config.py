@@ -133,7 +133,7 @@ def typed_again(*names: str) -> str:
             words.append(name)
         else:
             for one in value if option.multiple else [value]:
-                words += [name, str(one)]
+                words += [name, *map(str, one if option.nargs > 1 else [one])]
     return shlex.join(words)
 
 

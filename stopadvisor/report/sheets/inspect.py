@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from stopadvisor.policy.inspected import InspectedPolicy
@@ -37,12 +39,29 @@ _REVISION = 24
 _LEARNED = "the estimated probability that the trial answer is right is at least"
 
 
-def inspect_sheet(shown: InspectedPolicy, *, verbose: bool = False) -> Sheet:
-    """Return a policy in words."""
+def inspect_sheet(
+    shown: InspectedPolicy,
+    *,
+    verbose: bool = False,
+    workload: Path | None = None,
+    model: str | None = None,
+) -> Sheet:
+    """Return a policy in words.
+
+    Parameters
+    ----------
+    workload : Path, optional
+        The questions of its run, to try it on.
+    model : str, optional
+        Where its model is, if the policy's name for it does not say.
+    """
     stops, expected = shown.kind == "stop", expected_of(shown.expected)
-    command = None
-    if stops and shown.model is not None:
-        command = f"stopadvisor run {shell_quote(shown.policy)} WORKLOAD --compare-full"
+    command, file = None, shell_quote(shown.policy)
+    if shown.serve_with is not None:
+        command = f"stopadvisor serve {file} --shadow {shlex.join(shown.serve_with)}"
+    elif stops and shown.ladder is None and shown.model is not None and workload is not None:
+        command = f"stopadvisor run {file} {shell_quote(workload)} --compare-full"
+        command += "" if model is None else f" --model {shell_quote(model)}"
     return Sheet(
         _headline(shown, expected)
         if stops

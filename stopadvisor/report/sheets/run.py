@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from stopadvisor.policy.promises import promised
 from stopadvisor.report.headline import change_words, run_effect, run_headline
@@ -37,18 +39,24 @@ _SERVING = {
 """What answered, and what a probe took there, by `serving`."""
 
 
-def run_sheet(summary: AnswerSummary, *, model: str | None = None) -> Sheet:
+def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] = ()) -> Sheet:
     """Return what `run` did.
 
     Parameters
     ----------
-    model : str, optional
-        What was loaded, as it was named: a folder has no other name for who serves it.
+    given : str
+        Options of the call that another one has to repeat.
+    server : sequence of str
+        What `serve` takes after the policy; by default the model, for a vLLM to start.
     """
     command, footnote = None, ""
     policy, workload = map(shell_quote, (summary.policy, summary.workload))
     if summary.kind == "stop" and summary.full is None:
-        command = f"stopadvisor run {policy} {workload} --compare-full"
+        # Questions that are answered already are not asked again for the sake of a comparison.
+        out = Path(summary.out)
+        compared = shell_quote(out.with_stem(f"{out.stem}-compared"))
+        command = f"stopadvisor run {policy} {workload} --compare-full --out {compared} {given}"
+        command = command.rstrip()
     elif summary.kind == "stop" and (summary.server_saving_pct or 0) < 0:
         footnote = (
             "Not to be served as it is: by its own figures this policy costs "
@@ -56,9 +64,9 @@ def run_sheet(summary: AnswerSummary, *, model: str | None = None) -> Sheet:
             f"prefix cache. Assess with `--serving {COMMON_STACK}` for that stack."
         )
     elif summary.kind == "stop":
-        # Where a server answered the gateway stands before it, elsewhere vLLM is started.
-        server = f"-- {shell_quote(model or summary.model)}"
-        command = f"stopadvisor serve {policy} {'--upstream URL' if summary.serving else server}"
+        command = (
+            f"stopadvisor serve {policy} --shadow {shlex.join(server or ('--', summary.model))}"
+        )
     sections = []
     if summary.climbed is not None:
         sections.append(_climbed(summary.climbed))
