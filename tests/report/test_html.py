@@ -14,6 +14,7 @@ import pytest
 
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.measured import savings_by_load
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.results import to_document, to_json
@@ -21,7 +22,7 @@ from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.figures.data import RiskFigure
 from stopadvisor.report.html import page
-from stopadvisor.report.html.captions import risk_caption
+from stopadvisor.report.html.captions import CACHED_PRICES, risk_caption, saving_by_cached_price
 from stopadvisor.report.html.lost import lost_question
 from stopadvisor.report.html.page import render
 from stopadvisor.report.saved import ReportData, read_report
@@ -29,6 +30,8 @@ from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.words import percent, risk_difference, share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.families import rule_name
+from stopadvisor.rules.roofline import Prices
+from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
 from tests.material import CERTIFY, edit_records, flip_calibration, make_run, write_archive
@@ -37,8 +40,8 @@ from tests.pages import HOSTILE, Page, hostile_run, report_data, saved
 pytestmark = pytest.mark.slow
 
 PICTURES = (
-    *("kinds", "profile", "frontier", "risk", "serving", "alpha", "labels", "reliability"),
-    *("checkpoints", "signals"),
+    *("kinds", "profile", "frontier", "risk", "serving", "prices", "alpha", "labels"),
+    *("reliability", "checkpoints", "signals"),
 )
 QUICK = ("learned", "entropy", "confidence")
 
@@ -105,6 +108,18 @@ def test_first_screen_is_the_sheet(before: ReportData, html: str) -> None:
     text = "".join(shown.text.split())
     for name, value in sheet.facts:
         assert "".join(f"{name.capitalize()}{value}".replace("`", "").split()) in text
+
+
+def test_other_prices_of_a_cached_token_save_what_a_new_count_says(small_copy: Path) -> None:
+    source = open_source(small_copy)
+    settings = Settings(families=("confidence",), **default_settings(source))
+    found = assess(source, settings)
+    shown = saving_by_cached_price(to_document(saved(found).result))
+    decoded = Prices.of(settings.weights).decoded
+    prices = [replace(settings.weights, cached=price * decoded) for price in shown]
+    counted = [row.saving_pct for row in savings_by_load(found.choice, prices)]
+    assert set(CACHED_PRICES) < set(shown)
+    assert list(shown.values()) == pytest.approx(counted, abs=1e-6)
 
 
 def test_what_comes_next_asks_for_the_loss_that_was_assessed(before: ReportData) -> None:
@@ -388,6 +403,8 @@ def test_every_kind_of_assessment_has_its_page(small_run: Path, settings: Settin
     expected = {f"part-{name}" for name in PICTURES}
     if data.result.serving.operating_point is None:
         expected -= {"part-serving", "part-labels"}
+    if settings.serving != "vllm":  # the others here read nothing from a cache, or nobody advises
+        expected -= {"part-prices"}
     assert pictures == expected
     assert data.result.headline in shown.text
 

@@ -20,27 +20,33 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.words import by_stack, kind_points, listed, percent, share
+from stopadvisor.report.words import by_load, by_stack, kind_points, listed, percent, share
 from stopadvisor.rules.families import RUNG_FAMILIES, rule_name
 from stopadvisor.runs.sources import considered_alpha
 from stopadvisor.studies.study import Cell, Column, Table
 
 __all__ = [
+    "CACHED_PRICES",
     "Caption",
     "alpha_caption",
     "checkpoint_caption",
     "frontier_caption",
     "kinds_caption",
     "labels_caption",
+    "prices_caption",
     "profile_caption",
     "reliability_caption",
     "risk_caption",
+    "saving_by_cached_price",
     "saving_by_stack",
     "serving_caption",
     "signal_caption",
 ]
 
 Document = Mapping[str, Any]
+
+CACHED_PRICES = (0.0, 0.001, 0.01, 0.1, 1.0)
+"""Of a token, in decoded ones, at which the saving is shown; an API's bill often says 0.1."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,50 @@ def _by_stack(name: str, saving: float) -> str:
     if saving < 0:
         return f"costs {percent(-saving)} more under {name}"
     return f"saves {percent(saving)} under {name}"
+
+
+def saving_by_cached_price(document: Document) -> dict[float, float]:
+    """Net saving of the rule that is priced, in percent, by the price of a cached token.
+
+    The price is a share of a decoded token's; empty where no price would end the saving.
+    """
+    prices = document["serving"].get("prices")
+    row = by_stack(document).get(document["recommendation"]["serving"])
+    if prices is None or row is None or row["break_even_cached_price"] is None:
+        return {}
+    here, turn = (p / prices["decoded"] for p in (prices["cached"], row["break_even_cached_price"]))
+    if turn <= here:
+        return {}
+    # Full thinking reads nothing from a cache, so that the saving falls along a line.
+    fall = row["saving_pct"] / (turn - here)
+    return {at: fall * (turn - at) for at in sorted({*CACHED_PRICES, here, turn})}
+
+
+def prices_caption(document: Document) -> Caption | None:
+    """Net saving by load and by the price of a cached token; None where neither is known."""
+    loads, cached = document["serving"].get("by_load") or (), saving_by_cached_price(document)
+    if not (loads or cached) or "rungs" in document:
+        return None
+    parts = []
+    if loads:
+        parts.append(f"The advised rule saves {by_load(document)} requests in flight")
+    if cached:
+        turn = min(cached, key=lambda at: abs(cached[at]))
+        parts.append(f"It saves nothing once a cached token costs {turn:.2g} decoded ones")
+    rows = [("requests in flight", row["in_flight"], row["saving_pct"]) for row in loads]
+    rows += [("decoded tokens a cached one costs", at, saving) for at, saving in cached.items()]
+    return Caption(
+        "prices",
+        "What other loads and prices would save",
+        ". ".join(parts) + ". At other prices another rule may save more.",
+        str(document["serving"]["operating_point"]),
+        Table(
+            "prices",
+            "Saving by load and by the price of a cached token",
+            (Column("of", "of"), Column("value", "value"), Column("saving_pct", "saving", "%")),
+            tuple(rows),
+        ),
+    )
 
 
 # --- From figures --------------------------------------------------------------------------------

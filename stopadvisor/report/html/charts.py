@@ -25,6 +25,7 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
+from stopadvisor.report.html.captions import CACHED_PRICES
 from stopadvisor.report.html.theme import COLOURS, DASHES, SERIES, blank, framed
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "draw_frontier",
     "draw_kinds",
     "draw_labels",
+    "draw_prices",
     "draw_profile",
     "draw_reliability",
     "draw_risk",
@@ -150,6 +152,35 @@ def draw_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_xlabel("labelled questions")
     axes.set_ylabel("net saving in percent")
     _legend_below(axes)
+    return figure
+
+
+def draw_prices(serving: Mapping[str, Any], cached: Mapping[float, float]) -> Figure:
+    """Net saving by requests in flight, and by the price of a cached token in decoded ones."""
+    loads = {row["in_flight"]: row["saving_pct"] for row in serving.get("by_load") or ()}
+    figure = blank(2.9)
+    panels = figure.subplots(1, bool(loads) + bool(cached), sharey=True, squeeze=False)[0]
+    for axes in panels:
+        axes.patch.set_visible(False)
+        axes.axhline(0, color=INK, linewidth=1)
+    if loads:
+        axes = panels[0]
+        axes.plot(list(loads), list(loads.values()), color=COLOURS[SERIES[0]], marker="o")
+        axes.set_xscale("log")
+        axes.set_xticks(list(loads), [str(load) for load in loads])
+        axes.minorticks_off()
+        axes.set_xlabel("requests in flight")
+    if cached:
+        axes = panels[-1]
+        axes.plot(list(cached), list(cached.values()), color=COLOURS[SERIES[0]])
+        here = serving["prices"]["cached"] / serving["prices"]["decoded"]
+        _ring(axes, here, cached[here], label="at the prices taken")
+        axes.set_xscale("symlog", linthresh=0.001)
+        axes.set_xticks(CACHED_PRICES, [f"{price:g}" for price in CACHED_PRICES])
+        axes.minorticks_off()
+        axes.set_xlabel("price of a cached token")
+        _legend_below(axes)
+    panels[0].set_ylabel("net saving in percent")
     return figure
 
 

@@ -63,7 +63,7 @@ _NUMBER = re.compile(r"[-+]?\d[\d.]*\s?%?")
 """A cell of a sheet that stands to the right."""
 _FORECASTS = {"alpha", "labels", "reliability", "signals"}
 """Pictures that are folded away: other promises and numbers of labels than these, and signals."""
-_OF_FIT = {"kinds", "frontier", "serving", "checkpoints"}
+_OF_FIT = {"kinds", "frontier", "serving", "prices", "checkpoints"}
 """Pictures whose savings and accuracies are of fit questions; once calibrated, others stand."""
 
 
@@ -265,6 +265,11 @@ def _pictures(data: ReportData) -> list[_Picture]:
             lambda d: charts.draw_serving(
                 captions.saving_by_stack(d), d["recommendation"]["serving"]
             ),
+        ),
+        (
+            document,
+            captions.prices_caption,
+            lambda d: charts.draw_prices(d["serving"], captions.saving_by_cached_price(d)),
         ),
         (figures.alpha, captions.alpha_caption, charts.draw_alphas),
         (document, captions.labels_caption, lambda d: charts.draw_labels(d["label_savings"])),
