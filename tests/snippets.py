@@ -177,7 +177,7 @@ def check_install(words: Sequence[str]) -> None:
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     index = ["--index-url", "https://download.pytorch.org/whl/cpu"]
-    match list(words):
+    match [word for word in words if word != "--no-compile"]:
         case ["install", "-e", target] if found := re.fullmatch(r"\.(?:\[([\w,-]+)\])?", target):
             extras = set((found[1] or "").split(",")) - {""}
         case ["install", target] if found := re.fullmatch(r"stopadvisor(?:\[([\w,-]+)\])?", target):

@@ -32,6 +32,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OTHERS = {
     "--index-url",  # pip
+    "--no-compile",
     *("--enable-prompt-tokens-details", "--max-logprobs", "--scheduling-policy"),  # vLLM
     *("--override-generation-config", "--reasoning-parser"),  # vLLM
     *("--speculative-config", "--data-parallel-size"),  # vLLM
@@ -109,7 +110,7 @@ def test_readme_is_for_someone_with_five_minutes() -> None:
 
 
 def test_readme_opens_with_the_whole_job() -> None:
-    assert _fences("sh")[0].startswith("pip install -e '.[hf]' && stopadvisor assess ")
+    assert _fences("sh")[0].startswith("pip install --no-compile -e '.[hf]' && stopadvisor assess ")
 
 
 def test_licences_of_what_is_bundled_stand_in_one_place() -> None:
