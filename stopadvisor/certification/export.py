@@ -38,7 +38,6 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving
 from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
-from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
@@ -114,13 +113,10 @@ def _expected(
         "calibration_uncut_saving_pct": found.outcome.uncut_saving_pct,
         "calibration_accuracy": found.outcome.accuracy,
         "calibration_full_accuracy": found.outcome.full_accuracy,
+        "graded_by": graded_by if graded_by == "agreement" else None,
+        "loss": settings.loss,
+        "calibration_answer_saving_pct": found.outcome.answer_saving_pct,
     }
-    if graded_by == "agreement":
-        fields["graded_by"] = graded_by
-    if settings.loss != LOST.name:
-        fields["loss"] = settings.loss
-    if found.outcome.answer_saving_pct is not None:
-        fields["calibration_answer_saving_pct"] = found.outcome.answer_saving_pct
     if test is not None:
         outcome = test.outcome
         spread = outcome.saving_interval
@@ -135,9 +131,8 @@ def _expected(
             "test_accuracy": outcome.accuracy,
             "test_accuracy_ci95": list(test.accuracy_ci95),
             "test_full_accuracy": outcome.full_accuracy,
+            "test_answer_saving_pct": outcome.answer_saving_pct,
         }
-        if outcome.answer_saving_pct is not None:
-            fields["test_answer_saving_pct"] = outcome.answer_saving_pct
     return fields
 
 
@@ -220,12 +215,15 @@ def policy_content(
     if rule is None:
         return fields | {"certificate": None, "expected": None, "calibration_features": None}
     assert look is not None  # what was certified took one
-    certificate = rule.certificate
-    confidence = look.confidence
-    fields["certificate"] = {
+    certificate, few = rule.certificate, calibration.labelled is not None
+    function = None
+    if "grader_sha256" in grading:
+        function = {"name": grading["grader"], "sha256": grading["grader_sha256"]}
+    answers = None if table.on_stop == "probe" or manifest is None else manifest["plan"]
+    fields["certificate"] = {  # what is null, or lost answers, is left out of the file
         "alpha": settings.alpha,
         "delta": look.delta,
-        "confidence": confidence,
+        "confidence": look.confidence,
         "bound": "exact",
         "multiplicity": "fixed-sequence",
         "n": certificate.n,
@@ -235,6 +233,7 @@ def policy_content(
         "looks": look.number,
         "looks_elsewhere": look.elsewhere,
         "planned_looks": look.planned,
+        "earlier_deltas": look.earlier or None,
         "ledger_head": look.head,
         "provenance": {
             "probes_sha256": source.fingerprint(answers=settings.reads_answers),
@@ -245,32 +244,20 @@ def policy_content(
         "alpha_over_full_accuracy": settings.alpha / full_accuracy,
         "truncated_share": calibration.truncated_share,
         "max_think": fields["max_think"],
+        "differs_upper": differs_limit(rule, calibration.first, look.delta),
+        "loss": settings.loss,
+        "gained": certificate.gained,
+        "traces": 2 if calibration.traces == 2 else None,
+        "both": certificate.both,
+        "one": certificate.one,
+        "none": certificate.none,
+        "guarantees": certificate.guarantees or None,
+        "group_claim": "groups" if group_sizes(table).max() > 1 else None,
+        "grader": function,
+        "labelled": calibration.labelled,
+        "on_stop": None if answers is None else "answer",
+        "answer_cap": None if answers is None else answers["answer_cap"],
     }
-    if look.earlier:
-        fields["certificate"]["earlier_deltas"] = list(look.earlier)
-    limit = differs_limit(rule, calibration.first, look.delta)
-    if limit is not None:
-        fields["certificate"]["differs_upper"] = limit
-    if settings.loss != LOST.name:  # files without the key mean lost
-        fields["certificate"]["loss"] = settings.loss
-    if certificate.gained is not None:
-        fields["certificate"]["gained"] = certificate.gained
-    if calibration.traces == 2:
-        pairs = {name: getattr(certificate, name) for name in ("both", "one", "none")}
-        fields["certificate"] |= {"traces": 2, **pairs}
-    if certificate.guarantees:
-        fields["certificate"]["guarantees"] = [asdict(each) for each in certificate.guarantees]
-    if group_sizes(table).max() > 1:
-        fields["certificate"]["group_claim"] = "groups"
-    if "grader_sha256" in grading:
-        function = {"name": grading["grader"], "sha256": grading["grader_sha256"]}
-        fields["certificate"]["grader"] = function
-    few = calibration.labelled is not None
-    if few:
-        fields["certificate"]["labelled"] = calibration.labelled
-    if table.on_stop == "answer" and manifest is not None:
-        cap = manifest["plan"]["answer_cap"]
-        fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}
     stored = drift_features(rule.scorer, calibration.first)
     # Evenly spaced: the first ones of a sorted workload would look like drift.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
