@@ -88,6 +88,10 @@ class RuleTest:
     """Only where two traces count: questions of which both replies are lost."""
     one: int | None = None
     """Of which one is."""
+    differing: int | None = None
+    """Only where labels were planned: replies that differ."""
+    planned_labels: int | None = None
+    """Of these the first so many were labelled; `losses` are among them."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +306,8 @@ def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
         needed = result.labels_needed
         return RuleTest(family, False, None, n, None, None, result.reason, needed)
     found = (result.index, result.n, result.losses, result.upper, None, None)
-    return RuleTest(family, True, *found, result.gained, result.both, result.one)
+    sample = (result.differing, result.planned_labels)
+    return RuleTest(family, True, *found, result.gained, result.both, result.one, *sample)
 
 
 def _transfer(found: TransferCertification, file: str) -> Transfer:

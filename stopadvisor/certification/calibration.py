@@ -17,7 +17,7 @@ from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, useful_shares
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.partial_labels import AskingPlan
+from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.constants import MOST_TRUNCATED
@@ -25,6 +25,7 @@ from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import (
     Certified,
@@ -189,8 +190,7 @@ def calibrate(
 ) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
 
-    `plan` says which questions count at which threshold, where few have a label; all of them
-    without.
+    `plan` says which labels count at which threshold, where few questions have one.
 
     Notes
     -----
@@ -205,12 +205,11 @@ def calibrate(
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
-    deltas = choice.deltas(counted, traces) if plan is None else plan.deltas
-    for k, (sequence, delta) in enumerate(zip(choice.sequences, deltas, strict=True)):
+    deltas = choice.deltas(counted, traces) if plan is None else plan.deltas(choice)
+    for sequence, delta in zip(choice.sequences, deltas, strict=True):
         if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
             continue  # too little is left for a second test
-        counts = None if plan is None else plan.counts(k)
-        result, labels = _certify_sequence(choice, sequence, table, traces, delta, counts)
+        result, labels = _certify_sequence(choice, sequence, table, traces, delta, plan)
         wanted.append(labels)
         tested.append((sequence.scorer.family, result))
         if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
@@ -228,9 +227,6 @@ def calibrate(
         _saving(choice, sequence, certificate.index),
         float(sequence.losses[certificate.index]) / choice.n_fit,
     )
-    if plan is not None:
-        counted = certificate.n
-        table = _entering(table, plan.first(counted))
     return Calibration(rule, None, tuple(tested), table, advised, counted, traces=traces)
 
 
@@ -315,28 +311,30 @@ def _certify_losses(
     delta: float,
     expected_risk: float | None,
     shares: Sequence[Shares] = (),
-    counts: BoolArray | None = None,
+    plan: AskingPlan | None = None,
 ) -> Certified | NotCertified:
+    is_sample = plan is not None and plan.is_sample
+    # Labels are counted for the share lost at the first useful threshold, or for what of each loss
+    # fit questions show there.
+    labels = None
+    if expected_risk is not None and (is_sample or traces > 1 or not settings.is_plain):
+        labels = counted_labels(settings, delta, expected_risk, shares)
+    if plan is not None and is_sample:
+        differs, lost = curve.each(may_be_lost(table)), curve.each(scorer.losses(table, LOST) > 0)
+        found = plan.certify(differs, lost, settings.alpha, delta)
+        if isinstance(found, Certified):
+            return found
+        return replace(found, labels_needed=labels, assumed_risk=expected_risk)
     if not settings.is_plain or traces > 1:
-        # Labels are counted for the share lost at the first useful threshold, or for what of each
-        # loss fit questions show there.
-        labels = None
-        if expected_risk is not None:
-            labels = counted_labels(settings, delta, expected_risk, shares)
         return certify_all(
             counts_of(curve, scorer, table, settings, traces),
             delta=delta,
             labels=labels,
             assumed_risk=expected_risk,
         )
-    of_stops = scorer.losses(table, settings.counted)
-    if counts is None:
-        losses = curve.totals(of_stops)[0].round().astype(np.int64)
-    else:
-        losses = (curve.each(of_stops > 0) & counts).sum(axis=0)
     result = certify_thresholds(
-        losses,
-        table.n_questions if counts is None else counts.sum(axis=0),
+        curve.totals(scorer.losses(table, settings.counted))[0].round().astype(np.int64),
+        table.n_questions,
         alpha=settings.alpha,
         delta=delta,
         expected_risk=expected_risk,
@@ -357,7 +355,7 @@ def _certify_sequence(
     table: GradedTable,
     traces: int,
     delta: float,
-    counts: BoolArray | None,
+    plan: AskingPlan | None,
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
     """Outcome of one sequence, and what a certified saving is expected to take."""
     settings = choice.settings
@@ -371,7 +369,7 @@ def _certify_sequence(
         expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
     shares = () if settings.is_plain else useful_shares(choice.fit, sequence)
     result = _certify_losses(
-        curve, sequence.scorer, view, traces, settings, delta, expected, shares, counts
+        curve, sequence.scorer, view, traces, settings, delta, expected, shares, plan
     )
     if isinstance(result, NotCertified) or expected is None:
         return result, None

@@ -53,6 +53,7 @@ from stopadvisor.runs.look_log import Look, record_result, timestamp
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
 from stopadvisor.stats.bounds import Certified, NotCertified
+from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice", "start_labelling"]
 
@@ -213,10 +214,18 @@ def _calibrated(
     labelling = _labelling(source, plan, questions)
     graded, known = graded_by_labels(source, labelling.questions)
     calibration = calibrate(choice, graded, labelling.plan)
-    rows = labelling.plan.first(calibration.n_counted)
-    labelled = sum(known.grades.get(row) is not None for row in rows.tolist())
+    labelled = sum(grade is not None for grade in known.grades.values())
     counts = labelling.state(known.grades).counts(known)
     return replace(calibration, labelled=labelled), counts
+
+
+def _check_sample(labels: int | None, n: int) -> None:
+    """Refuse a sample of labels among more questions than its exact test takes."""
+    if labels is not None and n > MOST_SAMPLED:
+        raise CalibrationError(
+            f"--labels {labels}: the exact test of planned labels takes at most {MOST_SAMPLED} "
+            f"calibration questions, got {n}; without --labels any number of them counts"
+        )
 
 
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
@@ -269,7 +278,8 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
     if source.graded_by == "agreement":
         asked |= label_request(source, settings) if partial else {}
         labels = planned_labels(source, asked, request.labels, fresh=request.fresh)
-        asked |= {} if labels is None else {"labels": labels}
+        _check_sample(labels, source.part("calibration").n_questions)
+        asked |= {} if labels is None else {"sampled_labels": labels}
     elif request.labels is not None:
         raise CalibrationError("--labels: every calibration question has gold")
     if len(counted_traces(source.part("calibration"), settings)) > 1:

@@ -106,7 +106,10 @@ def _expected(
         "fit_total_saving_pct": rule.fit_saving_pct,
         "fit_risk": rule.fit_risk,
         "calibration_n": found.outcome.n // rule.certificate.traces,
-        "calibration_risk": found.outcome.risk,
+        # What has no label is lost in the table; the share of a sample is that of its labels.
+        "calibration_risk": found.outcome.risk
+        if rule.certificate.differing is None
+        else rule.certificate.risk,
         "calibration_total_saving_pct": found.outcome.total_saving_pct,
         "calibration_total_saving_band95": list(found.saving_band95),
         "calibration_think_saving_pct": found.outcome.think_saving_pct,
@@ -255,6 +258,8 @@ def policy_content(
         "group_claim": "groups" if group_sizes(table).max() > 1 else None,
         "grader": function,
         "labelled": calibration.labelled,
+        "differing": certificate.differing,
+        "planned_labels": certificate.planned_labels,
         "on_stop": None if answers is None else "answer",
         "answer_cap": None if answers is None else answers["answer_cap"],
     }

@@ -212,12 +212,14 @@ def _calibrated_risk(found: Certification | TransferCertification) -> Calibrated
     """Risk of the exported rule along its thresholds, or of the first that was refused.
 
     None where no look was taken or it showed no figure, where a rule from another run was refused,
-    and where one was refused on few labels.
+    where one was refused on few labels, and where a sample of labels decided.
     """
     calibration, settings = found.calibration, found.settings
     if found.look is None or not found.look.opened:
         return None
     if calibration.rule is not None:
+        if calibration.rule.certificate.differing is not None:
+            return None
         scorer, order = calibration.rule.scorer, calibration.rule.order
         exported: int | None = calibration.rule.certificate.index
         delta = calibration.rule.certificate.delta

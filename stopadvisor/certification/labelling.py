@@ -57,7 +57,6 @@ __all__ = [
     "LabelState",
     "LabelledRun",
     "Labelling",
-    "first_asked",
     "graded_by_labels",
     "is_partial",
     "known_labels",
@@ -119,15 +118,15 @@ def planned_labels(
         is_same = all(look.asked.get(name) == value for name, value in asked.items())
         if not is_same and (fresh or not look.opened or look not in here):
             continue
-        planned: int | None = look.asked.get("labels")
+        planned: int | None = look.asked.get("sampled_labels")
         if wanted in (None, planned):
             return planned
         if not fresh:
             named = "no --labels" if planned is None else f"--labels {planned}"
             raise CalibrationError(
-                f"look {look.number} at these questions named {named}, which settled how many of "
-                f"them count before a figure of theirs was shown, got --labels {wanted}: say "
-                "--fresh for questions that no look has used"
+                f"look {look.number} at these questions named {named}, which settled which labels "
+                f"count before a figure of theirs was shown, got --labels {wanted}: say --fresh "
+                "for questions that no look has used"
             )
     return wanted
 
@@ -202,11 +201,6 @@ def graded_by_labels(
     return at_worst(questions, known.grades), known
 
 
-def first_asked(source: Source, questions: CalibrationQuestions, n: int) -> CalibrationQuestions:
-    """The first N calibration questions in the order of asking."""
-    return questions.take(np.sort(asking_order(questions.keys, _salt(source))[:n]))
-
-
 # --- Asking ---------------------------------------------------------------------------------------
 
 
@@ -241,9 +235,12 @@ class LabelledRun:
     delta: float
     """1 minus the confidence."""
     n: int
-    """Calibration questions that the bound counts."""
+    """Calibration questions; all of them count."""
     planned: int | None
     """Labels that were planned for, with `--labels`."""
+    sampled: int | None
+    """Where fit questions prefer a sample: of the replies that differ at a threshold the first so
+    many count, in an order fixed beforehand; null where all do."""
     labels: LabelCounts
     """What there is, and what more would buy."""
     certified_saving_pct: float
@@ -268,8 +265,6 @@ class LabelState:
     saving_pct: float
     """Certified net saving, as fit questions measure it."""
     forecast: LabelForecast
-    n_counted: int
-    """Questions that count where the walk stands."""
 
     def counts(self, known: KnownLabels) -> LabelCounts:
         """The numbers it is computed from."""
@@ -305,7 +300,7 @@ class Labelling:
 
     @cached_property
     def plan(self) -> AskingPlan:
-        """Which questions count at which threshold, and the order of asking."""
+        """Which labels count at which threshold, and the order of asking."""
         order = asking_order(self.questions.keys, self.salt)
         return AskingPlan.of(self.choice, order, self.labels)
 
@@ -316,15 +311,13 @@ class Labelling:
     def state(self, grades: Grades, *, n_draws: int = 50) -> LabelState:
         """How far these labels carry, what to ask next, and what all further labels would buy."""
         order = self.plan.order
-        tests = with_labels(self._tests, self.choice, self.questions, grades, self.plan)
+        tests = with_labels(self._tests, self.choice, self.questions, grades)
         known = np.zeros(self.questions.n_questions, dtype=np.bool_)
         known[list(grades)] = True
         reached = walk(tests, known, order)
         rng = np.random.default_rng(0)
         expected = forecast(tests, known, order, rng=rng, n_draws=n_draws)
-        best = max(range(len(tests)), key=lambda k: tests[k].saving(reached.indices[k]))
-        n_counted = int(self.plan.counted[best][max(reached.indices[best], 0)])
-        return LabelState(reached, reached.saving(tests), expected, n_counted)
+        return LabelState(reached, reached.saving(tests), expected)
 
     def answers(self, row: int, record: ProbeRecord) -> list[str]:
         """Different answers to a question, in an order that says nothing of where they come from.

@@ -2,8 +2,9 @@
 
 A reply that equals the natural answer in normal form takes its grade, so only a question whose
 reply differs can be lost, and of those a label is asked for only where it can change a decision.
-What has no label counts as lost wherever its reply differs, which can only withhold a certificate.
-Knows no files and no grader.
+Where a number of labels is planned, they are drawn: at each threshold the first so many of the
+replies that differ there count, and the exact test knows how many differ.  What would count and has
+no label is lost, which can only withhold a certificate.  Knows no files and no grader.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.adaptive_labels import LabelTest, counted_questions
-from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.adaptive_labels import LabelTest, walk
+from stopadvisor.stats.bounds import Certified, NotCertified, last_passed, max_losses
+from stopadvisor.stats.label_sample import most_lost_labelled, sample_limit
 
 __all__ = [
     "AskingPlan",
@@ -31,6 +33,7 @@ __all__ = [
     "check_partial",
     "label_tests",
     "may_be_lost",
+    "preferred_sample",
     "to_choose_by",
     "with_labels",
 ]
@@ -105,46 +108,138 @@ def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestion
 
 @dataclass(frozen=True)
 class AskingPlan:
-    """Which calibration questions count at which threshold; settled before a label is read."""
+    """Which of the replies that differ are labelled; settled before a label is read."""
 
     order: IntArray  # (n_questions,) rows in the order of asking
-    counted: tuple[IntArray, ...]  # of each sequence, (n_thresholds,): the first so many of them
-    deltas: tuple[float, ...]
-    """Error probability of each sequence that is tested; their sum is at most delta."""
+    labels: int | None = None
+    """At each threshold the first so many that differ there; None for all of them."""
 
     @classmethod
-    def of(cls, choice: Choice, order: IntArray, labels: int | None = None) -> AskingPlan:
-        """Count every question, or as many as the labels that are planned for suffice for.
+    def of(cls, choice: Choice, order: IntArray, planned: int | None = None) -> AskingPlan:
+        """Take what fit questions prefer for a number of labels; all count without one."""
+        if planned is None:
+            return cls(order)
+        sequence, settings = choice.sequences[0], choice.settings
+        return cls(
+            order,
+            preferred_sample(
+                sequence.curve.each(may_be_lost(sequence.view)),
+                100 * (1 - sequence.costs / choice.fit.full_cost.sum()),
+                (order.size, planned),
+                (settings.alpha, settings.delta),
+                rng=np.random.default_rng(settings.seed),
+            ),
+        )
 
-        Notes
-        -----
-        The exact test of all questions leaves some of delta to a second sequence.  That of fewer
-        may leave less: where numbers differ, the first sequence is tested at what it leaves.
+    @property
+    def is_sample(self) -> bool:
+        """Whether some that differ may have no label that counts."""
+        return self.labels is not None and self.labels < self.order.size
+
+    def deltas(self, choice: Choice) -> tuple[float, ...]:
+        """Error probability of each sequence that is tested; their sum is at most delta."""
+        if not self.is_sample:
+            return choice.deltas(self.order.size)
+        # The test of a sample uses what that of all labels would leave to a second one.
+        return (choice.settings.delta, 0.0)[: len(choice.sequences)]
+
+    def labelled(self, differs: BoolArray) -> BoolArray:
+        """Which labels count at each threshold, (n_questions, n_thresholds)."""
+        if not self.is_sample:
+            return differs
+        in_order = differs[self.order]
+        found = np.empty_like(differs)
+        found[self.order] = in_order & (in_order.cumsum(axis=0) <= self.labels)
+        return found
+
+    def most(self, differs: BoolArray, alpha: float, delta: float) -> IntArray:
+        """Most labelled replies that may be lost at each threshold; -1 where it passes nothing."""
+        n, n_thresholds = differs.shape
+        if self.labels is None or not self.is_sample:
+            return np.full(n_thresholds, max_losses(n, alpha, delta) if delta > 0 else -1)
+        if delta <= 0:
+            return np.full(n_thresholds, -1)
+        return np.asarray(most_lost_labelled(n, self.labels, alpha, delta)[differs.sum(axis=0)])
+
+    def certify(
+        self, differs: BoolArray, lost: BoolArray, alpha: float, delta: float
+    ) -> Certified | NotCertified:
+        """Test a sequence on a sample of the replies that differ.
+
+        Parameters
+        ----------
+        differs, lost : ndarray of bool, shape (n_questions, n_thresholds)
+            What has no label is lost.
         """
-        n, deltas = order.size, choice.deltas(order.size)
-        if labels is None:
-            everyone = tuple(np.full(each.thresholds.size, n) for each in choice.sequences)
-            return cls(order, everyone, deltas)
-        rest = tuple(delta * (1 - _ROUNDING) for delta in deltas[1:])
-        counted = []
-        for sequence in choice.sequences:
-            differing = sequence.curve.each(may_be_lost(sequence.view)).mean(axis=0)
-            counted.append(counted_questions(differing, n, labels))
-        return cls(order, tuple(counted), (choice.settings.delta - sum(rest), *rest))
-
-    def counts(self, sequence: int) -> BoolArray:
-        """Whether a question counts at a threshold, (n_questions, n_thresholds)."""
-        rank = np.empty_like(self.order)
-        rank[self.order] = np.arange(self.order.size)
-        return rank[:, None] < self.counted[sequence]
-
-    def first(self, n: int) -> IntArray:
-        """The first N rows in the order of asking, ascending."""
-        return np.sort(self.order[:n])
+        n = len(differs)
+        counts, differing = (lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0)
+        most = self.most(differs, alpha, delta)
+        last = last_passed(counts <= most)
+        at = max(last, 0)
+        losses, d, labels = int(counts[at]), int(differing[at]), self.labels or n
+        if last < 0:
+            return NotCertified(
+                f"the most careful threshold already loses {losses} of the {min(d, labels)} "
+                f"labelled of {d} replies that differ among {n} calibration questions; at most "
+                f"{max(int(most[at]), 0)} are allowed",
+                None,
+                None,
+            )
+        upper = min(sample_limit(losses, d, n, labels, delta), alpha)
+        return Certified(last, alpha, delta, n, losses, upper, differing=d, planned_labels=labels)
 
 
-_ROUNDING = 1e-9
-"""Of delta, so that what a test attains lies safely below what it is allowed."""
+_SAMPLED = (0.6, 1.0)
+"""Sizes of a sample that are tried, as shares of the labels that are planned: along the thresholds
+other replies come first, and take labels too."""
+_LOST = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
+"""Of the replies that differ, those that are lost: nobody knows beforehand."""
+_DRAWS = 8
+_AHEAD = 0.5
+"""Points of saving by which a sample has to lead: it leaves nothing for a second rule."""
+
+
+def preferred_sample(
+    differs: BoolArray,
+    savings: FloatArray,
+    sizes: tuple[int, int],
+    level: tuple[float, float],
+    *,
+    rng: np.random.Generator,
+) -> int | None:
+    """How many of the differing replies to label at each threshold; None for all of them.
+
+    Parameters
+    ----------
+    differs : ndarray of bool, shape (n_fit, n_thresholds)
+        Of fit questions.
+    savings : ndarray of float, shape (n_thresholds,)
+        In percent.
+    sizes : tuple of int
+        Calibration questions, and labels that are planned.
+    level : tuple of float
+        Alpha and delta.
+
+    Notes
+    -----
+    Calibrations are drawn from the fit questions, each differing one lost with an assumed
+    probability, and labelled until the last planned label.
+    """
+    n, planned = sizes
+    nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
+    samples = sorted({max(1, round(share * planned)) for share in _SAMPLED})
+    ways = [AskingPlan(order), *(AskingPlan(order, size) for size in samples if size < n)]
+    saved = np.zeros(len(ways))
+    for share in _LOST * _DRAWS:
+        drawn = differs[rng.integers(len(differs), size=n)]
+        lost = drawn & (rng.random(n) < share)[:, None]
+        for k, way in enumerate(ways):
+            labelled = way.labelled(drawn)
+            test = LabelTest(labelled, lost & labelled, way.most(drawn, *level), savings)
+            saved[k] += walk([test], nobody, order, budget=planned).saving([test])
+    best = int(saved.argmax())
+    leads = saved[best] - saved[0] > _AHEAD * len(_LOST) * _DRAWS
+    return ways[best].labels if leads else None
 
 
 def label_tests(
@@ -154,34 +249,26 @@ def label_tests(
     settings = choice.settings
     full = choice.fit.full_cost.sum()
     found = []
-    for k, (sequence, delta) in enumerate(zip(choice.sequences, plan.deltas, strict=True)):
+    for sequence, delta in zip(choice.sequences, plan.deltas(choice), strict=True):
         differs = _at_thresholds(sequence.scorer, sequence.thresholds, table, may_be_lost)
-        differs &= plan.counts(k)
-        sizes, which = np.unique(plan.counted[k], return_inverse=True)
-        most = np.full(sizes.size, -1)
-        if delta > 0:
-            most[:] = [max_losses(int(n), settings.alpha, delta) for n in sizes]
+        most = plan.most(differs, settings.alpha, delta)
         savings = 100 * (1 - sequence.costs / full)
-        found.append(LabelTest(differs, np.zeros_like(differs), most[which], savings))
+        found.append(LabelTest(plan.labelled(differs), np.zeros_like(differs), most, savings))
     return tuple(found)
 
 
 def with_labels(
-    tests: Sequence[LabelTest],
-    choice: Choice,
-    table: CalibrationQuestions,
-    grades: Grades,
-    plan: AskingPlan,
+    tests: Sequence[LabelTest], choice: Choice, table: CalibrationQuestions, grades: Grades
 ) -> tuple[LabelTest, ...]:
     """The same tests with what the labels say is lost."""
     rows = np.array(sorted(grades), dtype=np.int64)
     graded = at_worst(table.take(rows), {k: grades[int(row)] for k, row in enumerate(rows)})
     found = []
-    for k, (test, sequence) in enumerate(zip(tests, choice.sequences, strict=True)):
+    for test, sequence in zip(tests, choice.sequences, strict=True):
         lost = np.zeros_like(test.differs)
         if rows.size:
             lost[rows] = _at_thresholds(sequence.scorer, sequence.thresholds, graded, _lost)
-        found.append(replace(test, lost=lost & plan.counts(k)))
+        found.append(replace(test, lost=lost & test.differs))
     return tuple(found)
 
 

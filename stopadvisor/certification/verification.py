@@ -33,6 +33,7 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.stats.intervals import exact_interval, paired_difference
+from stopadvisor.stats.label_sample import share_lost
 
 __all__ = [
     "CategoryRisk",
@@ -427,6 +428,9 @@ def _expected_risk(content: Mapping[str, Any]) -> float:
     """What calibration measured of the exported rule, as the policy's own figures say it."""
     certificate = content["certificate"]
     n = certificate["n"] * (1 if certificate.get("both") is None else 2)
+    if certificate.get("differing") is not None:
+        labels = certificate["planned_labels"]
+        return share_lost(certificate["losses"], certificate["differing"], n, labels)
     return float((certificate["losses"] - certificate.get("gained", 0)) / n)
 
 

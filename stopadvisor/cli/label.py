@@ -59,9 +59,9 @@ _certificate = option("Certificate")
 @_certificate(
     "--labels",
     type=COUNT,
-    help="Number of labels you plan to give; fixed when labelling begins. Only as many questions "
-    "then count as these labels can settle, which usually certifies more. Without it all "
-    "questions count, and every label that can change a decision is asked for.",
+    help="Number of labels you plan to give; fixed when labelling begins. Where fit questions "
+    "prefer it, a sample of the replies that differ is labelled, and the test knows how many "
+    "differ in all. Without it every label that can change a decision is asked for.",
 )
 @setting_options(otherwise="as assessed")
 @_certificate(
@@ -168,8 +168,9 @@ def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> Labelle
         run=str(path),
         alpha=settings.alpha,
         delta=settings.delta,
-        n=state.n_counted,
+        n=labelling.questions.n_questions,
         planned=labelling.labels,
+        sampled=labelling.plan.labels if labelling.plan.is_sample else None,
         labels=state.counts(known),
         certified_saving_pct=state.saving_pct,
         labellers=known.settled.by_labeller,

@@ -34,6 +34,7 @@ from stopadvisor.ground.fields import (
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
+from stopadvisor.stats.label_sample import MOST_SAMPLED, sample_passes, share_lost
 from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes, limit_of_pairs
 
 __all__ = [
@@ -71,6 +72,10 @@ _FEW_LABELS = (
     "grade, and what differs without a label counts as lost."
 )
 """With `labelled`: how many calibration questions had gold."""
+_SAMPLED = (
+    " Of the replies that differ the first {labels}, in an order fixed beforehand, were labelled."
+)
+"""With `planned_labels`."""
 _TWO_TRACES = " Each calibration question was answered twice, and both replies counted."
 """With `traces`; of a drop, the first alone."""
 
@@ -183,6 +188,10 @@ class CertificateTerms:
     """The function that graded, where it was no comparison with gold."""
     labelled: Count | None = None
     """How many calibration questions had gold, where few had."""
+    differing: Count | None = None
+    """Where labels were planned: replies that differ."""
+    planned_labels: Some | None = None
+    """Of these the first so many were labelled; `losses` are lost among them."""
     on_stop: OnStop | None = None
     """The reply of a stopped question, where it is the visible answer."""
     answer_cap: TokenCount | None = None
@@ -193,6 +202,11 @@ class CertificateTerms:
     """Of that policy."""
     source_model: Line | None = None
     """Of that policy."""
+
+    @property
+    def sampled_risk(self) -> float:
+        """Share of replies that are lost, by the labels that were planned."""
+        return share_lost(self.losses, self.differing or 0, self.n, self.planned_labels or 1)
 
 
 # --- In words -------------------------------------------------------------------------------------
@@ -228,6 +242,8 @@ def claim(certificate: CertificateTerms, *, simulated: bool = False, climbs: boo
         text += _TWO_TRACES
     if certificate.labelled is not None:
         text += _FEW_LABELS
+    if certificate.planned_labels is not None:
+        text += _SAMPLED.format(labels=certificate.planned_labels)
     function = certificate.grader
     if function is not None and any(LOSSES[limit.loss].needs_gold for limit in limits):
         text += (
@@ -299,6 +315,9 @@ def check_certificate(certificate: CertificateTerms) -> None:
                 f"{str(plain(limits[0]))[:80]}"
             )
     _check_looks(certificate)
+    if certificate.differing is not None or certificate.planned_labels is not None:
+        _check_sample(certificate)
+        return
     for limit in limits:
         _check_traces(limit, certificate)
         most = limit.n if limit.both is None else 2 * limit.n
@@ -308,6 +327,36 @@ def check_certificate(certificate: CertificateTerms) -> None:
                 f"{limit.lost + limit.gained}"
             )
         _check_limit(limit, certificate)
+
+
+def _check_sample(certificate: CertificateTerms) -> None:
+    """Repeat the exact test of lost answers among the labelled of those that differ."""
+    differing, labels = certificate.differing, certificate.planned_labels
+    n, lost, delta = certificate.n, certificate.losses, certificate.chain_delta
+    if differing is None or labels is None or certificate.labelled is None:
+        raise PolicyError(
+            "field 'certificate.planned_labels': expected differing, planned_labels and labelled "
+            f"together, got {[differing, labels, certificate.labelled]}"
+        )
+    alone = certificate.guarantees is None and certificate.traces is None
+    alone = alone and certificate.loss == LOST.name and certificate.gained is None
+    expect(alone, "certificate.planned_labels", "lost answers alone, of one trace", labels)
+    expect(n <= MOST_SAMPLED, "certificate.n", f"at most {MOST_SAMPLED} beside a sample", n)
+    expect(labels < n, "certificate.planned_labels", f"less than certificate.n ({n})", labels)
+    expect(differing <= n, "certificate.differing", f"at most certificate.n ({n})", differing)
+    what = f"at most the labelled of {differing} that differ"
+    expect(lost <= min(differing, labels), "certificate.losses", what, lost)
+    above = certificate.upper > certificate.alpha * (1 + _SLACK)
+    what = f"at most alpha ({certificate.alpha!r})"
+    expect(not above, "certificate.upper", what, certificate.upper)
+    for name, share in (("alpha", certificate.alpha), ("upper", certificate.upper)):
+        at = min(share * (1 + _SLACK) + _DROP_SLACK, 0.9999)
+        if not sample_passes(lost, differing, n, labels, at, delta):
+            raise PolicyError(
+                f"field 'certificate.{name}': {lost} of {min(differing, labels)} labelled of "
+                f"{differing} that differ among {n} do not show a share of at most {share!r} at "
+                f"delta {delta!r} by the exact test"
+            )
 
 
 def _check_traces(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:

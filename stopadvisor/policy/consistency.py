@@ -116,7 +116,7 @@ def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
     if differs is not None and certificate.loss == LOST.name:
         # What is lost differs; of two traces the first alone was counted here.
         lost = certificate.losses if certificate.both is None else certificate.both
-        least = lost / certificate.n
+        least = (certificate.differing or lost) / certificate.n
         expect(differs > least, "certificate.differs_upper", f"above {least:g}", differs)
     if certificate.labelled is not None and terms.split is not None:
         most = len(terms.split.calibration)

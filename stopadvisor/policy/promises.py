@@ -76,6 +76,9 @@ def counted(certificate: Document, whom: str = "calibration questions") -> str:
     """What was counted of each loss."""
     if "labelled" in certificate:
         lost, n = certificate["losses"], certificate["n"]
+        if (differing := certificate.get("differing")) is not None:
+            labels = min(differing, certificate["planned_labels"])
+            return f"{lost} of {labels} labelled of {differing} that differ among {n} {whom}"
         return f"{lost} of {n} {whom} lost, or differ without a label"
     words = []
     for each in _limits(certificate):

@@ -246,10 +246,10 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
     standing = had.pop("standing", None)
     rows = [had] if own and standing is None else []
     rows += [] if standing is None else [standing]
-    # How many labels count is settled before any figure of these questions is shown.
+    # Which labels count is settled before any figure of these questions is shown.
     return any(
         all(key in asked and asked[key] == value for key, value in row.items())
-        and row.get("labels") == asked.get("labels")
+        and row.get("sampled_labels") == asked.get("sampled_labels")
         for row in rows
     )
 

@@ -2,5 +2,5 @@
 
 __all__ = [
     "adaptive_labels", "binomial", "bootstrap", "bounds", "exchangeability",
-    "intervals", "reliability", "sequential", "trinomial"
+    "intervals", "label_sample", "reliability", "sequential", "trinomial"
 ]  # fmt: skip

@@ -18,19 +18,7 @@ import numpy as np
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 
-__all__ = [
-    "LabelForecast",
-    "LabelTest",
-    "LabelWalk",
-    "asking_order",
-    "counted_questions",
-    "forecast",
-    "walk",
-]
-
-_FOR_THE_LAST = 0.7
-"""Of the labels that are planned, the share for questions that count at the threshold where the
-asking ends; the others go to questions that count at more careful ones alone.  By simulation."""
+__all__ = ["LabelForecast", "LabelTest", "LabelWalk", "asking_order", "forecast", "walk"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +26,7 @@ class LabelTest:
     """One sequence of thresholds with what is known of its losses."""
 
     differs: BoolArray  # (n_questions, n_thresholds)
-    """Whether the reply may be lost, which takes a label to know."""
+    """Whether the reply may be lost and its label counts."""
     lost: BoolArray  # (n_questions, n_thresholds) read where the label is known, and nowhere else
     most: IntArray | int
     """Most losses that the test allows, at each threshold or at all; -1 where it passes nothing."""
@@ -89,29 +77,6 @@ def asking_order(keys: Iterable[str], salt: str) -> IntArray:
     """Rows in an order that is fixed before any label is read: by hash of salt and key."""
     digests = [hashlib.sha256(f"{salt}:{key}".encode()).digest() for key in keys]
     return np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
-
-
-def counted_questions(differing: FloatArray, n: int, labels: int) -> IntArray:
-    """How many questions count at each threshold, so that about N labels settle them.
-
-    Fewer questions, all of them settled, certify more than many of which most stay open and count
-    as lost.  Fixed before a label is read, and by other questions than those that will count, so
-    that every test is exact.
-
-    Parameters
-    ----------
-    differing : ndarray of float, shape (n_thresholds,)
-        Share of replies that differ, on fit questions; thresholds as they will be tested.
-    n : int
-        Calibration questions that there are.
-
-    Returns
-    -------
-    ndarray of int, shape (n_thresholds,)
-        Never rising: the first N questions in the order of asking.
-    """
-    enough = _FOR_THE_LAST * labels / np.maximum(differing, 1 / max(n, 1))
-    return np.minimum.accumulate(np.minimum(n, enough).astype(np.int64))
 
 
 def walk(

@@ -1,10 +1,31 @@
-"""The binomial tail in plain Python, by which a policy's exact test is repeated without scipy."""
+"""Binomial probabilities without scipy, by which a policy's exact tests are repeated."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
-__all__ = ["binomial_tail"]
+import numpy as np
+
+from stopadvisor.ground.arrays import FloatArray, IntArray
+
+__all__ = ["binomial_mass", "binomial_tail", "log_factorials"]
+
+
+@lru_cache(maxsize=8)
+def log_factorials(n: int) -> FloatArray:
+    """Of 0 to `n`."""
+    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+
+
+def binomial_mass(k: IntArray | int, n: IntArray | int, p: FloatArray) -> FloatArray:
+    """Chance of exactly `k` successes in `n` trials of chance `p`, all broadcast; k at most n."""
+    k, n = np.asarray(k), np.asarray(n)
+    logs = log_factorials(int(max(k.max(initial=0), n.max(initial=0))))
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 log 0 is 0
+        successes = np.where(k == 0, 0.0, k * np.log(p))
+        failures = np.where(n == k, 0.0, (n - k) * np.log1p(-p))
+    return np.asarray(np.exp(logs[n] - logs[k] - logs[n - k] + successes + failures))
 
 
 def binomial_tail(k: int, n: int, p: float) -> float:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.stats.label_sample import share_lost
 
 __all__ = [
     "Certified",
@@ -243,10 +244,23 @@ class Certified:
     none: int | None = None
     """Of which none is."""
 
+    differing: int | None = None
+    """Where labels were planned: replies that differ, of which the first `planned_labels` were
+    labelled; `losses` are lost among these."""
+    planned_labels: int | None = None
+    """How many labels were planned for."""
+
     @property
     def traces(self) -> int:
         """Traces of each question that `losses` counts."""
         return 1 if self.both is None else 2
+
+    @property
+    def risk(self) -> float:
+        """Share of replies that are lost; of a drop, what a question counts on average."""
+        if self.differing is not None and self.planned_labels is not None:
+            return share_lost(self.losses, self.differing, self.n, self.planned_labels)
+        return (self.losses - (self.gained or 0)) / (self.n * self.traces)
 
 
 @dataclass(frozen=True)
@@ -262,12 +276,7 @@ class NotCertified:
 
 
 def certify_thresholds(
-    losses: IntArray,
-    n: IntArray | int,
-    *,
-    alpha: float,
-    delta: float,
-    expected_risk: float | None = None,
+    losses: IntArray, n: int, *, alpha: float, delta: float, expected_risk: float | None = None
 ) -> Certified | NotCertified:
     """Find the most aggressive threshold whose risk is at most alpha.
 
@@ -278,9 +287,8 @@ def certify_thresholds(
     losses : ndarray of int, shape (n_thresholds,)
         Lost-correct questions among the `n` calibration questions, thresholds in their order
         fixed beforehand, from careful to aggressive.
-    n : int or ndarray of int, shape (n_thresholds,)
-        Calibration questions, independent of everything that chose the thresholds; so are their
-        numbers where every threshold has its own.
+    n : int
+        Calibration questions, independent of everything that chose the thresholds.
     expected_risk : float, optional
         Risk at the most careful useful threshold, known from elsewhere; sizes `labels_needed`.
 
@@ -290,26 +298,22 @@ def certify_thresholds(
     """
     _check_level("alpha", alpha)
     _check_level("delta", delta)
-    sizes = np.broadcast_to(n, np.shape(losses))
-    distinct, which = np.unique(sizes, return_inverse=True)
-    limits = [max_losses(int(size), alpha, delta) for size in distinct]
-    last = last_passed(np.asarray(losses) <= np.array(limits, dtype=np.int64)[which])
+    most = max_losses(n, alpha, delta)
+    last = last_passed(np.asarray(losses) <= most)
     if last >= 0:
-        lost, size = int(losses[last]), int(sizes[last])
-        return Certified(last, alpha, delta, size, lost, upper_limit(lost, size, delta))
-    size = int(sizes[0]) if sizes.size else int(np.max(n))
-    most = max_losses(size, alpha, delta)
+        lost = int(losses[last])
+        return Certified(last, alpha, delta, n, lost, upper_limit(lost, n, delta))
     # So few say next to nothing of the risk: what they would take at the least is certain.
     expected = 0.0 if expected_risk is None or most < 0 else expected_risk
     needed = labels_needed(alpha, delta, expected_risk=expected)
     if most < 0:
         reason = (
-            f"{size} calibration questions cannot exclude a risk above {alpha:g} at confidence "
+            f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
             f"{1 - delta:g} by the exact test, not even with no loss"
         )
     else:
         reason = (
-            f"the most careful threshold already loses {int(losses[0])} of {size} calibration "
+            f"the most careful threshold already loses {int(losses[0])} of {n} calibration "
             f"questions; at most {most} are allowed"
             if len(losses)
             else "there is no threshold to test"

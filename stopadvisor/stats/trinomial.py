@@ -26,6 +26,7 @@ import numpy as np
 
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.stats.binomial import log_factorials
 
 __all__ = [
     "MOST_QUESTIONS",
@@ -47,11 +48,6 @@ _REACH = 9.0
 _ROUNDING = 1e-9
 _STEPS = 13
 """Halvings in a search for a critical value or a limit."""
-
-
-@lru_cache(maxsize=8)
-def _log_factorials(n: int) -> FloatArray:
-    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
 
 
 def _score(lost: IntArray, gained: IntArray, n: int, alpha: float) -> FloatArray:
@@ -108,7 +104,7 @@ def _likely(n: int, shares: FloatArray) -> tuple[int, int]:
 
 def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> FloatArray:
     n = most.size - 1
-    logs, changed = _log_factorials(n), lost + gained
+    logs, changed = log_factorials(n), lost + gained
     first, last = _likely(n, changed)
     d, most = np.arange(first, last + 1), most[first : last + 1]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -77,6 +77,8 @@ class Sequence:
     lost: BoolArray  # (n_questions, n_thresholds)
     cost: FloatArray  # (n_questions, n_thresholds)
     full_cost: FloatArray  # (n_questions,)
+    differs: BoolArray  # (n_questions, n_thresholds)
+    """Whether the answer given is another than full thinking's; nothing else can be lost."""
 
     def last_passed(self, rows: IntArray, limit: float) -> int:
         """Last threshold before the first that loses more than `limit`; -1 if there is none."""
@@ -137,7 +139,12 @@ def fixed_budget(traces: Traces, prefill: float) -> Sequence:
     asked = prefill * (traces.prompt_tokens[:, None] + CUE_TOKENS)
     stopped = positions + traces.probe_tokens[:, ::-1] + asked
     wrong = traces.full_correct[:, None] & (traces.codes[:, ::-1] != 1)
-    return Sequence(live & wrong, np.where(live, stopped, full[:, None]), full)
+    return Sequence(
+        live & wrong,
+        np.where(live, stopped, full[:, None]),
+        full,
+        live & _differs(traces, traces.codes[:, ::-1]),
+    )
 
 
 def agreement(traces: Traces, prefill: float, every: int) -> Sequence:
@@ -200,8 +207,14 @@ def _stopped(
     cost = np.empty((len(codes), codes.shape[1] + 1))
     cost[:, :-1] = positions + probing + prefill * traces.prompt_tokens[:, None]
     cost[:, -1] = full + probing[:, -1]
-    lost = np.zeros(cost.shape, dtype=bool)
+    lost, differs = np.zeros((2, *cost.shape), dtype=bool)
     lost[:, :-1] = traces.full_correct[:, None] & (codes != 1)
-    return Sequence(
-        np.take_along_axis(lost, stops, axis=1), np.take_along_axis(cost, stops, axis=1), full
-    )
+    differs[:, :-1] = _differs(traces, codes)
+    lost, cost, differs = (np.take_along_axis(of, stops, axis=1) for of in (lost, cost, differs))
+    return Sequence(lost, cost, full, differs)
+
+
+def _differs(traces: Traces, codes: IntArray) -> BoolArray:
+    """Not where full thinking gave no answer: there is none to lose."""
+    full = traces.full_codes[:, None]
+    return np.asarray((full > 0) & (codes != full))

@@ -1,6 +1,7 @@
-"""One trace a calibration question beside two, with the same labels, on traces of real models.
+"""More from the same labels on traces of real models: two traces a question, or a sample of labels.
 
-Run from the repository root: ``python -m tests.benchmarks.real_two_traces [--draws N] [--fits N]``.
+Run from the repository root: ``python -m tests.benchmarks.real_two_traces [--draws N] [--fits N]``,
+or with ``--labels N``.
 Reads `samples/recorded/real`, MATH-500 alone, of which every question was answered in three passes.
 
 A calibration draws its questions with replacement, and for each two different passes: the first
@@ -11,6 +12,10 @@ whole population, three passes of each question, so that a broken certificate is
 
 The simple rules have nothing to choose, and all 500 questions are their population.  StopAdvisor
 chooses its first sequence on one pass of 160 questions, which then leave the population.
+
+With ``--labels N`` calibration questions have no gold, one trace each, and N are labelled.  "First"
+counts so few questions that N labels settle them, by the exact binomial test, as was done before;
+"sample" is what 160 further questions without gold prefer: all that differ, or so many of them.
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # before numpy is imp
 import numpy as np  # noqa: E402
 from scipy import stats  # noqa: E402
 
+from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost, preferred_sample  # noqa: E402
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray  # noqa: E402
+from stopadvisor.stats.adaptive_labels import LabelTest, walk  # noqa: E402
 from stopadvisor.stats.bounds import last_passed  # noqa: E402
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost  # noqa: E402
 from tests.benchmarks.real_advisor import StopAdvisor  # noqa: E402
@@ -40,7 +47,13 @@ DELTA = 0.05
 ALPHAS = (0.05, 0.10)
 SIZES = (200, 400)
 WAYS = ("one trace", "two traces", "twice the labels", "oracle")
+LABELLED = ("no label", "first", "sample", "all labels", "oracle")
+LABELLED_SIZES = (240, 400, 1000)
 _FIT, _PREFILL = 160, 0.25
+_PER_FIT = 25
+"""Calibrations after one choice of the way to ask."""
+_FOR_THE_LAST = 0.7
+"""Of the labels, by "first": the others are for questions that count at careful thresholds."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,7 @@ class Rule:
     """A sequence of thresholds on the population."""
 
     lost: BoolArray  # (n_passes, n_questions, n_thresholds)
+    differs: BoolArray  # (n_passes, n_questions, n_thresholds)
     saving: FloatArray  # (n_thresholds,) percent
 
     @classmethod
@@ -55,7 +69,11 @@ class Rule:
         """From one pass each; of these questions."""
         cost = sum(each.cost[rows].sum(axis=0) for each in sequences)
         full = sum(each.full_cost[rows].sum() for each in sequences)
-        return cls(np.stack([each.lost[rows] for each in sequences]), 100 * (1 - cost / full))
+        lost, differs = (
+            np.stack([getattr(each, name)[rows] for each in sequences])
+            for name in ("lost", "differs")
+        )
+        return cls(lost, differs, 100 * (1 - cost / full))
 
     @property
     def risk(self) -> FloatArray:
@@ -79,39 +97,100 @@ class Rule:
         }
         return {way: last_passed(passed[way]) for way in WAYS}
 
+    def prefers(
+        self, n: int, alpha: float, labels: int, rng: np.random.Generator
+    ) -> tuple[FloatArray, AskingPlan]:
+        """What fit questions without gold say: the share that differs, and the way to ask."""
+        n_passes, n_questions, _ = self.lost.shape
+        fit = self.differs[rng.integers(n_passes, size=_FIT), rng.integers(n_questions, size=_FIT)]
+        level, order = (alpha, DELTA), np.arange(n)
+        sample = preferred_sample(fit, self.saving, (n, labels), level, rng=rng)
+        return fit.mean(axis=0), AskingPlan(order, sample)
+
+    def labelled(
+        self,
+        fit: tuple[FloatArray, AskingPlan],
+        alpha: float,
+        labels: int,
+        rng: np.random.Generator,
+    ) -> dict[str, int]:
+        """The same with few labels, each way."""
+        n_passes, n_questions, n_thresholds = self.lost.shape
+        differing, plan = fit
+        n, order = plan.order.size, plan.order
+        at = rng.integers(n_passes, size=n), rng.integers(n_questions, size=n)
+        lost, differs = self.lost[at], self.differs[at]
+
+        def reached(counts: BoolArray, most: IntArray, budget: int | None) -> int:
+            test = LabelTest(differs & counts, lost & counts, most, self.saving)
+            return walk([test], np.zeros(n, bool), order, budget=budget).indices[0]
+
+        enough = _FOR_THE_LAST * labels / np.maximum(differing, 1 / n)
+        sizes = np.minimum.accumulate(np.minimum(n, enough).astype(int))
+        few = np.array([most_losses(int(size), alpha, DELTA) for size in sizes])
+        every = np.full(n_thresholds, most_losses(n, alpha, DELTA))
+        everyone = np.ones_like(differs)
+        return {
+            "no label": reached(everyone, every, 0),
+            "first": reached(order[:, None] < sizes, few, labels),
+            "sample": reached(plan.labelled(differs), plan.most(differs, alpha, DELTA), labels),
+            "all labels": reached(everyone, every, None),
+            "oracle": last_passed(self.risk <= alpha),
+        }
+
 
 @dataclass(frozen=True)
 class Cell:
     """Many calibrations of one kind of rule."""
 
     name: str
+    compared: tuple[str, str]
+    """The way that was and the way that is."""
     saving: dict[str, float]
     """Mean of the certified saving, each way."""
-    broken: dict[str, int]
+    broken: Counter[str]
     n: int
 
     @property
     def ahead(self) -> float:
-        """Points by which two traces lead."""
-        return self.saving["two traces"] - self.saving["one trace"]
+        """Points by which the new way leads."""
+        before, now = self.compared
+        return self.saving[now] - self.saving[before]
+
+    @property
+    def broken_share(self) -> float:
+        """Of the certificates of the new way, in percent."""
+        return 100 * self.broken[self.compared[1]] / self.n
 
     @property
     def ok(self) -> bool:
-        """Whether broken certificates of two traces are explained by delta."""
-        return self.broken["two traces"] <= int(stats.binom.ppf(0.999, self.n, DELTA))
+        """Whether its broken certificates are explained by delta."""
+        most = int(stats.binom.ppf(0.999, self.n, DELTA))
+        return self.broken[self.compared[1]] <= most
 
 
-def _measured(name: str, rules: list[Rule], draws: int, n: int, alpha: float) -> Cell:
-    saving, broken = dict.fromkeys(WAYS, 0.0), Counter[str]()
+def _measured(
+    name: str, rules: list[Rule], draws: int, n: int, alpha: float, labels: int | None = None
+) -> Cell:
+    few = labels is not None
+    ways: tuple[str, ...] = LABELLED if few else WAYS
+    compared = ("first", "sample") if few else ("one trace", "two traces")
+    saving, broken = dict.fromkeys(ways, 0.0), Counter[str]()
     rng = np.random.default_rng([n, round(1000 * alpha)])
     for rule in rules:
         risk = rule.risk
-        for _ in range(draws):
-            for way, index in rule.reached(n, alpha, rng).items():
+        for number in range(draws):
+            if labels is None:
+                once = rule.reached(n, alpha, rng)
+            else:
+                if number % _PER_FIT == 0:
+                    fit = rule.prefers(n, alpha, labels, rng)
+                once = rule.labelled(fit, alpha, labels, rng)
+            for way, index in once.items():
                 saving[way] += max(float(rule.saving[index]), 0.0) if index >= 0 else 0.0
                 broken[way] += index >= 0 and bool(risk[index] > alpha)
     runs = len(rules) * draws
-    return Cell(name, {way: saving[way] / runs for way in WAYS}, dict(broken), runs)
+    return Cell(name, compared, {way: saving[way] / runs for way in ways}, broken, runs)
 
 
 def _advised(model: str, alpha: float, n: int, number: int) -> Rule:
@@ -124,18 +203,20 @@ def _advised(model: str, alpha: float, n: int, number: int) -> Rule:
     fit, rest = np.sort(mixed[:_FIT]), np.sort(mixed[_FIT:])
     choice = contestants[number % len(PASSES)].fit(fit, n).choice
     scorer, thresholds = choice.sequences[0].scorer, choice.sequences[0].thresholds
-    lost, cost, full = [], 0.0, 0.0
+    lost, differs, cost, full = [], [], 0.0, 0.0
     for each in contestants:
         view = scorer.view(each.table.take(rest))
         curve = scorer.curve(view, thresholds)
         lost.append(curve.each(scorer.losses(view) > 0))
+        differs.append(curve.each(may_be_lost(view)))
         cost = cost + curve.totals(scorer.costs(view, each.costing))[0]
         full += each.full_cost[rest].sum()
-    return Rule(np.stack(lost), np.asarray(100 * (1 - cost / full)))
+    return Rule(np.stack(lost), np.stack(differs), np.asarray(100 * (1 - cost / full)))
 
 
-def cells(draws: int, fits: int) -> Iterator[Cell]:
+def cells(draws: int, fits: int, labels: int | None = None) -> Iterator[Cell]:
     """All of them."""
+    every = SIZES if labels is None else LABELLED_SIZES
     for model in MODELS:
         passes = [load_traces(model, number) for number in range(len(PASSES))]
         rows = passes[0].rows_of("all")
@@ -143,13 +224,15 @@ def cells(draws: int, fits: int) -> Iterator[Cell]:
             "k equal answers": Rule.of([agreement(t, _PREFILL, 256) for t in passes], rows),
             "fixed budget": Rule.of([fixed_budget(t, _PREFILL) for t in passes], rows),
         }
-        for alpha, n in product(ALPHAS, SIZES):
+        for alpha, n in product(ALPHAS, every):
             where = f"{model:11} α {alpha:.2f} n {n}"
             for name, rule in simple.items():
-                yield _measured(f"{name:16} {where}", [rule], draws, n, alpha)
+                yield _measured(f"{name:16} {where}", [rule], draws, n, alpha, labels)
             if fits:
                 rules = [_advised(model, alpha, n, number) for number in range(fits)]
-                yield _measured(f"{'StopAdvisor':16} {where}", rules, draws // fits, n, alpha)
+                yield _measured(
+                    f"{'StopAdvisor':16} {where}", rules, draws // fits, n, alpha, labels
+                )
 
 
 def main() -> int:
@@ -159,16 +242,19 @@ def main() -> int:
     )
     parser.add_argument("--draws", type=int, default=300, help="calibrations of each cell")
     parser.add_argument("--fits", type=int, default=10, help="of StopAdvisor; 0 leaves it out")
+    parser.add_argument("--labels", type=int, help="few labels instead of two traces")
     options = parser.parse_args()
-    print(f"{'':44}{''.join(f'{way:>18}' for way in WAYS)}   ahead  broken")
+    ways = WAYS if options.labels is None else LABELLED
+    print(f"{'':44}{''.join(f'{way:>18}' for way in ways)}   ahead  broken")
     found = []
-    for cell in cells(options.draws, options.fits):
+    for cell in cells(options.draws, options.fits, options.labels):
         found.append(cell)
-        savings = "".join(f"{cell.saving[way]:18.1f}" for way in WAYS)
-        share = f"{100 * cell.broken['two traces'] / cell.n:.1f} %"
-        print(f"{cell.name:44}{savings}   {cell.ahead:+5.1f}  {share}", flush=True)
+        savings = "".join(f"{cell.saving[way]:18.1f}" for way in ways)
+        print(
+            f"{cell.name:44}{savings}   {cell.ahead:+5.1f}  {cell.broken_share:.1f} %", flush=True
+        )
     ahead = np.mean([cell.ahead for cell in found])
-    print(f"two traces certify {ahead:+.2f} points more, mean of {len(found)} cells")
+    print(f"{found[0].compared[1]} certifies {ahead:+.2f} points more, mean of {len(found)} cells")
     return 0 if all(cell.ok for cell in found) else 1
 
 

@@ -332,8 +332,14 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
     found = calibrated(call)  # knows the number by the log
     certificate = found["certificate"]
     assert 0 < certificate["labelled"] <= len(labeller.asked)
-    assert certificate["n"] < 356
-    assert f"{certificate['n']} calibration questions, labelled or not" in said
+    assert certificate["n"] == 356
+    assert certificate["planned_labels"] == 10
+    assert certificate["losses"] <= min(certificate["differing"], 10)
+    assert "first 10, in an order fixed beforehand, were labelled" in certificate["claim"]
+    assert (
+        "356 calibration questions; of the replies that differ the first 10 labelled"
+        in " ".join(said.split())
+    )
     assert (found["look"]["number"], sum("asked" in row for row in log())) == (1, 1)
     assert call("assess", "run", *ASK[:4], "--no-report", "--quiet")[0] == 0
     code, out, err = call("report", "run")
@@ -451,7 +457,7 @@ def test_the_number_of_labels_is_settled_by_the_look_that_showed_figures(
     assert code == 2
     assert f"look 1 at these questions named {'--labels 10' if named else 'no --labels'}" in err
     assert call("label", "run", *words, "--export", "sheet.jsonl")[0] == 0
-    assert log()[-1]["asked"].get("labels") == (None if named is None else 10)
+    assert log()[-1]["asked"].get("sampled_labels") == (None if named is None else 10)
 
 
 def test_gold_that_came_with_the_workload_is_used(tmp_path: Path, call: Call) -> None:

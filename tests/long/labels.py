@@ -20,7 +20,7 @@ from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
 from stopadvisor.stats.adaptive_labels import LabelTest, LabelWalk, asking_order, walk
-from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.label_sample import most_lost_labelled
 from stopadvisor.studies.trial import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_traces import PASSES, load_traces
@@ -84,10 +84,10 @@ def _tests(choice: Choice, table: OpenQuestions, plan: AskingPlan) -> tuple[Labe
     """Every label is known to them; `walk` reads those that it asks for."""
     tests = label_tests(choice, table.as_calibration(), plan)
     found = []
-    for k, (test, sequence) in enumerate(zip(tests, choice.sequences, strict=True)):
+    for test, sequence in zip(tests, choice.sequences, strict=True):
         view = sequence.scorer.view(table)
         lost = sequence.scorer.curve(view, sequence.thresholds).each(LOST.of(view) > 0)
-        found.append(replace(test, lost=lost & plan.counts(k)))
+        found.append(replace(test, lost=lost & test.differs))
     return tuple(found)
 
 
@@ -114,7 +114,7 @@ def _measured(
     violations = np.zeros(1 + len(BUDGETS), dtype=np.int64)
     for number, (choice, table, truths) in enumerate(runs):
         n, order = table.n_questions, asking_order(table.keys, str(number))
-        tests = _tests(choice, table, AskingPlan.of(choice, order))
+        tests = _tests(choice, table, AskingPlan(order))
         unknown = np.zeros(n, dtype=bool)
         end = walk(tests, unknown, order, budget=None)
         # What could not save more was not asked about.
@@ -203,20 +203,22 @@ def by_an_order_chosen_after(test: LabelTest) -> int:
     return int(test.differs.shape[1]) - 1
 
 
-def by_questions_chosen_after(test: LabelTest) -> int:
-    """Settles which third of the questions counts when every label is known, as it suits."""
+def by_a_number_chosen_after(test: LabelTest) -> int:
+    """Settles how many labels count, and which come first, when all are known, as it suits."""
     n, reached = len(test.lost), []
-    most = max_losses(n // 3, _BROKEN_AT, DELTA)
-    for start in range(0, n, 5):
-        over = np.roll(test.lost, start, axis=0)[: n // 3].sum(axis=0) > most
-        reached.append(int(over.argmax()) - 1 if over.any() else over.size - 1)
+    for labels in (10, 20, 40):
+        most = most_lost_labelled(n, labels, _BROKEN_AT, DELTA)[test.differs.sum(axis=0)]
+        for start in range(0, n, 20):
+            lost, differs = (np.roll(of, start, axis=0) for of in (test.lost, test.differs))
+            over = (lost & (differs.cumsum(axis=0) <= labels)).sum(axis=0) > most
+            reached.append(int(over.argmax()) - 1 if over.any() else over.size - 1)
     return max(reached)
 
 
 BROKEN: dict[str, Callable[[LabelTest], int]] = {
     "labels asked from the stopped side only": by_the_stopped_side,
     "order of asking chosen after the labels": by_an_order_chosen_after,
-    "which questions count chosen after them": by_questions_chosen_after,
+    "how many labels count chosen after them": by_a_number_chosen_after,
 }
 
 
@@ -227,7 +229,7 @@ def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Fo
     for fit_set in range(fit_sets):
         choice, risk, drawn = _chosen(fit_set, truth)
         rng = deepcopy(drawn)
-        everyone = AskingPlan.of(choice, np.arange(n))
+        everyone = AskingPlan(np.arange(n))
         for _ in range(calibrations):
             index = way(_tests(choice, population.draw(n, rng, alpha=alpha), everyone)[0])
             violations += bool(index >= 0 and risk[index] > alpha)

@@ -20,6 +20,7 @@ from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.stats.label_sample import sample_limit, sample_passes
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, risk_of_pairs
 from tests.policy.mutants import shipped
 from tests.policy_content import (
@@ -70,8 +71,11 @@ def originals() -> tuple[dict[str, Any], ...]:
     third = _certified(5, 80, looks=3, confidence=0.88, earlier_deltas=[0.05, 0.02])
     pairs = {"both": 2, "one": 3, "none": 75}
     twice = _certified(7, 80, upper=risk_of_pairs(2, 75, 80, 0.05), traces=2, **pairs)
+    sample = {"differing": 31, "planned_labels": 12, "labelled": 14}
+    drawn = _certified(2, 200, upper=sample_limit(2, 31, 200, 12, 0.05), **sample)
     made = [
         EXAMPLE,
+        example_content(certificate=drawn | {"differs_upper": 0.3}, expected=None),
         example_content(certificate=twice, expected=None),
         anywhere_content("marker-stop", certificate=thirds, expected=None),
         anywhere_content("stride-stop", "agreement", certificate=both),
@@ -134,8 +138,22 @@ def _forged(content: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
 # --- Judging --------------------------------------------------------------------------------------
 
 
+def _impossible_sample(c: Mapping[str, Any], chain: float) -> Iterator[str]:
+    n, losses, upper = c["n"], c["losses"], c["upper"]
+    differing, labels = (c.get(name) or 0 for name in ("differing", "planned_labels"))
+    if not 0 <= losses <= min(differing, labels) <= differing <= n or c.get("labelled") is None:
+        yield f"{losses} lost of {labels} labelled of {differing} of {n}"
+    elif upper > c["alpha"] * 1.0011 or losses * max(differing / (labels or 1), 1) / n > upper:
+        yield "a limit above alpha, or below what was counted"
+    elif not sample_passes(losses, differing, n, labels, min(upper * 1.002 + 1e-3, 0.9999), chain):
+        yield "a sample that does not show it"
+
+
 def _impossible_limit(c: Mapping[str, Any], chain: float) -> Iterator[str]:
     n, losses, gained = c["n"], c["losses"], c.get("gained", 0)
+    if c.get("differing") is not None or c.get("planned_labels") is not None:
+        yield from _impossible_sample(c, chain)
+        return
     pairs = [c[name] for name in ("both", "one", "none") if c.get(name) is not None]
     if pairs:
         both, one, none = (*pairs, 0, 0, 0)[:3]

@@ -190,7 +190,8 @@ def test_what_shows_outcomes_settles_nothing_for_later_looks(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [({}, {"labels": 30}), ({"labels": 30}, {"labels": 40})]
+    ("before", "after"),
+    [({}, {"sampled_labels": 30}), ({"sampled_labels": 30}, {"sampled_labels": 40})],
 )
 def test_how_many_labels_count_is_settled_before_a_figure_is_shown(
     tmp_path: Path, before: dict[str, int], after: dict[str, int]

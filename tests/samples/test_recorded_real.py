@@ -126,7 +126,7 @@ def test_confidence_stops_at_the_first_sure_wait() -> None:
 def test_a_sequence_is_walked_to_its_first_failure() -> None:
     lost = np.zeros((100, 3), dtype=bool)
     lost[:9, 1] = True
-    sequence = Sequence(lost, np.tile([3.0, 2.0, 1.0], (100, 1)), np.full(100, 4.0))
+    sequence = Sequence(lost, np.tile([3.0, 2.0, 1.0], (100, 1)), np.full(100, 4.0), lost)
     rows = np.arange(100)
     assert most_losses(100, 0.10, 0.05) == 4
     # The boldest loses none, and is not reached.
@@ -136,9 +136,9 @@ def test_a_sequence_is_walked_to_its_first_failure() -> None:
 
 
 def test_agreement_takes_the_cheaper_interval_on_fit() -> None:
+    nobody = np.zeros((100, 1), dtype=bool)
     dear, cheap = (
-        Sequence(np.zeros((100, 1), dtype=bool), np.full((100, 1), cost), np.full(100, 9.0))
-        for cost in (5.0, 4.0)
+        Sequence(nobody, np.full((100, 1), cost), np.full(100, 9.0), nobody) for cost in (5.0, 4.0)
     )
     chosen = Agreement((dear, cheap), 0.10, 0.05).fit(np.arange(50), 50)
     assert chosen.certify(np.arange(50, 100)).cost.mean() == 4.0

@@ -10,21 +10,8 @@ import pytest
 
 from stopadvisor.ground.arrays import BoolArray
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.stats.adaptive_labels import (
-    LabelTest,
-    asking_order,
-    counted_questions,
-    forecast,
-    walk,
-)
-from stopadvisor.stats.bounds import (
-    Certified,
-    NotCertified,
-    StopCurve,
-    certify_thresholds,
-    max_losses,
-    upper_limit,
-)
+from stopadvisor.stats.adaptive_labels import LabelTest, asking_order, forecast, walk
+from stopadvisor.stats.bounds import NotCertified, StopCurve, certify_thresholds, max_losses
 
 RUNS = 1500
 
@@ -185,26 +172,6 @@ def test_a_forecast_is_near_what_further_labels_bring() -> None:
     assert 0.8 < expected / came < 1.25
     expected, came = np.array(savings).mean(axis=0)
     assert 0.8 < expected / came < 1.25
-
-
-def test_the_more_replies_differ_the_fewer_questions_count() -> None:
-    differing = np.array([0.0, 0.02, 0.1, 0.3, 0.2])
-    counted = counted_questions(differing, 1000, 100)
-    assert counted.tolist() == [1000, 1000, 700, 233, 233]
-    assert (counted_questions(differing, 1000, 10_000) == 1000).all()
-
-
-def test_each_threshold_is_tested_on_questions_of_its_own_number() -> None:
-    losses, sizes = np.array([0, 2, 3, 9]), np.array([400, 300, 200, 100])
-    limits = [max_losses(int(n), 0.05, 0.05) for n in sizes]
-    assert limits == [12, 8, 4, 1]
-    found = certify_thresholds(losses, sizes, alpha=0.05, delta=0.05)
-    assert isinstance(found, Certified)
-    assert (found.index, found.n, found.losses) == (2, 200, 3)
-    assert found.upper == upper_limit(3, 200, 0.05)
-    refused = certify_thresholds(losses[3:], sizes[3:], alpha=0.05, delta=0.05)
-    assert isinstance(refused, NotCertified)
-    assert "9 of 100 calibration questions; at most 1 are allowed" in refused.reason
 
 
 def test_where_no_loss_is_allowed_the_first_one_is_named() -> None:

@@ -152,6 +152,15 @@ def label_counts(labels: LabelCounts) -> str:
     return text + (f"; {' and '.join(lost)} count as lost" if lost else "")
 
 
+def _counted(run: LabelledRun) -> str:
+    if run.sampled is None:
+        return f"{run.n} calibration questions, labelled or not"
+    return (
+        f"{run.n} calibration questions; of the replies that differ the first {run.sampled} "
+        "labelled, in an order fixed beforehand"
+    )
+
+
 def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
     """Return what there is, and what to do next; `options` are repeated, as they were typed."""
     saving = run.certified_saving_pct
@@ -169,7 +178,7 @@ def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
         facts.append(("two answers", listed(run.disagreements)))
     facts += [
         ("more", more_labels(run.labels)),
-        ("counted", f"{run.n} calibration questions, labelled or not"),
+        ("counted", _counted(run)),
         ("file", str(run.file)),
     ]
     if saving > 0:

@@ -1,0 +1,208 @@
+"""The exact test of what is lost where only some of the replies that differ are labelled.
+
+Of n independent questions D have a reply that differs, and no other can be lost.  The first M of
+those, in an order that knows no outcome, are labelled, or all where there are fewer; l of these are
+lost.  "A share of alpha or more is lost" is rejected where l is small for this D.
+
+The null hypothesis leaves open how many replies differ.  With q the share that differs and p that
+of lost ones among them, D is binomial (n, q) and l, given D, binomial (min(D, M), p).  Most losses
+allowed never rise with D, so that a rejection gets rarer as q rises, and as p does.  Hence the null
+hypothesis is rejected most often where p q is exactly alpha; and at every q between a and b at most
+as often as with q = a and p = alpha/b.  The size is bounded by that on intervals, which are halved
+until they are below delta: no grid is trusted between its points.
+
+While D is at most M every label is known, and as many may be lost as the exact binomial test of all
+n allows at nearly delta; the rest of delta is for a larger D.  With M = n it is that test at delta.
+Above M, l D/M estimates how many of n are lost.  Under the null hypothesis its variance is about
+n alpha (1 - alpha) from the questions and n alpha (D - n alpha)/M from the labels; the estimate has
+to lie a number of these standard deviations below n alpha: the smallest number whose size is at
+most delta.
+
+numpy alone: a policy's certificate is recomputed by it where it is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.stats.binomial import binomial_mass, binomial_tail
+
+__all__ = [
+    "MOST_SAMPLED",
+    "most_lost_labelled",
+    "sample_limit",
+    "sample_passes",
+    "sample_size",
+    "share_lost",
+]
+
+MOST_SAMPLED = 20_000
+"""Questions of one test; its cost grows with their root."""
+_FIRST = 32
+"""Intervals that are tried before any is halved."""
+_NARROWEST = 2e-4
+"""Relative width at which an interval that is still too high counts as too high: the size is then
+overstated by about a hundredth of itself."""
+_REACH = 9.0
+"""Standard deviations beyond which a binomial is left out; that mass counts as rejected."""
+_BEYOND = 1e-12
+_WIDEST = 16.0
+_RESERVED = 0.04
+"""Of delta, for more differing replies than labels."""
+_STEPS = 14
+"""Halvings in a search for a critical value or a limit."""
+
+
+def _region(n: int, labels: int, alpha: float, most: int, deviations: float) -> IntArray:
+    """Most lost labelled replies at which the test rejects, by how many differ; shape (n + 1,)."""
+    differing, expected = np.arange(labels + 1, n + 1), n * alpha
+    variance = expected * (1 - alpha) + expected * np.maximum(differing - expected, 0) / labels
+    allowed = labels / differing * (expected - deviations * np.sqrt(variance))
+    above = np.clip(np.floor(allowed + 1e-9), -1, most).astype(np.int64)
+    return np.minimum.accumulate(np.concatenate([np.full(labels + 1, most), above]))
+
+
+def _chance(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> FloatArray:
+    """Probability of a region, at each pair of shares, never understated; `q` ascending."""
+    n, k = most.size - 1, int(most[0])
+    reach = _REACH * np.sqrt(n * q * (1 - q)) + _REACH**2 / 2
+    low = max(0, math.floor((n * q - reach).min()))
+    high = min(n, math.ceil((n * q + reach).max()))
+    q, p = q[:, None], p[:, None]
+    differing = np.arange(low, high + 1)
+    passes = np.ones((q.size, differing.size))
+    # With every label known: F(k; d + 1, p) is F(k; d, p) less p times the mass at k of d.
+    below = np.arange(k, labels)
+    every = 1 - np.cumsum(p * binomial_mass(k, below, p), axis=1)  # of k + 1 to `labels`
+    between = (differing > k) & (differing <= labels)
+    passes[:, between] = every[:, differing[between] - k - 1]
+    sampled = np.cumsum(binomial_mass(np.arange(labels + 1), labels, p), axis=1)
+    beyond, allowed = differing > labels, most[differing]
+    passes[:, beyond] = sampled[:, np.clip(allowed[beyond], 0, labels)]
+    passes[:, beyond & (allowed < 0)] = 0.0
+    chance = (binomial_mass(differing, n, q) * np.clip(passes, 0.0, 1.0)).sum(axis=1)
+    return np.asarray(chance + _BEYOND)
+
+
+def _is_at_most(most: IntArray, labels: int, alpha: float, delta: float) -> bool:
+    """Whether the size of a region is shown to be at most delta."""
+    ends = np.geomspace(alpha, 1.0, _FIRST + 1)
+    left, right = ends[:-1], ends[1:]
+    while left.size:
+        high = _chances(most, labels, left, alpha / right)
+        left, right = left[high > delta], right[high > delta]
+        if (_chances(most, labels, left, alpha / left) > delta).any():
+            return False
+        if left.size and (right / left).min() < 1 + _NARROWEST:
+            return False
+        middle = np.sqrt(left * right)
+        left, right = (np.sort(np.concatenate(e)) for e in ((left, middle), (middle, right)))
+    return True
+
+
+def _chances(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> FloatArray:
+    """The same in parts, for which the same numbers of differing replies are likely."""
+    parts = [slice(k, k + _FIRST) for k in range(0, q.size, _FIRST)]
+    return np.concatenate([np.empty(0), *(_chance(most, labels, q[k], p[k]) for k in parts)])
+
+
+def sample_size(most: IntArray, labels: int, alpha: float, points: int = 2000) -> float:
+    """Largest chance of a rejection at some shares of differing replies: never above the size."""
+    q = np.geomspace(alpha, 1.0, points)
+    return float(_chances(most, labels, q, alpha / q).max())
+
+
+def _most_of_all(n: int, labels: int, alpha: float, delta: float) -> int:
+    """Most losses of the exact binomial test; -1 where it passes nothing."""
+    low, high = -1, n
+    delta *= 1 if labels >= n else 1 - _RESERVED
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if binomial_tail(middle, n, alpha) <= delta else (low, middle)
+    return low
+
+
+@lru_cache(maxsize=256)
+def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntArray:
+    """Most lost labelled replies that exclude a share of alpha or more, by how many differ.
+
+    Parameters
+    ----------
+    n : int
+        Questions.
+    labels : int
+        Of the replies that differ, the first so many are labelled; all of them from `n` on.
+    alpha : float
+        Share of lost replies among all questions, in (0, 1).
+    delta : float
+        Size of the test.
+
+    Returns
+    -------
+    ndarray of int, shape (n + 1,)
+        Never rising; -1 where not even no loss excludes it.
+    """
+    _check(n, labels, alpha, delta)
+    most = _most_of_all(n, labels, alpha, delta)
+    found = np.full(n + 1, most)
+    if most >= 0 and labels < n:
+        # Where nothing is allowed beyond M, the test of all questions bounds the size.
+        best, low, high = math.inf, 0.0, _WIDEST
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            if _is_at_most(_region(n, labels, alpha, most, middle), labels, alpha, delta):
+                best = high = middle
+            else:
+                low = middle
+        found = _region(n, labels, alpha, most, best)
+    found.flags.writeable = False
+    return found
+
+
+def sample_passes(
+    lost: int, differing: int, n: int, labels: int, alpha: float, delta: float
+) -> bool:
+    """Whether so many lost among the labelled of the differing replies exclude alpha or more."""
+    _check(n, labels, alpha, delta)
+    most = _most_of_all(n, labels, alpha, delta)
+    if lost > most or differing <= labels:
+        return lost <= most
+    expected = n * alpha
+    variance = expected * (1 - alpha) + expected * max(differing - expected, 0.0) / labels
+    deviations = (expected - lost * differing / labels) / math.sqrt(variance)
+    region = _region(n, labels, alpha, most, deviations)
+    return bool(region[differing] >= lost) and _is_at_most(region, labels, alpha, delta)
+
+
+def share_lost(lost: int, differing: int, n: int, labels: int) -> float:
+    """Share of all questions that are lost, by what the labelled replies show."""
+    return lost * max(differing / labels, 1.0) / n
+
+
+@lru_cache(maxsize=1024)
+def sample_limit(lost: int, differing: int, n: int, labels: int, delta: float) -> float:
+    """Upper limit of the share lost at level 1 - delta, within 1e-4 above; inverts the test."""
+    low, high = share_lost(lost, differing, n, labels), 1 - 1e-4
+    if not sample_passes(lost, differing, n, labels, high, delta):
+        return 1.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        passes = sample_passes(lost, differing, n, labels, middle, delta)
+        low, high = (low, middle) if passes else (middle, high)
+    return high
+
+
+def _check(n: int, labels: int, alpha: float, delta: float) -> None:
+    if not 1 <= n <= MOST_SAMPLED or labels < 1:
+        raise CalibrationError(
+            f"a sample of labels takes 1 to {MOST_SAMPLED} questions and 1 label or more, got {n} "
+            f"and {labels}"
+        )
+    for name, value in (("alpha", alpha), ("delta", delta)):
+        if not 0 < value < 1:
+            raise CalibrationError(f"{name} must be in (0, 1), got {value!r}")

@@ -1,0 +1,216 @@
+"""The test of lost answers where a sample of the differing replies is labelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from stopadvisor.ground.arrays import BoolArray, IntArray
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.stats.bounds import last_passed, max_losses, upper_limit
+from stopadvisor.stats.label_sample import (
+    most_lost_labelled,
+    sample_limit,
+    sample_passes,
+    sample_size,
+    share_lost,
+)
+
+DELTA = 0.05
+CELLS = [
+    (12, 1, 0.3, 0.1),
+    (20, 4, 0.2, 0.05),
+    (40, 5, 0.1, 0.05),
+    (60, 8, 0.15, 0.1),
+    (90, 30, 0.1, 0.05),
+    (200, 20, 0.05, 0.05),
+    (400, 30, 0.1, 0.05),
+]
+
+
+def enumerated(most: IntArray, labels: int, q: float, p: float) -> float:
+    """Chance of a rejection, every outcome counted: D, then l of the labelled."""
+    n = most.size - 1
+    differing, lost = np.arange(n + 1)[:, None], np.arange(labels + 1)
+    chance = stats.binom.pmf(lost, np.minimum(differing, labels), p)
+    chance *= stats.binom.pmf(differing, n, q)
+    return float(chance[lost <= most[:, None]].sum())
+
+
+@pytest.mark.parametrize(("n", "labels", "alpha", "delta"), CELLS[:5])
+def test_no_share_of_differing_replies_breaks_it(
+    n: int, labels: int, alpha: float, delta: float
+) -> None:
+    most = most_lost_labelled(n, labels, alpha, delta)
+    shares = np.unique(np.concatenate([np.geomspace(alpha, 1, 40), np.linspace(alpha, 1, 40)]))
+    chances = [enumerated(most, labels, q, min(alpha / q, 1.0)) for q in shares]
+    assert max(chances) <= delta
+    assert sample_size(most, labels, alpha) == pytest.approx(max(chances), abs=0.004)
+    # And no larger risk is excluded more often.
+    for q, more in product(shares[::8], (1.05, 1.3)):
+        p = alpha * more / q
+        if p <= 1:
+            assert enumerated(most, labels, q, p) <= delta
+
+
+@pytest.mark.parametrize(("n", "labels", "alpha", "delta"), CELLS)
+def test_its_size_is_used(n: int, labels: int, alpha: float, delta: float) -> None:
+    most = most_lost_labelled(n, labels, alpha, delta)
+    assert (np.diff(most) <= 0).all()
+    size = sample_size(most, labels, alpha)
+    assert size <= delta
+    # While all differing replies are labelled it allows what all labels do at nearly delta.
+    assert (most[: labels + 1] == max_losses(n, alpha, 0.96 * delta)).all()
+    if n >= 90:
+        assert size > 0.85 * delta
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(60, 0.1), (300, 0.02), (40, 0.05)])
+def test_with_every_label_it_is_the_binomial_test(n: int, alpha: float) -> None:
+    most = most_lost_labelled(n, n, alpha, DELTA)
+    assert (most == max_losses(n, alpha, DELTA)).all()
+    for lost in (0, 1, 4):
+        assert sample_limit(lost, 7, n, n, DELTA) == pytest.approx(
+            upper_limit(lost, n, DELTA), abs=1.2e-4
+        )
+
+
+@settings(max_examples=20)
+@given(st.integers(5, 60), st.integers(1, 40), st.sampled_from([0.05, 0.1, 0.3]), st.data())
+def test_a_count_passes_as_the_table_says(
+    n: int, labels: int, alpha: float, data: st.DataObject
+) -> None:
+    most = most_lost_labelled(n, labels, alpha, DELTA)
+    differing = data.draw(st.integers(0, n))
+    lost = data.draw(st.integers(0, min(differing, labels)))
+    passes = sample_passes(lost, differing, n, labels, alpha, DELTA)
+    if lost <= most[differing]:
+        assert passes
+        assert sample_limit(lost, differing, n, labels, DELTA) <= alpha + 2e-4
+    elif passes:  # between two numbers of deviations that were tried
+        assert sample_limit(lost, differing, n, labels, DELTA) >= alpha - 2e-3
+    limit = sample_limit(lost, differing, n, labels, DELTA)
+    assert limit >= share_lost(lost, differing, n, labels)
+
+
+def test_a_reference_value() -> None:
+    """30 of 53 differing replies labelled, 15 lost: the scratch value of a plain grid of q."""
+    n, labels, alpha = 400, 30, 0.1
+    most = most_lost_labelled(n, labels, alpha, DELTA)
+    assert most[[20, 30, 35, 40, 50, 60, 80, 120]].tolist() == [29, 29, 25, 22, 17, 13, 9, 5]
+    assert sample_limit(15, 53, n, labels, DELTA) == pytest.approx(0.0966, abs=2e-4)
+
+
+def test_what_it_cannot_take_is_refused() -> None:
+    with pytest.raises(CalibrationError, match="1 to 20000 questions and 1 label or more"):
+        most_lost_labelled(30, 0, 0.1, DELTA)
+    with pytest.raises(CalibrationError, match="alpha"):
+        most_lost_labelled(30, 4, 1.0, DELTA)
+
+
+# --- Whole calibrations, from populations whose risk is known -------------------------------------
+
+
+@dataclass(frozen=True)
+class Population:
+    """Questions whose replies start to differ along the thresholds; some come back."""
+
+    differs: float
+    """Share of questions that differ at the boldest threshold."""
+    lost: float
+    """Of those, the share whose natural answer is right, at the boldest threshold."""
+    tied: float
+    """How far the questions that differ early are those that are lost; negative: seldom."""
+    wavers: float
+    """Share of thresholds at which a reply that differs agrees after all."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[BoolArray, BoolArray]:
+        """Whether each reply differs, and whether it is lost, (n, n_thresholds)."""
+        steps = np.linspace(0, 1, 24)
+        start = rng.random(n) / max(self.differs, 1e-9)  # uniform on [0, 1] where it ever differs
+        chance = np.clip(self.lost + self.tied * (0.5 - start), 0, 1)
+        is_right = rng.random(n) < chance
+        differs = (start[:, None] <= steps) & (rng.random((n, 24)) >= self.wavers)
+        return differs, differs & is_right[:, None]
+
+
+POPULATIONS = (
+    Population(0.35, 0.6, 0.0, 0.0),
+    Population(0.8, 0.3, 0.3, 0.0),
+    Population(0.16, 0.95, 0.0, 0.05),
+    Population(0.5, 0.5, -0.6, 0.1),
+    Population(0.25, 0.8, 0.4, 0.3),
+)
+"""Of few and many differing replies, few and many of them lost, with paths that turn back."""
+N, ALPHA = 300, 0.1
+
+
+Way = Callable[[BoolArray, BoolArray, int, np.random.Generator], int]
+"""Last threshold that passes; the rows are in the order of asking."""
+
+
+def exactly(differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator) -> int:
+    """As it is done."""
+    counts = (lost & (differs.cumsum(axis=0) <= labels)).sum(axis=0)
+    most = most_lost_labelled(N, labels, ALPHA, DELTA)[differs.sum(axis=0)]
+    return last_passed(counts <= most)
+
+
+def as_if_it_were_known(
+    differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator
+) -> int:
+    """Broken: tests the labelled alone, as if the share that differs were known, not counted."""
+    counts = (lost & (differs.cumsum(axis=0) <= labels)).sum(axis=0)
+    differing = differs.sum(axis=0)
+    share = np.minimum(N * ALPHA / np.maximum(differing, 1), 1.0)
+    chance = stats.binom.cdf(counts, np.minimum(differing, labels), share)
+    return last_passed((chance <= DELTA) | (differing <= N * ALPHA))
+
+
+def by_whichever_number(
+    differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator
+) -> int:
+    """Broken: settles how many labels count after it has read them."""
+    return max(exactly(differs, lost, m, rng) for m in range(labels // 3, 3 * labels, 2))
+
+
+def by_score(differs: BoolArray, lost: BoolArray, labels: int, rng: np.random.Generator) -> int:
+    """Broken: labels those first that the model is surest of, which are lost less often."""
+    sure = rng.random(N) - 0.7 * lost.any(axis=1)
+    order = np.argsort(-sure)
+    return exactly(differs[order], lost[order], labels, rng)
+
+
+def broken_share(population: Population, way: Way, labels: int, runs: int) -> float:
+    rng = np.random.default_rng([runs, labels, POPULATIONS.index(population)])
+    risk = population.draw(400_000, np.random.default_rng(9))[1].mean(axis=0)
+    broken = 0
+    for _ in range(runs):
+        differs, lost = population.draw(N, rng)
+        index = way(differs, lost, labels, rng)
+        broken += index >= 0 and bool(risk[index] > ALPHA)
+    return broken / runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("population", POPULATIONS, ids=str)
+@pytest.mark.parametrize("labels", [10, 30, 60])
+def test_broken_certificates_are_rare(population: Population, labels: int) -> None:
+    runs = 2000
+    most = float(stats.binom.ppf(0.999, runs, DELTA)) / runs
+    assert broken_share(population, exactly, labels, runs) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [as_if_it_were_known, by_whichever_number, by_score])
+def test_a_broken_way_is_caught(way: Way) -> None:
+    runs = 500
+    most = float(stats.binom.ppf(0.999, runs, DELTA)) / runs
+    assert max(broken_share(each, way, 30, runs) for each in POPULATIONS[:2]) > most
