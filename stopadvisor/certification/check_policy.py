@@ -20,6 +20,7 @@ from stopadvisor.certification.verification import Verification, fresh_questions
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.ground.errors import PolicyError, ProbeError
+from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.results import Shown
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.probed_positions import check_probed
@@ -27,6 +28,7 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.losses import DIFFERS, loss_of
 from stopadvisor.runs.archives import names_questions
+from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.look_log import read_log
 from stopadvisor.runs.look_rules import PolicyCheck, record_check
 from stopadvisor.runs.manifest import recorded_sampling
@@ -222,6 +224,15 @@ def _same_kind(policy: Policy, source: Source) -> None:
                     f"the policy was calibrated with {name} {there.get(name)!r} of rung "
                     f"{there.get('name')!r}, got {here.get(name)!r}"
                 )
+    manifest, template = source.manifest, policy.terms.prompt_template
+    if manifest is None or template is None or manifest["engine"]["engine"] == IMPORTED:
+        return  # nobody knows how the other was asked
+    asked = manifest["prompt_template"] or manifest["prompt_templates"]
+    if (dict(template) if isinstance(template, Mapping) else template) != asked:
+        raise PolicyError(
+            f"the policy was calibrated with the prompt template {short_repr(template)}, got "
+            f"{short_repr(asked)}"
+        )
 
 
 def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

@@ -43,6 +43,7 @@ from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
+from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.look_log import Look, timestamp
 from stopadvisor.runs.manifest import engine_of, recorded_sampling, versions_of
 from stopadvisor.runs.sources import Source
@@ -347,12 +348,18 @@ def _marker_ids(source: Source) -> list[list[int]]:
 def _bound_to(source: Source) -> dict[str, Any]:
     """What the policy is bound to; archives and simulations name no model, recordings need not.
 
-    Of a ladder its rungs say it.
+    Of a ladder its rungs say it, and the prompt where its replies were not recorded elsewhere.
     """
     manifest = source.manifest
     if source.ladder is not None:
-        names = ("model", "engine", "probe", "prompt_template", "sampling", "max_think")
-        return dict.fromkeys(names) | {"chat_template_kwargs": {}}
+        assert manifest is not None
+        asked_here = manifest["engine"]["engine"] != IMPORTED
+        template = manifest["prompt_template"] or manifest["prompt_templates"]
+        nothing = dict.fromkeys(("model", "engine", "probe", "sampling", "max_think"))
+        return nothing | {
+            "prompt_template": template if asked_here else None,
+            "chat_template_kwargs": {},
+        }
     open_cue = {} if source.table.closed_by_itself is None else {"open_cue": True}
     if manifest is None:
         nothing = dict.fromkeys(("dtype", "quantization", "attention", "device"))

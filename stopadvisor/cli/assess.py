@@ -26,6 +26,7 @@ from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.parts.config import CONFIG, effective_config
 from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, show, take
 from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.ladder import RECORDED_LADDER, check_recording, recorded
 from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.cli.parts.pricing import PRICING, price_request
 from stopadvisor.cli.parts.probing import probe_options, take_probing
@@ -95,12 +96,14 @@ _ANALYSIS = option("Analysis")
     is_flag=True,
     help="Do not write report.html (extra `report`); STOPADVISOR_REPORT=0 says the same.",
 )
+@RECORDED_LADDER
 @probe_options
 @VERBOSE
 def command(
     target: Path,
     protocol: Literal["deploy", "paper"],
     *,
+    ladder: Path | None,
     open_calibration: bool,
     no_report: bool,
     json: bool,
@@ -129,13 +132,22 @@ def command(
         raise click.UsageError("--protocol paper counts lost answers alone: leave --loss out")
     if open_calibration and not is_paper:
         raise click.UsageError("--open-calibration belongs to --protocol paper")
-    probing, engine = take_probing(params, target), take(EngineSettings, params)
+    if ladder is not None:
+        check_recording()
+        if is_paper:
+            raise click.UsageError("--protocol paper takes probes of one trace: leave --ladder out")
+    probing = take_probing(params, target, ladder=ladder is not None)
+    engine = take(EngineSettings, params)
     if not _is_workload(target):
+        if ladder is not None:
+            raise click.UsageError(f"--ladder: {target} is recorded already")
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
-    asked = AssessmentRequest(probing, engine, wanted, pricing, protocol, open_calibration)
+    asked = AssessmentRequest(
+        probing, engine, wanted, pricing, protocol, open_calibration, ladder=ladder
+    )
     with progress_on(sys.stderr, quiet=quiet) as progress:
         source, result = assess_target(asked, progress, given=given)
         config = effective_config(click.get_current_context())
@@ -161,6 +173,8 @@ class AssessmentRequest:
     protocol: Literal["deploy", "paper"] = "deploy"
     open_calibration: bool = False
     """Let the paper's protocol show outcomes of calibration questions."""
+    ladder: Path | None = None
+    """``ladder.toml``: its rungs are asked, and not `engine`; None to probe one trace."""
 
 
 def assess_target(
@@ -180,7 +194,7 @@ def assess_target(
     is_workload = _is_workload(target)
     if is_workload:
         engine = replace(request.engine, remark=progress.remark)
-        source = _probed(probing, engine, progress)
+        source = _probed(probing, engine, request.ladder, progress)
     else:
         source = _opened(probing, given, progress)
     server = None if source.is_archive else read_regime(source.folder)
@@ -239,8 +253,12 @@ def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest |
     return settings
 
 
-def _probed(probing: ProbeSettings, engine: EngineSettings, progress: Progress) -> Source:
-    """Probe a workload, as far as that is not done."""
+def _probed(
+    probing: ProbeSettings, engine: EngineSettings, ladder: Path | None, progress: Progress
+) -> Source:
+    """Probe a workload, or ask all rungs, as far as that is not done."""
+    if ladder is not None:
+        return open_source(recorded(probing, engine, ladder, progress, whole=True).run)
     run = probe(probing, partial(open_engine, engine), progress, whole=True).run
     keep_model_files(engine.model, run)
     return open_source(run)

@@ -15,6 +15,7 @@ import click
 
 from stopadvisor.cli.parts.declare import PATH, show, take
 from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.ladder import RECORDED_LADDER, check_recording, recorded
 from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.cli.parts.probe_like import like_policy, like_remark
 from stopadvisor.cli.parts.probing import probe_options, take_probing
@@ -39,6 +40,7 @@ __all__ = ["command"]
         "stopadvisor probe my.jsonl --model Qwen/Qwen3-8B --budgets 0,512,1024,2048",
         "stopadvisor probe my.jsonl --model Qwen/Qwen3-8B --schedule marker",
         "stopadvisor probe fresh.jsonl --like policy.joblib",
+        "stopadvisor probe my.jsonl --ladder ladder.toml",
     ],
     exit_codes=(0, 1, 2, 5, 130),
 )
@@ -49,6 +51,7 @@ __all__ = ["command"]
     type=PATH,
     help="Probe as POLICY was probed: its budgets, caps, cue, sampling, entropy and template.",
 )
+@RECORDED_LADDER
 @probe_options
 @click.pass_context
 def command(
@@ -56,6 +59,7 @@ def command(
     /,
     workload: Path,
     like: Path | None,
+    ladder: Path | None,
     *,
     json: bool,
     quiet: bool,
@@ -63,19 +67,27 @@ def command(
 ) -> int:
     """Collect forced answers along the thinking of each question in WORKLOAD (JSONL).
 
-    Continues where an earlier call stopped: finished questions are not asked again.
+    Continues where an earlier call stopped: finished questions are not asked again.  With --ladder
+    every rung is asked for a whole reply instead, and nothing is forced.
     """
+    if ladder is not None:
+        check_recording()
     if like is not None:
         params = like_policy(ctx, params, like, quiet=quiet)
-    settings = take_probing(params, workload, like_policy=like is not None)
+    settings = take_probing(
+        params, workload, like_policy=like is not None, ladder=ladder is not None
+    )
     engine = take(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         traces = settings.traces is not None
         if like is not None and (remark := like_remark(like, traces=traces)):
             progress.remark(remark)
         engine = replace(engine, remark=progress.remark)
-        summary = probe(settings, partial(open_engine, engine), progress)
-        keep_model_files(engine.model, summary.run)
+        if ladder is not None:
+            summary = recorded(settings, engine, ladder, progress)
+        else:
+            summary = probe(settings, partial(open_engine, engine), progress)
+            keep_model_files(engine.model, summary.run)
     show(summary, probe_sheet(summary), json=json)
     if not (json or quiet):
         # What is probed like a policy is there to check it.

@@ -28,6 +28,7 @@ from stopadvisor.cli.parts.declare import (
     take,
 )
 from stopadvisor.cli.parts.help_page import Command
+from stopadvisor.cli.parts.ladder import how_to_open
 from stopadvisor.cli.parts.model import (
     SERVER,
     EngineSettings,
@@ -55,8 +56,6 @@ _REPEATED = (
     *("serving", "grader", "require_signature"),
 )
 """Options of a first call that the next one needs."""
-_AT_ONCE = 32
-"""Requests to the servers of a ladder, where nobody says how many."""
 
 
 @click.command(
@@ -126,7 +125,7 @@ def command(
 
     Without POLICY: the policy in use of the run calibrated last under runs/.  Prompt, sampling,
     caps and cue are the policy's.  Continues where an earlier call stopped.  A policy that climbs
-    asks the servers that LADDER.TOML names, a chat completion each; a rung before the reference
+    asks the rungs that LADDER.TOML names, a chat completion each; a rung before the reference
     that is down, or whose reply is cut, is climbed past.
     """
     if len(files) > 2:
@@ -183,13 +182,9 @@ def _open_ladder(
     """Open the servers of a ladder."""
     if ladder is None:
         raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")
-    from stopadvisor.engines.openai.climbing import open_ladder
+    from stopadvisor.engines.openai.climbing import check_rungs, open_ladder
 
-    with open_ladder(
-        policy,
-        read_ladder(ladder),
-        concurrency=options.concurrency or _AT_ONCE,
-        request_timeout=options.request_timeout,
-        patience=options.patience,
-    ) as servers:
-        yield servers
+    rungs = read_ladder(ladder)
+    check_rungs(policy, rungs)  # before a model is loaded
+    with how_to_open(options, rungs) as how, open_ladder(policy, rungs, **how) as engine:
+        yield engine

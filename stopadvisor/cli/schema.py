@@ -30,7 +30,7 @@ RESULTS = {
         "and the file it writes",
     ),
     "promote": ("stopadvisor.policy.run_policies:Promotion", ""),
-    "probe": ("stopadvisor.collection.probing:ProbeSummary", ""),
+    "probe": ("stopadvisor.collection.probe_summary:ProbeSummary", ""),
     "report": ("stopadvisor.report.saved:WrittenPage", ""),
     "assess": ("stopadvisor.report.assessed:Assessed", "and `assessment.json`"),
     "calibrate": ("stopadvisor.certification.calibrated:CalibratedRun", "and `calibration.json`"),

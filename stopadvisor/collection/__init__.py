@@ -2,5 +2,5 @@
 
 __all__ = [
     "cues", "gold_labels", "grader_check", "labels", "markers", "preflight",
-    "probe_settings", "probing"
+    "probe_settings", "probe_summary", "probing", "rung_recording"
 ]  # fmt: skip

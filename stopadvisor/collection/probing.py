@@ -32,6 +32,7 @@ from stopadvisor.collection.probe_settings import (
     repeated_questions,
     too_few,
 )
+from stopadvisor.collection.probe_summary import ProbeSummary
 from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle_plan
 from stopadvisor.ground.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
@@ -46,7 +47,7 @@ from stopadvisor.runs.server_regime import RegimeMeasure, read_regime, write_reg
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 
-__all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_questions"]
+__all__ = ["OpenEngine", "RegimeEngine", "probe", "try_questions"]
 
 
 class RegimeEngine(Engine, Protocol):
@@ -59,37 +60,6 @@ class RegimeEngine(Engine, Protocol):
 
 OpenEngine = Callable[[], AbstractContextManager[RegimeEngine]]
 """Loads a model when it is entered, and closes it at the end."""
-
-
-@dataclass(frozen=True)
-class ProbeSummary:
-    """`probe --json`: what the run holds now, and what this call added."""
-
-    run: Path
-    """Where the probes are."""
-    questions: int
-    """In the run, earlier ones included."""
-    traces: int
-    """In the run: several per question with `--samples`."""
-    new: int
-    """Traces that this call added."""
-    schedule: str
-    """`grid`, `stride` or `marker`."""
-    budgets: tuple[int, ...]
-    """Thinking tokens at each checkpoint; of a stride or next to markers, in traces of that
-    length."""
-    every: int | None
-    """Distance of the budgets of a stride, null if they were named."""
-    markers: tuple[str, ...]
-    """Words before which the run probes; empty unless `marker`."""
-    max_think: int
-    """Cap on thinking tokens."""
-    truncated_share: float
-    """Share of the traces that were cut off."""
-    seconds: float
-    """That this call took."""
-    split: PartCounts
-    """Questions in each part."""
 
 
 def probe(

@@ -69,7 +69,7 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
         )
     if terms.ladder is not None:
         check_ladder(terms)
-        nothing = ("model", "engine", "probe", "sampling", "max_think", "prompt_template", "trees")
+        nothing = ("model", "engine", "probe", "sampling", "max_think", "trees")
         for key in nothing:
             expect(getattr(terms, key) is None, key, "null beside a ladder", getattr(terms, key))
     expect(

@@ -174,9 +174,9 @@ def make_requests(
 ) -> list[Request]:
     """Make requests of prompts, as the policy was calibrated with them.
 
-    Texts, and questions given as text, go through the policy's prompt template; those of a ladder,
-    which has none, are sent as they stand.  `task` is that of
-    what is no `Question`; it is needed where the policy's is ``mixed``.
+    Texts, and questions given as text, go through the policy's prompt template; those of a ladder
+    whose replies were recorded elsewhere, which has none, are sent as they stand.  `task` is that
+    of what is no `Question`; it is needed where the policy's is ``mixed``.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def make_requests(
         A task is not the policy's, or the policy is for several and none is named.
     """
     own, template = policy.terms.task, policy.terms.prompt_template
-    if policy.ladder:
+    if policy.ladder and template is None:
         template = "{question}"
     requests = []
     for prompt in prompts:

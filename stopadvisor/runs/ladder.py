@@ -18,8 +18,9 @@ __all__ = ["MOST_RUNGS", "MOST_SAMPLES", "Ladder", "Rung", "ladder_of", "read_la
 MOST_RUNGS = 16
 MOST_SAMPLES = 128
 """Of one rung."""
-_WHERE = ("base_url", "api_key_env")
+_WHERE = ("engine", "base_url", "api_key_env")
 """Where a rung is asked: no part of what a policy promises, and nothing that a file may choose."""
+_ENGINES = ("openai", "hf")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Rung:
     price: tuple[float, float, float]
     """Of a prompt token, a cached prompt token and a decoded one; per million, or any one unit."""
     model: str | None = None
+    engine: str | None = None
+    """``hf``: the model runs here, `model` being its folder; else a server answers."""
     base_url: str | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
@@ -118,7 +121,7 @@ def ladder_of(rows: Any, where: str) -> Ladder:
     return Ladder(rungs)
 
 
-_TEXTS = ("name", "model", "base_url", "reasoning_effort", "api_key_env")
+_TEXTS = ("name", "model", "engine", "base_url", "reasoning_effort", "api_key_env")
 _KNOWN = frozenset(each.name for each in fields(Rung))
 _REQUIRED = tuple(each.name for each in fields(Rung) if each.default is MISSING)
 
@@ -137,6 +140,14 @@ def _rung(row: Any, where: str, number: int) -> Rung:
         good = isinstance(value, str) and value.strip() and value.isprintable()
         if name in row and not good:
             _refuse(where, f"{at}, {name}", "text on one line", value)
+    engine = row.get("engine", "openai")
+    if engine not in _ENGINES:
+        _refuse(where, f"{at}, engine", " or ".join(_ENGINES), engine)
+    if engine == "hf" and not isinstance(row.get("model"), str):
+        _refuse(where, f"{at}, model", "a folder, as engine 'hf' loads it", None)
+    for name in ("base_url", "api_key_env", "reasoning_effort") if engine == "hf" else ():
+        if name in row:
+            _refuse(where, f"{at}, {name}", "nothing beside engine 'hf'", row[name])
     for name, most in (("max_tokens", 2**24), ("repeat", MOST_SAMPLES)):
         value = row.get(name, 1)
         if type(value) is not int or not 1 <= value <= most:

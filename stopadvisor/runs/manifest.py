@@ -47,6 +47,7 @@ _VERSIONS = ("engine_version", "torch")
 """Of an engine's identity: another version may go on with a run, and is recorded there."""
 _FURTHER = "further_versions"
 _OF_MARKERS = ("markers", "min_gap", "max_markers")
+_OF_RUNG = ("price", "engine", "base_url", "api_key_env")
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
 
 
@@ -196,11 +197,17 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     requested = ("budgets", "max_think", "every", "markers", "schedule")
     named = {name: f"requested_{name}" for name in requested}
     asked = {name: manifest[field] for name, field in named.items() if field in manifest}
-    rungs = {"ladder": manifest["ladder"]} if "ladder" in manifest else {}
+    rungs = {}
+    if "ladder" in manifest:  # where a rung is asked and what it costs may change
+        rungs = {"ladder": [_without(rung, _OF_RUNG) for rung in manifest["ladder"]]}
     plan = {**identity["plan"], **asked}
     if "schedule" in asked:  # what it was settled to follows from model and workload
         plan = {name: value for name, value in plan.items() if name not in _OF_MARKERS}
     return {**identity, "plan": plan, **rungs, **recorded_sampling(manifest)}
+
+
+def _without(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -31,7 +31,7 @@ class RungServer:
     say: Callable[[str, str], Said]
     """Of a model and a question."""
     faults: dict[str, str] = field(default_factory=dict)
-    """By model: ``500``, ``400``, ``slow``, ``broken`` or ``strange``."""
+    """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
@@ -41,11 +41,16 @@ class RungServer:
         fault = self.faults.get(body["model"])
         if fault in ("500", "400"):
             return int(fault), b'{"error": {"message": "no"}}'
+        if fault == "no-logprobs" and "logprobs" in body:
+            return 400, b'{"error": {"message": "logprobs is not supported"}}'
         if fault == "slow":
             time.sleep(30.0)
         if fault == "strange":
             return 200, b'{"choices": [{"message": {"content": 7}}], "usage": {}}'
-        said = self.say(body["model"], body["messages"][-1]["content"])
+        try:
+            said = self.say(body["model"], body["messages"][-1]["content"])
+        except ValueError as error:
+            return 400, json.dumps({"error": {"message": str(error)}}).encode()
         most = body.get("max_tokens") or said.tokens
         cut = said.tokens > most
         logprobs = None

@@ -24,7 +24,7 @@ from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProf
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
-from tests.engines.rung_server import rung_server
+from tests.engines.rung_server import Said, rung_server
 from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents, family_content, ladder_content, open_cue_content
@@ -320,7 +320,17 @@ def test_probe_and_preflight(
     monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "run", 120)
-    check("probe", answer(capsys, "probe", "run-sums.jsonl", "--out", "again", "--max-think", "99"))
+    probed = answer(capsys, "probe", "run-sums.jsonl", "--out", "again", "--max-think", "99")
+    with rung_server(lambda model, question: Said("The answer is 1.", 9)) as server:
+        rungs = [
+            f'[[rung]]\nname = "{name}"\nmodel = "{name}"\nbase_url = "{server.url}"\n'
+            "price = [1, 1, 1]\n"
+            for name in ("small", "large")
+        ]
+        Path("ladder.toml").write_text("".join(rungs))
+        ladder = ("--ladder", "ladder.toml", "--out", "rungs")
+        recorded = answer(capsys, "probe", "run-sums.jsonl", *ladder)
+    check("probe", probed, recorded)
     check_valid("preflight", json.loads(Path("again/preflight.json").read_bytes()))
     report = answer(capsys, "preflight", "run-sums.jsonl", "--cue", "all", "--max-think", "256")
     assert report["cues"]

@@ -2,5 +2,5 @@
 
 __all__ = [
     "auditing", "config", "declare", "exit_codes", "failed", "gateway", "help_page", "label_loop",
-    "model", "pricing", "probe_like", "probing", "progress", "settings",
+    "ladder", "model", "pricing", "probe_like", "probing", "progress", "settings",
 ]  # fmt: skip

@@ -38,13 +38,15 @@ __all__ = ["probe_options", "take_probing"]
 
 
 def take_probing(
-    params: dict[str, Any], workload: Path, *, like_policy: bool = False
+    params: dict[str, Any], workload: Path, *, like_policy: bool = False, ladder: bool = False
 ) -> ProbeSettings:
     """Check the options of probing and take its settings out of click's parameters.
 
     With `like_policy` the schedule is not checked: a policy's trigger may be what no option says.
+    A `ladder` names its servers itself.
     """
-    check_engine_options(params)
+    if not ladder:
+        check_engine_options(params)
     _check_probing(params)
     if not like_policy:
         _check_schedule(params)

@@ -7,9 +7,9 @@ and what it cost is counted.  Knows the rule through the policy's climber, and n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +18,13 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines.openai.each import asked_each
-from stopadvisor.engines.openai.rungs import RungAnswer, RungServers
+from stopadvisor.engines.openai.rungs import RungServers
+from stopadvisor.engines.rungs import RungAnswer
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import AskedRung, Climbed, OnStop, Reply, Request, ThinkingMode
 from stopadvisor.policy.session import Rule
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.plan import ProbePlan, Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
 __all__ = ["LadderEngine", "check_rungs", "climb", "open_ladder"]
@@ -55,7 +56,7 @@ def check_rungs(policy: Policy, ladder: Ladder) -> None:
 async def climb(
     servers: RungServers,
     policy: Policy,
-    messages: Sequence[Mapping[str, Any]],
+    prompt: Prompt,
     task: str,
     *,
     reference_alone: bool = False,
@@ -72,8 +73,12 @@ async def climb(
     found: list[tuple[Rung, RungAnswer, str | None]] = []
     column, at, is_reference = 0, 0, False
     while (ask := climber.ask) is not None:
+        sample = sum(rung is ask.rung for rung, _, _ in found)
         reply = await servers.ask(
-            ask.rung, messages, max_tokens=ask.max_tokens, logprobs=ask.needs_logprob
+            ask.rung,
+            replace(prompt, sample=sample),
+            max_tokens=ask.max_tokens,
+            logprobs=ask.needs_logprob,
         )
         # Without the figure that the rule reads a reply cannot be judged, and is climbed past.
         known = reply.mean_logprob is not None or not ask.needs_logprob
@@ -160,7 +165,7 @@ class LadderEngine:
             reply = await climb(
                 self.servers,
                 self.policy,
-                request.prompt.messages,
+                request.prompt,
                 request.task,
                 reference_alone=rule is None,
             )
@@ -180,7 +185,7 @@ class LadderEngine:
 
 @contextmanager
 def open_ladder(
-    policy: Policy, ladder: Ladder, *, concurrency: int, **how: float
+    policy: Policy, ladder: Ladder, *, concurrency: int, **how: Any
 ) -> Iterator[LadderEngine]:
     """Open the servers of a ladder that is the policy's; `how` are time-outs of `RungServers`.
 

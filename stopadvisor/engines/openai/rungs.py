@@ -1,22 +1,38 @@
 """Whole replies of a ladder's rungs: one chat completion each, at the rung's own server.
 
-Knows how a rung is asked and how its reply is read; nothing of policies, files or who is right.
+Rungs whose models run here are handed on.  Knows how a rung is asked and how its reply is read;
+nothing of policies, files or who is right.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
-from stopadvisor.engines.http.client import REQUEST_TIMEOUT, RETRY_TIMEOUT, Client, Unreachable
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from stopadvisor.engines.http.client import (
+    FINAL,
+    REQUEST_TIMEOUT,
+    RETRY_TIMEOUT,
+    Client,
+    Refused,
+    Unreachable,
+)
 from stopadvisor.engines.http.key import Key
+from stopadvisor.engines.openai.each import asked_each
+from stopadvisor.engines.rungs import AskedReply, LocalRungs, RungAnswer
 from stopadvisor.ground.errors import EngineError, ModelError
+from stopadvisor.probes.plan import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
-__all__ = ["RungAnswer", "RungServers", "reply_of", "request_of"]
+__all__ = ["AskedRungs", "RungServers", "open_rungs", "reply_of", "request_of"]
 
 _PATIENCE = 5.0
 """Seconds for which a rung that can be climbed past is asked again before it is."""
@@ -25,38 +41,8 @@ _REST = 30.0
 _THINKING_ENDS = "</think>"
 
 
-@dataclass(frozen=True)
-class RungAnswer:
-    """What one rung said, or that it said nothing."""
-
-    text: str
-    """What a user would see, thinking left out."""
-    finished: bool
-    """It ended by itself; False where it was cut, or there is none."""
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    """Thinking and answer."""
-    mean_logprob: float | None = None
-    """Over its tokens; None where the server was not asked, or does not say."""
-    seconds: float = 0.0
-    down: str | None = None
-    """Why there is none, in one line."""
-
-    def price(self, rung: Rung) -> float:
-        """What it costs at the rung's prices."""
-        first, cached, decoded = rung.price
-        read = self.prompt_tokens - self.cached_tokens
-        return read * first + self.cached_tokens * cached + self.completion_tokens * decoded
-
-
 def request_of(
-    rung: Rung,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    max_tokens: int | None,
-    logprobs: bool,
-    seed: int | None = None,
+    rung: Rung, messages: Sequence[Mapping[str, Any]], *, max_tokens: int | None, logprobs: bool
 ) -> dict[str, Any]:
     """The body of a rung's request."""
     asked: dict[str, Any] = {
@@ -69,7 +55,6 @@ def request_of(
         if rung.chat_template_kwargs is None
         else dict(rung.chat_template_kwargs),
         "logprobs": logprobs or None,
-        "seed": seed,
     }
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -113,6 +98,8 @@ class RungServers:
 
     The reference is waited for as any server is; a rung before it that refuses or talks nonsense is
     climbed past, and one that is down or busy is after five seconds, and left alone for thirty.
+    Whoever records, and does not climb (`climbs`), waits for every rung.  A server that refuses to
+    give log-probabilities is asked without.
     """
 
     def __init__(
@@ -122,18 +109,26 @@ class RungServers:
         concurrency: int,
         request_timeout: float = REQUEST_TIMEOUT,
         patience: float = RETRY_TIMEOUT,
+        climbs: bool = True,
+        local: LocalRungs | None = None,
     ) -> None:
         self._reference = ladder.reference
+        self._climbs, self._local = climbs, local
+        self._here = {rung.name for rung in ladder.rungs if rung.engine == "hf"}
+        self._silent: set[str] = set()
         self._clients: dict[str, Client] = {}
         self._free: dict[str, asyncio.Semaphore] = {}
         self._down: dict[str, tuple[float, str]] = {}
         for rung in ladder.rungs:
+            if rung.name in self._here:
+                continue
             if rung.base_url is None or rung.model is None:
                 raise ModelError(f"rung {rung.name!r}: it takes model and base_url, got none")
             key = None
             if rung.api_key_env is not None:
                 key = Key.of_environment(rung.api_key_env, required=True)
-            waits = patience if rung is ladder.reference else min(patience, _PATIENCE)
+            can_climb = climbs and rung is not ladder.reference
+            waits = min(patience, _PATIENCE) if can_climb else patience
             self._clients[rung.name] = Client(
                 [rung.base_url],
                 rung.model,
@@ -156,39 +151,90 @@ class RungServers:
             await client.aclose()
 
     async def ask(
-        self,
-        rung: Rung,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        max_tokens: int | None = None,
-        logprobs: bool = False,
-        seed: int | None = None,
+        self, rung: Rung, prompt: Prompt, *, max_tokens: int | None = None, logprobs: bool = False
     ) -> RungAnswer:
         """Ask a rung; one before the reference that cannot answer gives a reply that is `down`.
 
         Raises
         ------
         EngineError
-            The reference cannot answer.
+            The reference cannot answer, or no rung may be climbed past and one is not reached.
         """
+        if rung.name in self._here:
+            assert self._local is not None  # whoever opens a ladder loads its models
+            return await self._local.ask(rung, prompt, max_tokens)
         can_climb = rung.name != self._reference.name
         until, why = self._down.get(rung.name, (0.0, ""))
         if can_climb and time.monotonic() < until:
             return RungAnswer("", finished=False, down=why)
-        body = request_of(rung, messages, max_tokens=max_tokens, logprobs=logprobs, seed=seed)
-        client = self._clients[rung.name]
         async with self._free[rung.name]:
             began = time.monotonic()
             try:
-                data = await client.ask("POST", "/chat/completions", body)
-                if client.key is not None:
-                    data = client.key.hide_in_data(data)
-                found = reply_of(data, time.monotonic() - began)
+                return await self._answer(rung, prompt, max_tokens, logprobs=logprobs)
             except EngineError as error:
-                if not can_climb:
+                is_gone = isinstance(error, Unreachable)  # a refusal is of this question alone
+                is_final = isinstance(error, Refused) and error.status in FINAL
+                if not can_climb or ((is_gone or is_final) and not self._climbs):
                     raise
-                if isinstance(error, Unreachable):  # a refusal is of this question alone
+                if is_gone:
                     self._down[rung.name] = time.monotonic() + _REST, str(error)
                 seconds = time.monotonic() - began
                 return RungAnswer("", finished=False, seconds=seconds, down=str(error))
-        return found
+
+    async def _answer(
+        self, rung: Rung, prompt: Prompt, max_tokens: int | None, *, logprobs: bool
+    ) -> RungAnswer:
+        asks = logprobs and rung.name not in self._silent
+        body = request_of(rung, prompt.messages, max_tokens=max_tokens, logprobs=asks)
+        client = self._clients[rung.name]
+        began = time.monotonic()
+        try:
+            data = await client.ask("POST", "/chat/completions", body)
+        except Refused as error:
+            if not asks or error.status in FINAL:
+                raise
+            plain = {name: value for name, value in body.items() if name != "logprobs"}
+            data = await client.ask("POST", "/chat/completions", plain)
+            self._silent.add(rung.name)
+        if client.key is not None:
+            data = client.key.hide_in_data(data)
+        return reply_of(data, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class AskedRungs:
+    """The rungs of a ladder, asked for many replies at once; an `AsksRungs`."""
+
+    servers: RungServers
+    portal: BlockingPortal
+    at_once: int
+    """Replies to be asked for at once, of all rungs together."""
+
+    def replies(self, asked: Sequence[AskedReply]) -> Iterator[tuple[int, RungAnswer]]:
+        """Ask for each and yield the replies as they come, with their numbers in `asked`."""
+
+        async def ask(one: AskedReply, _: anyio.CapacityLimiter) -> RungAnswer:
+            return await self.servers.ask(
+                one.rung, one.prompt, max_tokens=one.rung.max_tokens, logprobs=True
+            )
+
+        return asked_each(self.portal, asked, ask, self.at_once)
+
+
+@contextmanager
+def open_rungs(ladder: Ladder, *, concurrency: int, **how: Any) -> Iterator[AskedRungs]:
+    """Open the servers of a ladder to record replies; `how` is as of `RungServers`.
+
+    Raises
+    ------
+    ModelError
+        A rung without a model or a server, or a key that is not there.
+    """
+    places = len({rung.base_url for rung in ladder.rungs})
+    with start_blocking_portal() as portal:
+        opened = partial(RungServers.opened, ladder, concurrency=concurrency, climbs=False, **how)
+        servers = portal.call(opened)
+        try:
+            yield AskedRungs(servers, portal, concurrency * places)
+        finally:
+            portal.call(servers.aclose)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stopadvisor.collection.probing import ProbeSummary
+from stopadvisor.collection.probe_summary import ProbeSummary
 from stopadvisor.policy.promises import promised
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.report.saved import WrittenPage
@@ -161,6 +161,8 @@ def _graded(probes: ImportedProbes) -> str:
 
 def probe_sheet(summary: ProbeSummary) -> Sheet:
     """Return what was collected, and where."""
+    if summary.rungs:
+        return _rungs_sheet(summary)
     several = "" if summary.traces == summary.questions else f" in {summary.traces} traces"
     split = summary.split
     places = f"{listed(summary.budgets)} thinking tokens" if summary.budgets else ""
@@ -184,6 +186,31 @@ def probe_sheet(summary: ProbeSummary) -> Sheet:
     return Sheet(
         f"Probed {plural(summary.questions, 'question')}{several}, {summary.new} of them now.",
         facts=tuple(fact for fact in facts if fact[1]),
+    )
+
+
+def _rungs_sheet(summary: ProbeSummary) -> Sheet:
+    split = summary.split
+    return Sheet(
+        f"Asked every rung {plural(summary.questions, 'question')}, {summary.new} of them now.",
+        facts=(
+            ("run", str(summary.run)),
+            (
+                "parts",
+                f"{split.fit} fit, {split.calibration} calibration, {split.test} test: fit chooses "
+                "a rule, calibration certifies it, test checks it",
+            ),
+        ),
+        sections=(
+            Section(
+                "Rungs, in the order of climbing",
+                ("rung", "replies", "cut", "tokens"),
+                tuple(
+                    (row.name, str(row.samples), str(row.cut), f"{row.mean_tokens:.0f}")
+                    for row in summary.rungs
+                ),
+            ),
+        ),
     )
 
 

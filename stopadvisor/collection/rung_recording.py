@@ -1,0 +1,376 @@
+"""Record the replies of a ladder: every rung is asked for every question of a workload.
+
+Each reply is on disk as soon as it is there, in ``asked.jsonl``; a question whose rungs have all
+replied is graded, and goes to ``replies.jsonl``.  The first fit questions are looked at before the
+others are asked.  Nothing here shows an outcome of any question.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from stopadvisor._version import __version__
+from stopadvisor.answers.function_grader import Grades, open_graders
+from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.collection.collect import make_prompts
+from stopadvisor.collection.preflight import PREFLIGHT_QUESTIONS, worst
+from stopadvisor.collection.probe_settings import ProbeSettings, check_parts, fit_questions
+from stopadvisor.collection.probe_summary import ProbeSummary, RecordedRung
+from stopadvisor.engines.rungs import AskedReply, AsksRungs, RungAnswer
+from stopadvisor.ground.constants import TRUNCATED_WARN
+from stopadvisor.ground.errors import EngineError, PreflightError, ProbeError
+from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.progress import Progress
+from stopadvisor.ground.results import to_document
+from stopadvisor.probes.plan import Check, ProbePlan, Status
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ladder import Ladder, Rung
+from stopadvisor.runs.manifest import build_manifest, describe_workload, run_path
+from stopadvisor.runs.replies import ReplyRecord, RungReply
+from stopadvisor.runs.storage import (
+    append,
+    check_writable,
+    encode,
+    finished_lines,
+    lock_directory,
+    set_aside_tail,
+    write_json_atomically,
+)
+from stopadvisor.stats.binomial import binomial_tail
+from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
+
+__all__ = ["ASKED", "LadderPreflight", "OpenRungs", "record_replies"]
+
+ASKED = "asked.jsonl"
+"""What each rung said, a reply a line; people may read it, and a run goes on from it."""
+_EFFORT_LEVEL = 0.05
+_CUT_WARN = 0.5
+"""Share of a cheaper rung's replies that may be cut: they climb, and are paid for in vain."""
+_SELF_WARN = 0.05
+"""Share of questions whose reference answers otherwise a second time."""
+
+OpenRungs = Callable[[], AbstractContextManager[AsksRungs]]
+"""Opens the rungs of a ladder when it is entered, and closes them at the end."""
+
+
+@dataclass(frozen=True)
+class LadderPreflight:
+    """`preflight.json` of a ladder: what the first fit questions say of its rungs."""
+
+    status: Status
+    """The worst of the checks."""
+    checks: tuple[Check, ...]
+    """What was looked at."""
+    n_questions: int
+    """Fit questions asked."""
+
+
+def record_replies(
+    settings: ProbeSettings,
+    ladder: Ladder,
+    open_rungs: OpenRungs,
+    progress: Progress,
+    *,
+    whole: bool = False,
+) -> ProbeSummary:
+    """Ask every rung what is missing of a workload; raises as `probing.probe`.
+
+    With `whole` a `limit` is refused that leaves a part too small to be assessed.
+    """
+    workload = settings.read()
+    asked = workload.questions[: settings.limit]
+    check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
+    check_writable(settings.out or Path("runs"))
+    with open_graders(settings.grader) as graders:
+        manifest = build_manifest(
+            {"engine": "ladder", "engine_version": __version__, "model": ladder.reference.model},
+            _plan(settings, ladder),
+            workload,
+            fractions=settings.shares(workload),
+            template=settings.prompt_template,
+            grading=graders.right.identity,
+            ladder=[rung.to_dict() for rung in ladder.rungs],
+        )
+        path = settings.out or run_path(Path("runs"), manifest)
+        with lock_directory(path), open_rungs() as rungs:
+            run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
+            job = _Recording(run, ladder, workload, settings, graders.right, rungs, progress)
+            summary = job.go(asked, manifest)
+        for remark in graders.right.remarks():
+            progress.remark(remark)
+    return summary
+
+
+def _plan(settings: ProbeSettings, ladder: Ladder) -> ProbePlan:
+    """Of whole replies, which are not probed: the longest that a rung may give, and the seed."""
+    longest = max(rung.max_tokens or ProbePlan.max_think for rung in ladder.rungs)
+    return ProbePlan((), cue="", max_think=longest, seed=settings.seed)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """The part of `record_replies` that happens under the run's lock."""
+
+    run: RunDirectory
+    ladder: Ladder
+    workload: Workload
+    settings: ProbeSettings
+    grader: Grades
+    rungs: AsksRungs
+    progress: Progress
+    answers: dict[tuple[str, int], RungAnswer] = field(default_factory=dict)
+    """By question and column; all that was asked so far."""
+
+    def go(self, questions: Sequence[Question], manifest: dict[str, object]) -> ProbeSummary:
+        began, run = time.monotonic(), self.run
+        done = self._read()
+        if done and run.manifest["grading"] != manifest["grading"]:
+            raise ProbeError(
+                f"{run.path} was graded with {run.manifest['grading']}, this call grades with "
+                f"{manifest['grading']}: choose another --out"
+            )
+        run.annotate(
+            workload=describe_workload(self.workload),
+            ladder=manifest["ladder"],
+            grading=manifest["grading"],
+        )
+        missing = [q for q in questions if q.id not in done]
+        width = len(self.ladder.columns)
+        total = width * len(questions)
+        left = sum((q.id, k) not in self.answers for q in missing for k in range(width))
+        self.progress.begin("asking", total, total - left)
+        try:
+            first = fit_questions(self.workload, self.settings)[:PREFLIGHT_QUESTIONS]
+            if self.settings.preflight and missing:
+                self._ask([q for q in first if q.id not in done], done)
+                self._preflight(first)
+            self._ask([q for q in missing if q.id not in done], done)
+        except (KeyboardInterrupt, EngineError) as error:
+            why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
+            self.progress.remark(
+                f"{why}what was collected is kept in {run.path}; "
+                "the same command goes on from there"
+            )
+            raise
+        return self._summary(len(missing), time.monotonic() - began)
+
+    def _read(self) -> set[str]:
+        """Take in what an earlier call asked; the questions that are recorded whole."""
+        set_aside_tail(self.run.path / ASKED, self.run.path / "asked.partial")
+        if note := self.run.repair():
+            self.progress.remark(note)
+        keys = {q.id: q.key for q in self.workload.questions}
+        for number, line in enumerate(finished_lines(self.run.path / ASKED)[0], start=1):
+            try:
+                row = parse_json(line)
+                name, key, column = row.pop("id"), row.pop("key"), row.pop("column")
+                answer = RungAnswer(**row)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                where = f"{self.run.path / ASKED}:{number}"
+                raise ProbeError(f"{where}: not a reply: {error}") from error
+            self._same(name, key, keys)
+            self.answers[name, column] = answer
+        done = set()
+        for record in self.run.replies():
+            self._same(record.id, record.key, keys)
+            done.add(record.id)
+        return done
+
+    def _same(self, name: str, key: str, keys: dict[str, str]) -> None:
+        if keys.get(name, key) != key:
+            raise ProbeError(
+                f"{self.run.path} holds another question under the id {name!r} than "
+                f"{self.workload.path}: ids must keep their questions; choose another --out"
+            )
+
+    def _ask(self, questions: Sequence[Question], done: set[str]) -> None:
+        """Ask what is missing of these questions, and grade each as it is complete."""
+        columns = self.ladder.columns
+        starts = {k: block.start for block in self.ladder.blocks for k in block}
+        missing = [
+            (question, k)
+            for question in questions
+            for k in range(len(columns))
+            if (question.id, k) not in self.answers
+        ]
+        open_columns = Counter(question.id for question, _ in missing)
+        for question in questions:
+            if not open_columns[question.id]:  # killed between its last reply and its grade
+                self._keep(question, done)
+        template = self.settings.prompt_template
+        asked = [
+            AskedReply(columns[k], make_prompts([q], template, k - starts[k])[0])
+            for q, k in missing
+        ]
+        for number, answer in self.rungs.replies(asked):
+            question, column = missing[number]
+            row = {"id": question.id, "key": question.key, "column": column, **asdict(answer)}
+            append(self.run.path / ASKED, encode(json.dumps(row, ensure_ascii=False) + "\n"))
+            self.answers[question.id, column] = answer
+            self.progress.advance(1, answer.completion_tokens)
+            open_columns[question.id] -= 1
+            if not open_columns[question.id]:
+                self._keep(question, done)
+
+    def _keep(self, question: Question, done: set[str]) -> None:
+        """Grade a question's replies, and write its line."""
+        task, gold = question.task, question.gold
+        answers = [self.answers[question.id, k] for k in range(len(self.ladder.columns))]
+        given = [extract_natural(task, answer.text) or "" for answer in answers]
+        right: list[bool | None] = [None] * len(given)
+        if gold is not None:
+            items: list[tuple[str, str, str | None]] = [(task, gold, each) for each in given]
+            texts = [question.text] * len(given) if self.grader.reads_questions else []
+            right = [verdict is True for verdict in self.grader.grade_many(items, texts)]
+        replies = tuple(
+            RungReply(
+                rung.name,
+                text,
+                normalize(task, text),
+                verdict,
+                answer.finished,
+                answer.prompt_tokens,
+                answer.cached_tokens,
+                answer.completion_tokens,
+                answer.mean_logprob,
+            )
+            for rung, text, verdict, answer in zip(
+                self.ladder.columns, given, right, answers, strict=True
+            )
+        )
+        record = ReplyRecord(
+            question.id, question.key, question.group, task, question.category, gold, replies
+        )
+        self.run.append([record])
+        done.add(question.id)
+
+    def _preflight(self, questions: Sequence[Question]) -> None:
+        """Look at the first fit questions, and refuse to go on with rungs that do not answer."""
+        checks = tuple(self._checks(questions))
+        report = LadderPreflight(worst(checks), checks, len(questions))
+        write_json_atomically(self.run.path / "preflight.json", to_document(report))
+        for check in checks:
+            if check.status == "warn":
+                self.progress.remark(f"preflight: {check.name}: {check.detail}; {check.advice}")
+        failed = [f"{c.name}: {c.detail}; {c.advice}" for c in checks if c.status == "fail"]
+        if failed:
+            raise PreflightError("preflight failed: " + " | ".join(failed))
+
+    def _checks(self, questions: Sequence[Question]) -> Iterator[Check]:
+        ladder = self.ladder
+        by_rung = {
+            rung.name: [[self.answers[q.id, k] for k in block] for q in questions]
+            for rung, block in zip(ladder.rungs, ladder.blocks, strict=True)
+        }
+        for rung in ladder.rungs:
+            replies = [answer for row in by_rung[rung.name] for answer in row]
+            yield _answers(rung, replies)
+            yield _cut(rung, replies, TRUNCATED_WARN if rung is ladder.reference else _CUT_WARN)
+        for lower, higher in pairwise(ladder.rungs):
+            if lower.reasoning_effort != higher.reasoning_effort and lower.model == higher.model:
+                yield _effort(lower, higher, by_rung)
+        last = ladder.reference
+        if last.repeat > 1:
+            tasks = [q.task for q in questions]
+            yield _against_itself(last, tasks, by_rung[last.name])
+
+    def _summary(self, new: int, seconds: float) -> ProbeSummary:
+        run, records = self.run, self.run.replies()
+        table = run.table()
+        counts = np.bincount(run.parts(table), minlength=len(PARTS)).tolist()
+        rungs = []
+        for rung, block in zip(self.ladder.rungs, self.ladder.blocks, strict=True):
+            replies = [record.rungs[k] for record in records for k in block]
+            tokens = sum(reply.completion_tokens for reply in replies)
+            cut = sum(not reply.finished for reply in replies)
+            rungs.append(RecordedRung(rung.name, rung.repeat, cut, tokens / len(replies)))
+        return ProbeSummary(
+            run=run.path,
+            questions=len(records),
+            traces=len(records) * len(self.ladder.columns),
+            new=new,
+            schedule="ladder",
+            budgets=(),
+            every=None,
+            markers=(),
+            max_think=run.plan.max_think,
+            truncated_share=float(table.truncated.mean()),
+            seconds=round(seconds, 3),
+            split=PartCounts(*counts),
+            rungs=tuple(rungs),
+        )
+
+
+# --- What the first replies say -------------------------------------------------------------------
+
+
+def _answers(rung: Rung, replies: Sequence[RungAnswer]) -> Check:
+    silent = [answer.down for answer in replies if answer.down is not None]
+    detail = f"{len(replies) - len(silent)} of {len(replies)} replies came"
+    name = f"rung {rung.name}"
+    if not silent:
+        return Check(name, "pass", detail)
+    status: Status = "fail" if len(silent) == len(replies) else "warn"
+    return Check(name, status, f"{detail}: {silent[0]}", "questions that it refuses climb past it")
+
+
+def _cut(rung: Rung, replies: Sequence[RungAnswer], most: float) -> Check:
+    came = [answer for answer in replies if answer.down is None]
+    cut = sum(not answer.finished for answer in came)
+    detail = f"{cut} of {len(came)} replies were cut"
+    if cut <= most * len(came):
+        return Check(f"length of {rung.name}", "pass", detail)
+    at = "its server's own limit" if rung.max_tokens is None else f"max_tokens {rung.max_tokens}"
+    advice = f"a reply that is cut is no answer: raise max_tokens in ladder.toml ({at} now)"
+    return Check(f"length of {rung.name}", "warn", detail, advice)
+
+
+def _effort(lower: Rung, higher: Rung, by_rung: dict[str, list[list[RungAnswer]]]) -> Check:
+    """Whether a server obeys the effort: replies to the same question differ in length."""
+    name = f"effort of {lower.name} and {higher.name}"
+    pairs = [
+        (one[0].completion_tokens, two[0].completion_tokens)
+        for one, two in zip(by_rung[lower.name], by_rung[higher.name], strict=True)
+        if one[0].finished and two[0].finished
+    ]
+    differing = [a < b for a, b in pairs if a != b]
+    fewer = min(differing.count(True), differing.count(False))
+    mean = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)] if pairs else [0.0] * 2
+    detail = f"{mean[0]:.0f} and {mean[1]:.0f} tokens on average in {len(pairs)} questions"
+    if differing and 2 * binomial_tail(fewer, len(differing), 0.5) <= _EFFORT_LEVEL:
+        return Check(name, "pass", detail)
+    return Check(
+        name,
+        "warn",
+        detail,
+        f"the server seems to ignore reasoning_effort {lower.reasoning_effort!r} against "
+        f"{higher.reasoning_effort!r}: see what its model takes, such as chat_template_kwargs",
+    )
+
+
+def _against_itself(
+    rung: Rung, tasks: Sequence[str], rows: Sequence[Sequence[RungAnswer]]
+) -> Check:
+    """How often the first two samples of the reference have other answers."""
+    differing = 0
+    for task, row in zip(tasks, rows, strict=True):
+        one, two = (normalize(task, extract_natural(task, a.text) or "") for a in row[:2])
+        differing += one != two or not (row[0].finished and row[1].finished)
+    detail = f"{differing} of {len(rows)} questions get another answer the second time"
+    if differing <= _SELF_WARN * len(rows):
+        return Check(f"{rung.name} against itself", "pass", detail)
+    return Check(
+        f"{rung.name} against itself",
+        "warn",
+        detail,
+        "no rung can differ less from it: a promise about differing replies is bounded by this",
+    )

@@ -1,0 +1,107 @@
+"""Rungs of a ladder whose models run here; those that are asked at once are decoded together.
+
+A reply that is longer than `max_tokens`, thinking and answer together, counts as cut there, as a
+server would have cut it.  Knows no ladder's rule and no server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stopadvisor.engines.errors import OutOfMemory
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.rungs import RungAnswer
+from stopadvisor.policy.requests import Reply, Request
+from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.runs.ladder import Rung
+
+__all__ = ["LocalModels"]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    rung: Rung
+    prompt: Prompt
+    most: int
+    """Tokens of thinking and answer."""
+    answer: asyncio.Future[RungAnswer]
+
+
+class LocalModels:
+    """The loaded model of each rung, by its name; an `engines.rungs.LocalRungs`."""
+
+    def __init__(self, engines: Mapping[str, HfEngine], batch_size: int | None = None) -> None:
+        self._engines = engines
+        self._batch_size = batch_size
+        self._waiting: list[_Asked] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def ask(self, rung: Rung, prompt: Prompt, max_tokens: int | None) -> RungAnswer:
+        """Ask one; those that are asked at once are decoded together."""
+        most = max_tokens or ProbePlan.max_think
+        answer: asyncio.Future[RungAnswer] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Asked(rung, prompt, most, answer))
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._decode())
+        return await answer
+
+    async def _decode(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0)  # whoever asks at once is in time
+            first = self._waiting[0]
+            batch = [a for a in self._waiting if a.rung == first.rung and a.most == first.most]
+            self._waiting = [a for a in self._waiting if a not in batch]
+            try:
+                answers = await asyncio.to_thread(self._answers, batch)
+            except BaseException as error:
+                for asked in batch:
+                    if not asked.answer.done():
+                        asked.answer.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+                continue
+            for asked, answer in zip(batch, answers, strict=True):
+                if not asked.answer.done():  # nobody waits any longer
+                    asked.answer.set_result(answer)
+
+    def _answers(self, batch: Sequence[_Asked]) -> list[RungAnswer]:
+        rung, most = batch[0].rung, batch[0].most
+        engine = self._engines[rung.name]
+        plan = ProbePlan(
+            (),
+            cue="",
+            max_think=most,
+            greedy=rung.temperature == 0,
+            temperature=rung.temperature or None,
+        )
+        # The task decides how an answer is read, and the reply is read by whoever asked.
+        requests = [Request(asked.prompt, "exact") for asked in batch]
+        began = time.monotonic()
+        size = self._batch_size or engine.auto_batch_size(plan)
+        while True:
+            try:
+                replies = dict(engine.serve(requests, plan, None, batch_size=size))
+                break
+            except OutOfMemory:
+                if size == 1:
+                    raise
+                size //= 2
+        seconds = (time.monotonic() - began) / len(batch)
+        return [_answer(replies[number], most, seconds) for number in range(len(batch))]
+
+
+def _answer(reply: Reply, most: int, seconds: float) -> RungAnswer:
+    tokens = reply.think_tokens + reply.visible_tokens
+    finished = reply.finish == "stop" and reply.text is not None and tokens <= most
+    return RungAnswer(
+        reply.text or "" if finished else "",
+        finished,
+        reply.prompt_tokens,
+        0,
+        min(tokens, most),
+        None,
+        seconds,
+    )

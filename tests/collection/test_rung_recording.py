@@ -1,0 +1,289 @@
+"""Recording a ladder: every reply once, whatever interrupts it, and what it warns of."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.collection.rung_recording import ASKED
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.runs.directory import RunDirectory
+from tests.engines.rung_server import RungServer, Said, rung_server
+from tests.runs.test_replies import written
+from tests.schemas import check_valid
+
+N = 120
+RUNGS: list[dict[str, Any]] = [
+    {"name": "small", "model": "tiny", "max_tokens": 800, "price": [1.0, 0.5, 1.0]},
+    {"name": "large", "model": "big", "price": [10.0, 1.0, 10.0]},
+]
+
+
+def number_of(question: str) -> int:
+    return int(question.split("Say ")[1].split()[0])
+
+
+def say(model: str, question: str) -> Said:
+    """The small model is long, and wrong, on some questions; thinking is no answer."""
+    number = number_of(question)
+    if model == "big":
+        return Said(f"<think>1 + 1</think>The answer is {number}.", 300)
+    tokens = 10 + zlib.crc32(question.encode()) % 900
+    return Said(f"The answer is {number if tokens < 600 else 10**6}.", tokens, logprob=-0.2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    lines = [{"id": f"q{k}", "question": f"Say {k} aloud", "gold": str(k)} for k in range(N)]
+    written(tmp_path / "work.jsonl", lines)
+    return tmp_path
+
+
+def ladder_at(folder: Path, url: str, rungs: list[dict[str, Any]] = RUNGS) -> None:
+    text = ""
+    for rung in rungs:
+        given = {**rung, "base_url": url}
+        text += "[[rung]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items())
+    (folder / "ladder.toml").write_text(text)
+
+
+def record(*words: str, command: str = "probe", code: int = 0) -> None:
+    given = [command, "work.jsonl", "--ladder", "ladder.toml", "--out", "run", "--quiet"]
+    assert main([*given, *words]) == code
+
+
+def asked_of(server: RungServer) -> Counter[tuple[str, int]]:
+    return Counter(
+        (body["model"], number_of(body["messages"][-1]["content"])) for body in server.asked
+    )
+
+
+def test_every_rung_is_asked_every_question_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say) as server:
+        ladder_at(folder, server.url)
+        record("--json")
+        found = json.loads(capsys.readouterr().out)
+        record()
+        asked = asked_of(server)
+    check_valid("probe", found)
+    assert len(asked) == 2 * N == asked.total()
+    assert (found["schedule"], found["questions"], found["new"]) == ("ladder", N, N)
+    assert [row["name"] for row in found["rungs"]] == ["small", "large"]
+    cut = 0
+    for reply in RunDirectory.load(Path("run")).replies():
+        small, large = reply.rungs
+        assert large.normalized == reply.gold
+        assert (large.correct, large.finished, large.completion_tokens) == (True, True, 300)
+        assert small.mean_logprob == pytest.approx(-0.2)
+        assert small.finished == bool(small.answer)
+        assert small.finished or small.completion_tokens == 800
+        cut += not small.finished
+        assert small.correct == (small.finished and small.normalized == reply.gold)
+    assert found["rungs"][0]["cut"] == cut > 0
+    # The task's own words stand around the question, as in probing.
+    assert all(len(body["messages"][0]["content"]) > 20 for body in server.asked)
+
+
+def test_what_was_asked_is_kept_when_a_server_dies(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def dies(model: str, question: str) -> Said:
+        if model == "big" and len(server.asked) > N // 2:
+            server.faults["big"] = "500"
+        return say(model, question)
+
+    with rung_server(dies) as server:
+        ladder_at(folder, server.url)
+        record("--patience", "0", "--concurrency", "4", code=1)
+        assert "500" in capsys.readouterr().err
+        lines = (folder / "run" / ASKED).read_bytes().splitlines(keepends=True)
+        assert N // 4 < len(lines) < 2 * N
+        # A kill while a line was written: that reply alone is asked again, unless it is graded.
+        (folder / "run" / ASKED).write_bytes(b"".join(lines)[:-20])
+        kept = {(row["id"], row["column"]) for row in map(json.loads, lines[:-1])}
+        kept |= {(r.id, k) for r in RunDirectory.load(Path("run")).replies() for k in (0, 1)}
+        before = len(server.asked)
+        server.faults.clear()
+        server.say = say
+        record()
+    assert len(server.asked) - before == 2 * N - len(kept)
+    replies = RunDirectory.load(Path("run")).replies()
+    assert sorted(reply.id for reply in replies) == sorted(f"q{k}" for k in range(N))
+
+
+def test_a_question_killed_before_its_grade_is_graded(folder: Path) -> None:
+    with rung_server(say) as server:
+        ladder_at(folder, server.url)
+        record()
+        file = folder / "run" / "replies.jsonl"
+        whole = file.read_bytes()
+        file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+        asked = len(server.asked)
+        record()
+        assert len(server.asked) == asked
+    assert sorted(file.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
+def test_what_is_recorded_is_calibrated_and_climbed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say) as server:
+        ladder_at(folder, server.url)
+        record("--alpha", "0.1", "--no-report", command="assess")
+        words = ["--alpha", "0.1", "--despite", "advice", "--quiet"]
+        assert main(["calibrate", "run", *words]) == 0
+        policy = load_policy("run/policy.joblib")
+        server.asked.clear()
+        command = ["run", "run/policy.joblib", "work.jsonl", "--ladder", "ladder.toml"]
+        assert main([*command, "--out", "out.jsonl", "--quiet"]) == 0
+        sent = {body["messages"][0]["content"] for body in server.asked}
+        record_of = {record.id: record for record in RunDirectory.load(Path("run")).replies()}
+    assert policy.terms.prompt_template is not None
+    rungs = Counter[str]()
+    for line in (folder / "out.jsonl").read_text().splitlines():
+        answered = json.loads(line)
+        climber, replies = policy.climb(), record_of[answered["id"]].rungs
+        first = climber.ask
+        assert first is not None
+        small = replies[0]
+        most = min(first.max_tokens or 10**9, small.completion_tokens)
+        served = climber.observe(
+            answer=small.answer,
+            finished=small.finished and small.completion_tokens == most,
+            completion_tokens=most,
+            mean_logprob=small.mean_logprob,
+        ).serve
+        assert answered["climbed"]["rung"] == ("small" if served else "large")
+        rungs[answered["climbed"]["rung"]] += 1
+    assert min(rungs["small"], rungs["large"]) > 0
+    # As they were recorded, template and all.
+    first = json.loads((folder / "work.jsonl").read_text().splitlines()[0])["question"]
+    assert any(first in text and text != first for text in sent)
+
+
+def preflight(folder: Path) -> dict[str, dict[str, str]]:
+    found = json.loads((folder / "run" / "preflight.json").read_bytes())
+    return {check["name"]: check for check in found["checks"]}
+
+
+def test_an_effort_that_is_ignored_is_remarked_on(folder: Path) -> None:
+    low = {"name": "low", "model": "big", "reasoning_effort": "low", "price": [1, 1, 1]}
+    high = {**low, "name": "high", "reasoning_effort": "high"}
+    with rung_server(say) as server:
+        ladder_at(folder, server.url, [low, high])
+        record()
+    check = preflight(folder)["effort of low and high"]
+    assert check["status"] == "warn"
+    assert "300 and 300 tokens" in check["detail"]
+
+
+def test_an_effort_that_is_obeyed_passes(folder: Path) -> None:
+    low = {"name": "low", "model": "big", "reasoning_effort": "low", "price": [1, 1, 1]}
+    high = {**low, "name": "high", "reasoning_effort": "high"}
+    with rung_server(say) as server:
+
+        def longer(model: str, question: str) -> Said:
+            said = say(model, question)
+            is_low = server.asked[-1].get("reasoning_effort") == "low"
+            return Said(said.text, said.tokens // 3 if is_low else said.tokens)
+
+        server.say = longer
+        ladder_at(folder, server.url, [low, high])
+        record("--concurrency", "1")
+    assert preflight(folder)["effort of low and high"]["status"] == "pass"
+
+
+def test_a_reference_that_differs_from_itself_is_remarked_on(folder: Path) -> None:
+    twice = {"name": "twice", "model": "big", "temperature": 1.0, "repeat": 2, "price": [1, 1, 1]}
+    with rung_server(say) as server:
+
+        def moody(model: str, question: str) -> Said:
+            return Said(f"The answer is {len(server.asked) % 3}.", 10)
+
+        server.say = moody
+        ladder_at(folder, server.url, [RUNGS[0], twice])
+        record("--concurrency", "1")
+        assert set(asked_of(server).values()) == {1, 2}
+    assert preflight(folder)["twice against itself"]["status"] == "warn"
+
+
+def test_a_rung_that_refuses_everything_ends_the_recording(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say, tiny="400") as server:
+        ladder_at(folder, server.url)
+        record(code=5)
+        assert len(server.asked) < 80  # sixteen questions, and not all
+    assert "rung small" in capsys.readouterr().err
+    assert preflight(folder)["rung small"]["status"] == "fail"
+
+
+def test_one_question_that_a_cheap_rung_refuses_climbs(folder: Path) -> None:
+    def picky(model: str, question: str) -> Said:
+        if model == "tiny" and number_of(question) == 7:
+            raise ValueError("too long")
+        return say(model, question)
+
+    with rung_server(picky) as server:
+        ladder_at(folder, server.url)
+        record()
+    replies = {record.id: record for record in RunDirectory.load(Path("run")).replies()}
+    assert len(replies) == N
+    small = replies["q7"].rungs[0]
+    assert (small.finished, small.completion_tokens, small.answer) == (False, 0, "")
+
+
+def test_a_server_without_log_probabilities_is_asked_without(folder: Path) -> None:
+    with rung_server(say, tiny="no-logprobs") as server:
+        ladder_at(folder, server.url)
+        record("--concurrency", "1")
+        refused = [body for body in server.asked if body["model"] == "tiny" and "logprobs" in body]
+    assert len(refused) == 1
+    replies = RunDirectory.load(Path("run")).replies()
+    assert all(record.rungs[0].mean_logprob is None for record in replies)
+    assert all(record.rungs[0].completion_tokens > 0 for record in replies)
+
+
+def test_prices_and_addresses_may_change_between_two_calls(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rung_server(say) as server:
+        ladder_at(folder, server.url)
+        record("--limit", "60")
+    with rung_server(say) as server:
+        dearer = [RUNGS[0], {**RUNGS[1], "price": [20.0, 2.0, 20.0]}]
+        ladder_at(folder, server.url, dearer)
+        record()
+        assert len(asked_of(server)) == 2 * (N - 60)
+        ladder = RunDirectory.load(Path("run")).ladder
+        assert ladder is not None
+        assert ladder.reference.price == (20.0, 2.0, 20.0)
+        ladder_at(folder, server.url, [RUNGS[0], {**RUNGS[1], "temperature": 0.5}])
+        record(code=2)
+    assert "holds another run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--model", "m"], ["--budgets", "0,8"], ["--temperature", "0"], ["--regrade"]]
+)
+def test_what_ladder_toml_says_is_no_option(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    ladder_at(folder, "http://127.0.0.1:9/v1")
+    record(*words, code=2)
+    assert f"leave out {words[0]}" in capsys.readouterr().err
+
+
+def test_a_run_is_recorded_already(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "run").mkdir()
+    assert main(["assess", "run", "--ladder", "ladder.toml"]) == 2
+    assert "is recorded already" in capsys.readouterr().err
