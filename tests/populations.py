@@ -19,6 +19,7 @@ from stopadvisor.probes.trajectories import TYPES
 
 __all__ = [
     "FREE_FORM",
+    "MARKED",
     "POPULATIONS",
     "KnownPopulation",
     "fit_data",
@@ -30,6 +31,10 @@ __all__ = [
 ]
 
 Shares = tuple[float, ...]
+
+
+MARKED = tuple(range(100, 1900, 100))
+"""Where a population that is probed at markers is probed, about."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class KnownPopulation:
     prompt: int = Population.prompt
     papers_costs: bool = False
     """Every answer counts the paper's cap of 48 tokens, prompts count nothing: its accounting."""
+    at_markers: bool = False
+    """Probed as ``--schedule auto`` does: on a stride, and at markers of the question's own."""
 
     def law(self, alpha: float) -> Population:
         """The law at an alpha, which places the traps of an adversarial one."""
@@ -69,7 +76,19 @@ class KnownPopulation:
 
     def draw(self, n: int, rng: np.random.Generator, *, alpha: float = 0.1) -> OpenQuestions:
         """`n` fresh, independent questions."""
-        return self.law(alpha).draw(n, rng)
+        table = self.law(alpha).draw(n, rng)
+        return _at_markers(table, rng) if self.at_markers else table
+
+
+def _at_markers(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
+    """All probes but every sixth at markers of the question's own, and none past its end."""
+    grid = np.array(table.budgets)
+    moved = np.flatnonzero(np.arange(1, grid.size + 1) % 6)
+    room = (grid[1] - grid[0]) // 2
+    positions = np.tile(grid, (table.n_questions, 1))
+    positions[:, moved] += rng.integers(1 - room, room, (table.n_questions, moved.size))
+    positions[positions >= table.trace_tokens[:, None]] = NO_PROBE
+    return replace(table, positions=positions, marker_positions=positions[:, moved])
 
 
 def renamed(table: OpenQuestions, prefix: str) -> OpenQuestions:
@@ -120,6 +139,17 @@ POPULATIONS = (
         trap_over_alpha=1.05,
         relapse_share=0.25,
         families=("confidence",),
+    ),
+    KnownPopulation(
+        "adversarial, at markers",
+        (0.60, 0.05, 0.05, 0.30, 0.0),
+        200,
+        200,
+        signal=3.0,
+        trap_over_alpha=1.05,
+        relapse_share=0.25,
+        budgets=MARKED,
+        at_markers=True,
     ),
 )
 

@@ -123,11 +123,14 @@ def settings_of(population: KnownPopulation, alpha: float) -> Settings:
 def run_cell(population: KnownPopulation, alpha: float, size: Size) -> Cell:
     """Simulate one cell."""
     truth_table = population.draw(size.truth, seeded(population, alpha, 1), alpha=alpha)
+    # A rule probes where all questions were probed; on a grid that is everywhere.
+    others = truth_table if population.at_markers else None
     tally = _Tally()
     for fit_set in range(size.fit_sets):
         rng = seeded(population, alpha, 2, fit_set)
         fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
-        choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
+        settings = settings_of(population, alpha)
+        choice = choose(fit.as_fit(), population.n_calibration, settings, others=others)
         truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.sequences]
         for _ in range(size.calibrations):
             table = population.draw(population.n_calibration, rng, alpha=alpha)
