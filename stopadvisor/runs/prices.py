@@ -40,6 +40,7 @@ __all__ = [
     "is_served",
     "keep_model_files",
     "measured_regime",
+    "read_config",
 ]
 
 LOCAL_GPU = "local"
@@ -191,12 +192,12 @@ def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
     if asked in PRESETS:
         return f"a dense model of {asked.upper()} with grouped queries", PRESETS[asked]
     if asked is not None:
-        return asked, _read(Path(asked))
+        return asked, read_config(Path(asked))
     if source.model is not None and not source.simulated:
         kept = source.folder / MODEL_CONFIG
         file = kept if kept.is_file() else _config_file(source.model)
         if file is not None:
-            return source.model, _read(file)
+            return source.model, read_config(file)
     return _dense("this run's model is not known here"), PRESETS["8b"]
 
 
@@ -211,7 +212,8 @@ def _config_file(model: str) -> Path | None:
     return max(kept, key=lambda file: file.stat().st_mtime, default=None)
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_config(file: Path) -> Mapping[str, Any]:
+    """Read a model's config; raises CalibrationError where that is none."""
     try:
         config = parse_json(file.read_bytes())
     except OSError as error:

@@ -116,10 +116,18 @@ def parse_object(text: str) -> dict[str, Any]:
 # --- What every command prints --------------------------------------------------------------------
 
 
+def _grader(text: str) -> str:
+    module, _, function = text.partition(":")
+    if text != "gold" and not all(map(str.isidentifier, [*module.split("."), function])):
+        raise ValueError("expected MODULE:FUNCTION or 'gold'")
+    return text
+
+
 def grader_option(declared: Callable[..., Decorator]) -> Decorator:
     """`--grader`, declared by `click.option` or the option of a section."""
     return declared(
         "--grader",
+        type=Parsed("MODULE:FUNCTION|gold", _grader),
         metavar="MODULE:FUNCTION|gold",
         show_default="gold",
         help="What says whether an answer is right: a function of (question, gold, answer), or "

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import COUNT, declare, option
-from stopadvisor.rules.model_shape import PRESETS
+from stopadvisor.cli.parts.declare import COUNT, Parsed, declare, option
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.rules.model_shape import PRESETS, model_shape
 from stopadvisor.rules.roofline import ACCELERATORS, DEFAULT_IN_FLIGHT
-from stopadvisor.runs.prices import LOCAL_GPU, PriceRequest
+from stopadvisor.runs.prices import LOCAL_GPU, PriceRequest, read_config
 
 __all__ = ["PRICING", "price_request"]
+
+
+def _model_config(text: str) -> str:
+    """Refuse what no price can be computed from before anything is probed for it."""
+    try:
+        if text not in PRESETS:
+            model_shape(read_config(Path(text)))
+    except CalibrationError as error:
+        raise ValueError(str(error)) from error
+    return text
+
 
 PRICING = declare(
     option("Serving costs")(
@@ -37,6 +50,7 @@ PRICING = declare(
     ),
     option("Serving costs")(
         "--model-config",
+        type=Parsed("file|size", _model_config),
         metavar=f"FILE|{'|'.join(PRESETS)}",
         show_default="the run's model, else 8b",
         help="config.json of the model, or the size of a dense one, for computed prices.",

@@ -17,6 +17,7 @@ from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.cli.parts.declare import SHARE, Decorator, Parsed, declare, is_open, option, take
 from stopadvisor.ground.constants import DEFAULT_DELTA
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
@@ -145,8 +146,13 @@ def _price(text: str) -> Weights | Path:
                 "expected three prices per million tokens such as 0.5/0.05/2, or a .json file of "
                 "`profile-serving`"
             ) from error
+        if not Path(text).is_file():
+            raise ValueError("expected a file of `profile-serving`") from error
         return Path(text)
-    return Weights(prefilled, cached, decoded, MONEY)
+    try:
+        return Weights(prefilled, cached, decoded, MONEY)
+    except CalibrationError as error:
+        raise ValueError(str(error)) from error
 
 
 def _families(text: str) -> tuple[str, ...]:
