@@ -19,6 +19,7 @@ __all__ = [
     "counted_labels",
     "first_useful_risk",
     "fit_limit",
+    "risk_to_expect",
     "useful_shares",
 ]
 
@@ -69,6 +70,15 @@ def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None
     if not useful.size:
         return None
     return max(float(sequence.losses[useful[0]]), 0.0) / fit.table.n_questions
+
+
+def risk_to_expect(fit: FitData, tested: Sequence[ThresholdSequence]) -> float:
+    """Smallest fit risk of the rules that calibration tests, by which labels are counted.
+
+    0 where none of them saves anything, so that the fewest labels come out.
+    """
+    risks = [first_useful_risk(fit, each) for each in tested]
+    return min(min((risk for risk in risks if risk is not None), default=0.0), 0.999)
 
 
 def useful_shares(fit: FitData, sequence: ThresholdSequence) -> tuple[Shares, ...]:

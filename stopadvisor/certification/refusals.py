@@ -12,7 +12,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.limits import counted_rows
-from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk
+from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, risk_to_expect
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.certification.calibration import Calibration, counted_traces
 from stopadvisor.certification.several import Counts, certify_all
@@ -49,7 +49,9 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
             return None
         found.append(best)
     least = min(found, key=lambda row: row.labels_needed or np.inf)
-    return replace(least, reason=f"{least.reason}: none was opened, and no look spent")
+    needed, expected = _labels(choice.settings, choice)
+    reason = f"{least.reason}: none was opened, and no look spent"
+    return NotCertified(reason, needed, expected)
 
 
 def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
@@ -122,7 +124,7 @@ def _labels(settings: Settings, choice: Choice | None) -> tuple[int | None, floa
 
     Without such a risk the fewest that certify no loss at all.
     """
-    risks = [] if choice is None else [first_useful_risk(choice.fit, s) for s in choice.sequences]
-    known = [risk for risk in risks if risk is not None]
-    expected = min(min(known, default=0.0), 0.999)
+    expected = 0.0
+    if choice is not None:
+        expected = risk_to_expect(choice.fit, choice.sequences)
     return counted_labels(settings, settings.delta, expected), expected

@@ -14,7 +14,7 @@ import click
 
 from stopadvisor.assessment.label_plan import plan_labels
 from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
-from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, show
+from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, is_open, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import ALPHA, DELTA
@@ -41,6 +41,7 @@ __all__ = ["command"]
     "--expected-risk",
     type=click.FloatRange(0, 1, max_open=True),
     default=0.01,
+    show_default="0.01, or as a RUN measured it",
     help="Risk that the most careful useful threshold is expected to have.",
 )
 @click.option(
@@ -69,6 +70,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     assessment = None
     if source is not None:
         from stopadvisor.assessment.assess import assess
+        from stopadvisor.assessment.probabilities import risk_to_expect
         from stopadvisor.runs.prices import default_settings
         from stopadvisor.runs.sources import open_source, read_assessment
 
@@ -78,6 +80,10 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
             params["alpha"] = asked_alpha(params["alpha"], recorded)
             asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
             assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
+            if is_open("expected_risk"):
+                choice = assessment.choice
+                risk = risk_to_expect(choice.fit, choice.sequences)
+                params["expected_risk"] = risk
     params["alpha"] = asked_alpha(params["alpha"], None)
     plan = plan_labels(**params, assessment=assessment)
     show(plan, plan_sheet(plan), json=json)

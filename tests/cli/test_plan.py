@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,23 @@ def test_alpha_is_that_of_the_run_and_else_asked_for(
     fresh = make_run(tmp_path / "fresh", 200)
     assert main(["plan", str(fresh)]) == 2
     assert "say --alpha" in capsys.readouterr().err
+
+
+def test_everybody_counts_the_same_labels(
+    assessed_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(assessed_run, tmp_path / "run")
+    quick = ("--families", "confidence,fixed-budget", "--no-report", "--json", "--quiet")
+    assert main(["assess", str(run), *quick]) == 0
+    offered = {row["alpha"]: row for row in json.loads(capsys.readouterr().out)["promises"]}
+    for alpha in (0.1, 0.15):
+        wanted = offered[alpha]["labels_for_90"]
+        found = planned(capsys, str(run), "--alpha", str(alpha), "--power", "0.9")
+        assert found["calibration_labels"] == wanted, alpha
+    # Where nothing is certified, the refusal names what `plan` says.
+    assert main(["calibrate", str(run), "--alpha", "0.01", "--json", "--quiet"]) == 3
+    refusal = json.loads(capsys.readouterr().out)["refusal"]
+    assert main(["plan", str(run), "--alpha", "0.01", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["calibration_labels"] == refusal["labels_needed"]
+    assert found["expected_risk"] == refusal["assumed_risk"]

@@ -59,6 +59,10 @@ SCREENS = {
 }
 
 
+WIDE = ("assess", "calibrate", "calibrate-refused", "verify", "run")
+"""Screens that are held at 120 columns too."""
+
+
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs, the second of questions that came after, an archive and a policy."""
@@ -110,20 +114,25 @@ def golden(name: str) -> str:
     return (FILES / f"{name}.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", [*SCREENS, "run"])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [*((name, 80) for name in (*SCREENS, "run")), *((name, 120) for name in WIDE)],
+)
 def test_the_screen_is_the_golden_one(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     goldens: Goldens,
     name: str,
+    width: int,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", str(width))
     text = shown(name, capsys)
-    goldens.check(FILES / f"{name}.txt", text)
+    goldens.check(FILES / (f"{name}.txt" if width == 80 else f"{name}-{width}.txt"), text)
     commands = [line for line in text.splitlines() if line.lstrip().startswith("next ")]
     lines = [line for line in text.splitlines() if line not in commands]
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= width
+    assert width == 80 or max(map(len, lines)) > 80
     assert not [line for line in lines if line != line.rstrip()]
 
 
@@ -158,7 +167,8 @@ def test_no_width_of_a_table_tears_a_figure(width: int, monkeypatch: pytest.Monk
 
 
 def test_there_is_no_golden_file_without_its_screen() -> None:
-    assert {path.name for path in FILES.iterdir()} == {f"{n}.txt" for n in [*SCREENS, "run"]}
+    names = [*SCREENS, "run", *(f"{name}-120" for name in WIDE)]
+    assert {path.name for path in FILES.iterdir()} == {f"{name}.txt" for name in names}
 
 
 @pytest.mark.parametrize("name", sorted({n for n in SCREENS if n[:4] in ("asse", "cali")}))
