@@ -48,7 +48,8 @@ class LabelPlan:
     loss: LossName | None = None
     """What alpha limits; without it lost answers."""
     label_savings: tuple[LabelRow, ...] | None = None
-    """Only with RUN: what its advised rule is expected to save by the number of labels."""
+    """Only with RUN: what its advised rule is expected to save by the number of labels, with one
+    trace a question."""
     label_needs: tuple[LabelNeed, ...] | None = None
     """Only with a RUN without gold: labels that a promise about lost answers would take."""
 

@@ -42,7 +42,8 @@ class Promise:
     accuracy_points: float
     """Points of accuracy that this saving gains, or costs where negative."""
     probability: float
-    """Probability that the labels at hand certify a saving."""
+    """Probability that the labels at hand certify a saving, with one trace a question; two raise
+    it."""
     labels_for_90: int | None
     """Calibration questions with which that probability is 90 %; null where no number suffices,
     or no rule is worth it."""

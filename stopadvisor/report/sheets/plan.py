@@ -121,8 +121,8 @@ def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
             ),
             (
                 "Only a question whose reply differs can be lost, so few labels will do; "
-                "`stopadvisor label` asks for them. Which share of those is lost nobody knows "
-                "beforehand.",
+                "`stopadvisor label` asks for them, and with --labels N for a sample that "
+                "certifies nearly as much. Which share of those is lost nobody knows beforehand.",
             ),
         ),
     )
