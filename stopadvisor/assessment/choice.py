@@ -27,6 +27,7 @@ from stopadvisor.assessment.rated import (
     rank_of,
     rating,
     sequences_of,
+    tested_rules,
 )
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
@@ -162,7 +163,7 @@ def choose(
     resamples = Resamples.of(fit, limit)
     margin = margin_of(measured, resamples)
     advised = advised_rule(measured, limit, margin)
-    tested = _tested(measured, advised)
+    tested = tested_rules(measured, advised)
     verdict, spread = compare(resamples, sequences_of(learned), sequences_of(scalar))
     sequence = None if advised is None else advised.sequence
     index = -1 if sequence is None else sequence.index(limit)
@@ -239,18 +240,6 @@ def nothing_chosen(
 
 
 # --- What is tested, and the best of each kind ----------------------------------------------------
-
-
-def _tested(measured: Sequence[RatedRule], advised: RatedRule | None) -> list[RatedRule]:
-    """What calibration tests: the advised rule first, and the best of another kind after it.
-
-    Where nothing is advised, the best candidate alone.
-    """
-    if advised is None:
-        return [max(measured, key=rating)]
-    others = [each for each in measured if rank_of(each.family) != rank_of(advised.family)]
-    second = max(others, key=rating, default=None)
-    return [advised] if second is None or second.rating_pct <= 0 else [advised, second]
 
 
 def _compared(

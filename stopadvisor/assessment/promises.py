@@ -17,7 +17,13 @@ from stopadvisor.assessment.probabilities import (
     fit_limit,
     useful_shares,
 )
-from stopadvisor.assessment.rated import RatedRule, RulesOnFit, advised_rule, margin_of
+from stopadvisor.assessment.rated import (
+    RatedRule,
+    RulesOnFit,
+    advised_rule,
+    margin_of,
+    tested_rules,
+)
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.ground.progress import tracked
@@ -99,7 +105,9 @@ def _promise(
     rated = rules.rated(Imitation.draw(fit, n_calibration, settings))
     advised = advised_rule(rated, limit, margin_of(rated, Resamples.of(fit, limit)))
     if advised is None:
-        return Promise(settings.alpha, 0.0, 0.0, 0.0, _labels(rules, rated, settings))
+        return Promise(
+            settings.alpha, 0.0, 0.0, 0.0, _labels(rules, tested_rules(rated, None), settings)
+        )
     sequence = advised.sequence
     outcome = measure(
         sequence.scorer,
@@ -114,7 +122,7 @@ def _promise(
         advised.saving_pct,
         100 * (outcome.accuracy - float(fit.table.full_correct.mean())),
         certification_probability(fit, sequence, n_calibration, settings, counted),
-        _labels(rules, [advised], settings),
+        _labels(rules, tested_rules(rated, advised), settings),
     )
 
 

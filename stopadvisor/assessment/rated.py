@@ -32,6 +32,7 @@ __all__ = [
     "rank_of",
     "rating",
     "sequences_of",
+    "tested_rules",
 ]
 
 SIMPLER_WITHIN = 1.0
@@ -160,6 +161,18 @@ def advised_rule(
     lead = margin if rank_of(best.family) == 2 else SIMPLER_WITHIN
     near = [each for each in allowed if each.rating_pct >= best.rating_pct - lead]
     return min(near, key=lambda each: (rank_of(each.family), -each.rating_pct))
+
+
+def tested_rules(measured: Sequence[RatedRule], advised: RatedRule | None) -> list[RatedRule]:
+    """What calibration tests: the advised rule first, and the best of another kind after it.
+
+    Where nothing is advised, the best candidate alone.
+    """
+    if advised is None:
+        return [max(measured, key=rating)]
+    others = [each for each in measured if rank_of(each.family) != rank_of(advised.family)]
+    second = max(others, key=rating, default=None)
+    return [advised] if second is None or second.rating_pct <= 0 else [advised, second]
 
 
 def margin_of(rules: Sequence[RatedRule], resamples: Resamples) -> float:
