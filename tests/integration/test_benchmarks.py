@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,14 @@ SERVED = {
     "gateway": "--base-url URL --rounds 1 --requests 4",
     "goodput": "--slo e2e=30 --minutes 0.1 --block 20",
     "plugin": "--only stops --rounds 1 --questions 4",
+    "roofline_here": "--rounds 1",
 }
 """Arguments of each benchmark."""
 
-CELLS = {"gateway": {"PASSED": ((True, 8),), "STOPPED": ((True, 8),)}}
+CELLS: dict[str, dict[str, Any]] = {
+    "gateway": {"PASSED": ((True, 8),), "STOPPED": ((True, 8),)},
+    "roofline_here": {"SIZES": ()},
+}
 """One cell of tables that have several, by constant of the module."""
 
 
