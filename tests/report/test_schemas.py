@@ -188,7 +188,9 @@ def test_calibrate_inspect_and_verify(
     bold = (*rule, "--alpha", "0.4")
     of_groups = answer(capsys, "calibrate", *CERTIFY, grouped / "run", *bold)
     assert of_groups["certificate"]["group_claim"] == "groups"
-    few_labels = answer(capsys, "calibrate", *CERTIFY, few, *bold, "--loss", "lost")
+    few_labels = answer(
+        capsys, "calibrate", *CERTIFY, few, *bold, "--loss", "lost", "--labels", "40"
+    )
     assert few_labels["certificate"]
     shutil.copytree(run_without_gold, runs / "bare" / "run")
     bare = answer(
