@@ -47,6 +47,7 @@ OTHERS = {
         "--half",
         "--only",
         "--rounds",
+        "--draws",
         "--fits",
         "--data",
         "--splits",
