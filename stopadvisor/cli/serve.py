@@ -124,14 +124,20 @@ def _plugins(environment: Mapping[str, str]) -> list[str]:
     Raises
     ------
     ModelError
-        One of them shares its name with an endpoint's, which the name would load too.
+        Ours is not declared where vLLM looks, or another shares its name with an endpoint's, which
+        the name would load too.
     """
+    endpoints = {plugin.name for plugin in entry_points(group="vllm.endpoint_plugins")}
+    if NAME not in endpoints:
+        raise ModelError(
+            "vLLM would serve without the policy: no installed package declares the plugin "
+            f"{NAME!r}: pip install 'stopadvisor[vllm]'"
+        )
     listed = environment.get("VLLM_PLUGINS")
     if listed is not None:
         plugins = [name for name in listed.split(",") if name]
     else:
         plugins = sorted({p.name for group in _LOADED_UNASKED for p in entry_points(group=group)})
-        endpoints = {p.name for p in entry_points(group="vllm.endpoint_plugins")}
         if shared := sorted(endpoints.intersection(plugins) - {NAME}):
             raise ModelError(
                 f"the plugin {shared[0]!r} also adds endpoints, which vLLM loads only where they "
