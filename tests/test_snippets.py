@@ -91,7 +91,9 @@ def test_it_runs_as_it_stands(workplaces: Callable[[Path], Workplace], snippet: 
 def test_what_is_not_run_is_spelled_as_its_command_wants_it(
     snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "prompt.txt").write_text("{question}")  # an option that reads its file
+    (tmp_path / "prompt.txt").write_text("{question}")  # options that read their files
+    profile = ROOT / "samples" / "tiny-reasoner" / "serving-profile.json"
+    (tmp_path / "profile.json").write_bytes(profile.read_bytes())
     monkeypatch.chdir(tmp_path)
     lines = list(command_lines(snippet.body))
     for name, *words in lines:

@@ -22,7 +22,7 @@ from stopadvisor.runs.replies import ReplyRecord, RungReply, reply_table
 
 DELTA = 0.05
 ALPHA = 0.06
-DRAWS = 120
+DRAWS = 60
 N = 200
 CASCADE = Ladder((Rung("small", (1.0, 0.1, 1.0)), Rung("large", (8.0, 0.8, 8.0))))
 VOTE = Ladder((Rung("vote", (1.0, 0.1, 1.0), repeat=6),))

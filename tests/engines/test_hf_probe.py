@@ -361,7 +361,7 @@ def test_the_tiny_reasoner_reasons(
     """Real traces and answers: greedy generation and probes equal transformers' own."""
     engine = tiny_reasoner
     file = TINY_REASONER.parent / f"{workload}.jsonl"
-    questions = make_prompts(read_workload(file).questions[:4], None)
+    questions = make_prompts(read_workload(file).questions[:2], None)
     at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=960, answer_cap=32)
     for question, trace in zip(questions, engine.probe(questions, at), strict=True):
         start = engine.chat.prompt_ids(question.messages)

@@ -94,7 +94,7 @@ def test_of_a_real_model_end_by_themselves(
     tiny_reasoner: HfEngine, tiny_reference: Reprefill
 ) -> None:
     policy = _stops_at(tiny_reasoner, 24, temperature=None)
-    questions = read_workload(WORKLOAD).questions[:2]
+    questions = read_workload(WORKLOAD).questions[:1]
     prompts = [request.prompt for request in make_requests(questions, policy)]
     at = replace(
         policy_plan(policy), budgets=(0, 10, 24), greedy=True, answer_cap=40, on_stop="answer"

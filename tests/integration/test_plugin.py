@@ -258,7 +258,7 @@ def test_in_its_shadow_a_policy_changes_no_reply(
     try:
         vllm.start()
         server.start()
-        for number, request in enumerate(requests[:40]):
+        for number, request in enumerate(requests[:16]):
             body: dict[str, Any] = {"model": NAME, "messages": list(request.prompt.messages)}
             if number % 2:
                 body["max_tokens"] = 960 + 1 + 512
