@@ -53,6 +53,7 @@ OTHERS = {
         "--splits",
         "--requests",
         "--minutes",
+        "--slo",
     ),  # benchmarks
     *("--wing", "--module", "--count", "--piece"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
