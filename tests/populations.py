@@ -112,6 +112,16 @@ def _shares(preset: str) -> Shares:
 FREE_FORM = KnownPopulation("oscillating", _shares("free-form"), 400, 400)
 """Profile and AUROC of the confidence (.85) as measured on the tiny model's free-form questions."""
 
+ADVERSARIAL = KnownPopulation(
+    "adversarial",
+    (0.60, 0.05, 0.05, 0.30, 0.0),
+    200,
+    200,
+    signal=3.0,
+    trap_over_alpha=1.05,
+    relapse_share=0.25,
+)
+
 POPULATIONS = (
     KnownPopulation("mixed", (0.45, 0.25, 0.08, 0.17, 0.05), 160, 160),
     KnownPopulation(
@@ -121,36 +131,9 @@ POPULATIONS = (
     FREE_FORM,
     KnownPopulation("tiny", (0.50, 0.28, 0.05, 0.12, 0.05), 36, 36),
     KnownPopulation("small", (0.50, 0.28, 0.05, 0.12, 0.05), 79, 79),
-    KnownPopulation(
-        "adversarial",
-        (0.60, 0.05, 0.05, 0.30, 0.0),
-        200,
-        200,
-        signal=3.0,
-        trap_over_alpha=1.05,
-        relapse_share=0.25,
-    ),
-    KnownPopulation(
-        "adversarial, one chain",
-        (0.60, 0.05, 0.05, 0.30, 0.0),
-        200,
-        200,
-        signal=3.0,
-        trap_over_alpha=1.05,
-        relapse_share=0.25,
-        families=("confidence",),
-    ),
-    KnownPopulation(
-        "adversarial, at markers",
-        (0.60, 0.05, 0.05, 0.30, 0.0),
-        200,
-        200,
-        signal=3.0,
-        trap_over_alpha=1.05,
-        relapse_share=0.25,
-        budgets=MARKED,
-        at_markers=True,
-    ),
+    ADVERSARIAL,
+    replace(ADVERSARIAL, name="adversarial, one chain", families=("confidence",)),
+    replace(ADVERSARIAL, name="adversarial, at markers", budgets=MARKED, at_markers=True),
 )
 
 

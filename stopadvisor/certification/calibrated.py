@@ -91,7 +91,7 @@ class RuleTest:
     differing: int | None = None
     """Only where labels were planned: replies that differ."""
     planned_labels: int | None = None
-    """Of these the first so many were labelled; `losses` are among them."""
+    """How many of these, the first, were labelled; `losses` are among them."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 A reply that equals the natural answer in normal form takes its grade, so only a question whose
 reply differs can be lost, and of those a label is asked for only where it can change a decision.
-Where a number of labels is planned, they are drawn: at each threshold the first so many of the
-replies that differ there count, and the exact test knows how many differ.  What would count and has
-no label is lost, which can only withhold a certificate.  Knows no files and no grader.
+Where a number of labels is planned, they are drawn: at each threshold that many of the replies
+that differ there count, the first, and the exact test knows how many differ.  What would count
+and has no label is lost, which can only withhold a certificate.  Knows no files and no grader.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class AskingPlan:
 
     order: IntArray  # (n_questions,) rows in the order of asking
     labels: int | None = None
-    """At each threshold the first so many that differ there; None for all of them."""
+    """How many replies, the first that differ at a threshold; None for all of them."""
 
     @classmethod
     def of(cls, choice: Choice, order: IntArray, planned: int | None = None) -> AskingPlan:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stopadvisor.answers.function_grader import Grades
@@ -25,7 +26,7 @@ from stopadvisor.runs.manifest import describe_workload
 from stopadvisor.runs.thinking import keep_thinking
 from stopadvisor.workload.questions import Question, Workload, render_messages
 
-__all__ = ["Collected", "ask_all", "collect", "make_prompts"]
+__all__ = ["Collected", "ask_all", "collect", "make_prompts", "say_what_is_kept"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ class Collected:
     seconds: float
     batch_size: int
     """The size it ended with: smaller than it began where memory ran out."""
+
+
+@contextmanager
+def say_what_is_kept(run: RunDirectory, progress: Progress) -> Iterator[None]:
+    """Say where the collected data are when the work in this block is interrupted or fails."""
+    try:
+        yield
+    except (KeyboardInterrupt, EngineError) as error:
+        why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
+        progress.remark(
+            f"{why}what was collected is kept in {run.path}; the same command goes on from there"
+        )
+        raise
 
 
 # --- Asking the engine ----------------------------------------------------------------------------

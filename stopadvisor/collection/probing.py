@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stopadvisor.answers.function_grader import Graders, open_graders
-from stopadvisor.collection.collect import collect
+from stopadvisor.collection.collect import collect, say_what_is_kept
 from stopadvisor.collection.cues import CUE_QUESTIONS, compare_cues
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_grader, regrade
@@ -274,7 +274,7 @@ class _Probing:
             self.progress.remark(f"graded again: {changed} questions changed")
         self._preflight(run, fit, batch_size)
         report_remarks(self.engine.remarks, self.progress, self.reported)
-        try:
+        with say_what_is_kept(run, self.progress):
             collected = collect(
                 self.engine,
                 self.workload,
@@ -289,13 +289,6 @@ class _Probing:
                 shrink=self.settings.batch_size is None,
                 progress=self.progress,
             )
-        except (KeyboardInterrupt, EngineError) as error:
-            why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
-            self.progress.remark(
-                f"{why}what was collected is kept in {run.path}; "
-                "the same command goes on from there"
-            )
-            raise
         report_remarks(self.engine.remarks, self.progress, self.reported)
         self._measure_serving(run, new=collected.n_new > 0)
         for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:

@@ -21,13 +21,13 @@ import numpy as np
 from stopadvisor._version import __version__
 from stopadvisor.answers.function_grader import Grades, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.collection.collect import make_prompts
+from stopadvisor.collection.collect import make_prompts, say_what_is_kept
 from stopadvisor.collection.preflight import PREFLIGHT_QUESTIONS, worst
 from stopadvisor.collection.probe_settings import ProbeSettings, check_parts, fit_questions
 from stopadvisor.collection.probe_summary import ProbeSummary, RecordedRung
 from stopadvisor.engines.rungs import AskedReply, AsksRungs, RungAnswer
 from stopadvisor.ground.constants import TRUNCATED_WARN
-from stopadvisor.ground.errors import EngineError, PreflightError, ProbeError
+from stopadvisor.ground.errors import PreflightError, ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import to_document
@@ -148,19 +148,12 @@ class _Recording:
         total = width * len(questions)
         left = sum((q.id, k) not in self.answers for q in missing for k in range(width))
         self.progress.begin("asking", total, total - left)
-        try:
+        with say_what_is_kept(run, self.progress):
             first = fit_questions(self.workload, self.settings)[:PREFLIGHT_QUESTIONS]
             if self.settings.preflight and missing:
                 self._ask([q for q in first if q.id not in done], done)
                 self._preflight(first)
             self._ask([q for q in missing if q.id not in done], done)
-        except (KeyboardInterrupt, EngineError) as error:
-            why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
-            self.progress.remark(
-                f"{why}what was collected is kept in {run.path}; "
-                "the same command goes on from there"
-            )
-            raise
         return self._summary(len(missing), time.monotonic() - began)
 
     def _read(self) -> set[str]:

@@ -191,7 +191,7 @@ class CertificateTerms:
     differing: Count | None = None
     """Where labels were planned: replies that differ."""
     planned_labels: Some | None = None
-    """Of these the first so many were labelled; `losses` are lost among them."""
+    """How many of these, the first, were labelled; `losses` are lost among them."""
     on_stop: OnStop | None = None
     """The reply of a stopped question, where it is the visible answer."""
     answer_cap: TokenCount | None = None

@@ -136,7 +136,7 @@ def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntAr
     n : int
         Questions.
     labels : int
-        Of the replies that differ, the first so many are labelled; all of them from `n` on.
+        How many of the replies that differ, the first, are labelled; all of them from `n` on.
     alpha : float
         Share of lost replies among all questions, in (0, 1).
     delta : float
@@ -167,7 +167,7 @@ def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntAr
 def sample_passes(
     lost: int, differing: int, n: int, labels: int, alpha: float, delta: float
 ) -> bool:
-    """Whether so many lost among the labelled of the differing replies exclude alpha or more."""
+    """Whether the lost among the labelled of the differing replies exclude alpha or more."""
     _check(n, labels, alpha, delta)
     most = _most_of_all(n, labels, alpha, delta)
     if lost > most or differing <= labels:
