@@ -402,8 +402,12 @@ class _MarkerPositions(Positions):
         if self._trigger.max_markers is None:
             # Nobody counts the markers that lie too near.
             self._looked = max(self._looked, min(self._last + self._trigger.min_gap, end))
-        while self._looked < end and (least := self._next_marker) is not None:
-            start = self._looked
+        while (least := self._next_marker) is not None and self._looked < end:
+            # Few tokens begin a marker: those that do not are passed over at once.
+            candidates = (i for i in range(self._looked, end) if self._ids[i] in self._by_first)
+            start = self._looked = next(candidates, end)
+            if start == end:
+                break
             match = self._begins(start)
             if match is None and not self._over:
                 return None, True

@@ -31,7 +31,7 @@ from stopadvisor.probes.positions import TracePositions, trace_positions
 
 __all__ = ["HfEngine"]
 
-_LARGEST_BATCH = 512
+_LARGEST_BATCH = 1024
 """A batch that is interrupted is drawn again, and larger ones save little."""
 _ASSUMED_PROMPT = 512
 
