@@ -159,7 +159,9 @@ def split_hint(source: Source) -> str | None:
     )
 
 
-def assess(source: Source, settings: Settings, *, propose: bool = False) -> FitAssessment:
+def assess(
+    source: Source, settings: Settings, *, propose: bool = False, traces: int | None = None
+) -> FitAssessment:
     """Assess under the deploy protocol, from fit questions alone.
 
     Parameters
@@ -167,6 +169,8 @@ def assess(source: Source, settings: Settings, *, propose: bool = False) -> FitA
     propose : bool
         Compare what several risks would buy, and assess at the one proposed in place of the
         settings' own.
+    traces : int, optional
+        Of each calibration question that will count; by default two where all have a second one.
 
     Raises
     ------
@@ -184,6 +188,9 @@ def assess(source: Source, settings: Settings, *, propose: bool = False) -> FitA
     shape = advice_profile(fit, rng=rng)
     sealed = source.part("calibration")
     categories = Counter(sealed.take(calibration_rows(sealed)).categories)
+    if traces is None:
+        traces = 1 + bool((sealed.samples == 1).sum() >= n_calibration)
+    settings = replace(settings, traces=traces)
     offered: tuple[Promise, ...] | None = () if propose else None
     try:
         check_labels(fit)

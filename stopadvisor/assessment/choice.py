@@ -82,8 +82,7 @@ class Choice:
     """One-sided 95 % lower limit of the net saving (percent): chosen in a resample, measured on
     the questions outside it."""
     probability: float
-    """Probability that calibration certifies some positive saving, at the fit risk and with one
-    trace a question: with two it is higher, and no forecast counts them."""
+    """Probability that calibration certifies some positive saving, at the fit risk."""
     serving: Mapping[Serving, StackCost]
     """The advised rule under every serving regime; empty where none is advised."""
     label_savings: tuple[LabelSaving, ...]

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.assessment.limits import allowed, most_of
+from stopadvisor.assessment.limits import allowed, expected_most
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.arrays import FloatArray, IntArray
-from stopadvisor.stats.bounds import max_losses
 
 __all__ = ["ExpectedSaving", "Imitation"]
 
@@ -102,13 +101,14 @@ class Imitation:
         """
         if not sequence.counts:
             first, losses = sequence.losses_in(self.draws)
-            most = max_losses(self.n_calibration, self.settings.alpha, self.settings.delta)
+            limited = self.settings.guarantees[0]
+            most = expected_most(limited, self.n_calibration, self.settings)[0]
             return first, [(losses, np.full((len(losses), 1), float(most)))]
         found = []
         for guarantee, part in zip(self.settings.guarantees, sequence.counts, strict=True):
             counted = (self.draws @ part.sizes).round()
             sizes, which = np.unique(counted, return_inverse=True)
-            tables = [most_of(guarantee, int(n), self.settings.delta) for n in sizes]
+            tables = [expected_most(guarantee, int(n), self.settings) for n in sizes]
             lost = self.draws @ part.lost
             gained = np.zeros((len(lost), 1)) if part.gained is None else self.draws @ part.gained
             limits = [allowed(tables[k], row) for k, row in zip(which, gained, strict=True)]

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.progress import tracked
 from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.stats.adaptive_labels import LabelTest, walk
 from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.label_sample import MOST_SAMPLED, labelled_first, most_lost_labelled
 
 __all__ = ["LabelNeed", "label_needs"]
 
@@ -36,6 +38,9 @@ class LabelNeed:
     """Calibration questions that would have to be labelled, on average."""
     saving_pct: float
     """Net saving that would then be certified, on average; as fit questions measure it."""
+    half_saving_pct: float | None = None
+    """The same where half as many labels are planned for (`label --labels`), a sample of the
+    replies that differ; null where nothing is labelled, or the questions are too many for that."""
 
 
 def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
@@ -67,16 +72,30 @@ def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tu
     savings = 100 * (1 - sequence.costs / choice.fit.full_cost.sum())
     nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
 
-    def labelled(share: float | None) -> LabelNeed:
+    def mean(share: float, budget: int | None, planned: int = 0) -> tuple[float, float]:
+        """Labels, and saving; `planned` ones are a sample."""
         rng = np.random.default_rng(settings.seed)
-        asked, saved = [], []
+        found = []
         for _ in range(_DRAWS):
-            drawn = differs[rng.integers(len(differs), size=n)]
-            lost = drawn & (rng.random(n) < (share or 0.0))[:, None]
-            test = LabelTest(drawn, lost, most, savings)
-            found = walk([test], nobody, order, budget=0 if share is None else None)
-            asked.append(found.asked.size)
-            saved.append(found.saving([test]))
-        return LabelNeed(share, math.ceil(np.mean(asked)), float(np.mean(saved)))
+            counts = drawn = differs[rng.integers(len(differs), size=n)]
+            lost = drawn & (rng.random(n) < share)[:, None]
+            allowed: IntArray | int = most
+            if planned:
+                counts = labelled_first(drawn, order, planned)
+                by_differing = most_lost_labelled(n, planned, settings.alpha, settings.delta)
+                allowed = by_differing[drawn.sum(axis=0)]
+            test = LabelTest(counts, lost & counts, allowed, savings)
+            end = walk([test], nobody, order, budget=budget)
+            found.append((end.asked.size, end.saving([test])))
+        labels, saving = np.mean(found, axis=0)
+        return float(labels), float(saving)
+
+    def labelled(share: float | None) -> LabelNeed:
+        if share is None:
+            return LabelNeed(None, 0, mean(0.0, 0)[1])
+        labels, saving = mean(share, None)
+        half = math.ceil(labels / 2)
+        sampled = mean(share, half, half)[1] if half and n <= MOST_SAMPLED else None
+        return LabelNeed(share, math.ceil(labels), saving, sampled)
 
     return tuple(labelled(share) for share in tracked("imitating labels", (None, *shares)))

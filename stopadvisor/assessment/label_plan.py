@@ -15,8 +15,6 @@ from stopadvisor.rules.losses import LOST, Guarantee, LossName
 
 __all__ = ["LabelPlan", "plan_labels"]
 
-_LOST_AGAIN = 0.5
-"""Of the replies that are lost, those that a second trace loses too: .43 to .69 on MATH-500."""
 _MOST_COMPARED = 5_000
 """Labels up to which two traces are compared; for more the search takes seconds."""
 
@@ -48,8 +46,7 @@ class LabelPlan:
     loss: LossName | None = None
     """What alpha limits; without it lost answers."""
     label_savings: tuple[LabelRow, ...] | None = None
-    """Only with RUN: what its advised rule is expected to save by the number of labels, with one
-    trace a question."""
+    """Only with RUN: what its advised rule is expected to save by the number of labels."""
     label_needs: tuple[LabelNeed, ...] | None = None
     """Only with a RUN without gold: labels that a promise about lost answers would take."""
 
@@ -83,9 +80,7 @@ def plan_labels(
     needed = labels_for(wanted, delta, shares, power_wanted=power)
     twice = None
     if wanted.counted.is_binary and needed is not None and needed <= _MOST_COMPARED:
-        both = _LOST_AGAIN * expected_risk
-        pairs = Shares(both, 1 - 2 * expected_risk + both)
-        twice = labels_for(wanted, delta, pairs, power_wanted=power, traces=2)
+        twice = labels_for(wanted, delta, shares, power_wanted=power, traces=2)
     return LabelPlan(
         alpha=alpha,
         delta=delta,

@@ -9,10 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stopadvisor.assessment.limits import FitLimits, Shares, labels_for, most_of, pass_probability
+from stopadvisor.assessment.limits import (
+    FitLimits,
+    Shares,
+    expected_most,
+    labels_for,
+    pass_probability,
+)
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.stats.bounds import max_losses
 
 __all__ = [
     "certification_probability",
@@ -37,11 +42,11 @@ def fit_limit(
     if not settings.is_plain:
         sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
         most = (
-            most_of(each, n, settings.delta)
+            expected_most(each, n, settings)
             for each, n in zip(settings.guarantees, sizes, strict=True)
         )
         return FitLimits(tuple(most), tuple(map(float, sizes)))
-    allowed = max_losses(n_calibration, settings.alpha, settings.delta)
+    allowed = int(expected_most(settings.guarantees[0], n_calibration, settings)[0])
     return -1.0 if allowed < 0 else allowed / n_calibration * n_fit
 
 
@@ -59,7 +64,7 @@ def certification_probability(
     sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
     expected = useful_shares(fit, sequence) or (Shares(risk),)
     return min(
-        pass_probability(each, n, settings.delta, shares)
+        pass_probability(each, n, settings.delta, shares, settings.traces)
         for each, n, shares in zip(settings.guarantees, sizes, expected, strict=True)
     )
 
@@ -95,7 +100,7 @@ def counted_labels(
     if not (shares and expected_risk):
         shares = (Shares(expected_risk),) * len(settings.guarantees)
     needed = [
-        labels_for(each, delta, share)
+        labels_for(each, delta, share, traces=settings.traces)
         for each, share in zip(settings.guarantees, shares, strict=True)
     ]
     known = [n for n in needed if n is not None]

@@ -48,8 +48,7 @@ class Promise:
     accuracy_points: float
     """Points of accuracy that this saving gains, or costs where negative."""
     probability: float
-    """Probability that the labels at hand certify a saving, with one trace a question; two raise
-    it."""
+    """Probability that the labels at hand certify a saving."""
     labels_for_90: int | None
     """Calibration questions with which that probability is 90 %; null where no number suffices,
     or no rule is worth it."""
@@ -135,7 +134,7 @@ def _labels(rules: RulesOnFit, rated: Sequence[RatedRule], settings: Settings) -
             continue
         shares = useful_shares(rules.fit, each.sequence) or (Shares(risk),)
         found = [
-            labels_for(limit, settings.delta, share, power_wanted=_SURE)
+            labels_for(limit, settings.delta, share, power_wanted=_SURE, traces=settings.traces)
             for limit, share in zip(settings.guarantees, shares, strict=True)
         ]
         known = [n for n in found if n is not None]

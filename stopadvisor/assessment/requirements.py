@@ -44,6 +44,8 @@ class Settings:
     """What `alpha` limits."""
     also: tuple[Guarantee, ...] = ()
     """Further limits that hold of the same rule, each tested at all of delta."""
+    traces: int = 1
+    """Of each calibration question, that a loss of 0 or 1 will count: 1 or 2."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "delta"):

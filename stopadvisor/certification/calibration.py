@@ -85,6 +85,8 @@ class Calibration:
     """Of those that entered, how many have gold; None where all have."""
     traces: int = 1
     """Of each question: with two, `entered` holds all first ones, then all second ones."""
+    plan: AskingPlan | None = None
+    """Which labels count, where few questions have one."""
 
     @property
     def first(self) -> CalibrationQuestions:
@@ -217,7 +219,9 @@ def calibrate(
     advised = choice.advised.scorer.family if choice.advised else None
     if not certified:
         refusal = _refusal(choice, tested, wanted)
-        return Calibration(None, refusal, tuple(tested), table, advised, counted, traces=traces)
+        return Calibration(
+            None, refusal, tuple(tested), table, advised, counted, traces=traces, plan=plan
+        )
     sequence, certificate = _pick(choice, certified)
     rule = ExportedRule(
         sequence.scorer,
@@ -227,7 +231,7 @@ def calibrate(
         _saving(choice, sequence, certificate.index),
         float(sequence.losses[certificate.index]) / choice.n_fit,
     )
-    return Calibration(rule, None, tuple(tested), table, advised, counted, traces=traces)
+    return Calibration(rule, None, tuple(tested), table, advised, counted, traces=traces, plan=plan)
 
 
 def recalibrate(

@@ -273,6 +273,7 @@ def _policy(
 def plan_choice(source: Source, request: CertifyRequest) -> Plan:
     """Choose on fit questions what is to be tested; opens nothing."""
     settings = request.settings(source)
+    settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
     asked, partial = deploy_request(settings), is_partial(source, settings)
     labels = None
     if source.graded_by == "agreement":
@@ -282,8 +283,6 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
         asked |= {} if labels is None else {"sampled_labels": labels}
     elif request.labels is not None:
         raise CalibrationError("--labels: every calibration question has gold")
-    if len(counted_traces(source.part("calibration"), settings)) > 1:
-        asked |= {"traces": 2}
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
     if not partial:
@@ -291,7 +290,8 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
     check_categories(table.take(calibration_rows(table)), settings)
     look = plan_look(view, table, asked, delta=settings.delta, looks=request.looks)
     settings = replace(settings, delta=look.test_delta)
-    assessment = assess(view, to_choose_by(settings) if partial else settings)
+    chosen_by = to_choose_by(settings) if partial else settings
+    assessment = assess(view, chosen_by, traces=settings.traces)
     if partial:
         choice = replace(assessment.choice, settings=settings)
         assessment = replace(assessment, alpha=settings.alpha, choice=choice)

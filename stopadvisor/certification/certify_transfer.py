@@ -77,9 +77,9 @@ def certify_transfer(
     asked = _settings(policy, source, request)
     if not request.allow_large_alpha:
         _check_alpha(policy, source, asked)
+    traces = len(counted_traces(target_view(source).part("calibration"), asked))
+    asked = replace(asked, traces=traces)
     requested = _request(policy, asked)
-    if len(counted_traces(target_view(source).part("calibration"), asked)) > 1:
-        requested |= {"traces": 2}
     if request.fresh:
         view = without_used(source, ("fit", "calibration"))
     else:

@@ -17,6 +17,7 @@ from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibrated import CalibratedRun, Headline, calibrated
 from stopadvisor.certification.certify import Certification, CertifyRequest, certify
 from stopadvisor.certification.certify_transfer import TransferCertification, certify_transfer
+from stopadvisor.certification.partial_labels import may_be_lost
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.ground.results import to_document
@@ -163,11 +164,11 @@ def issue(
 
 @dataclass(frozen=True)
 class CalibratedRisk:
-    """Losses of a calibrated rule on its calibration questions."""
+    """Risk of a calibrated rule on its calibration questions."""
 
     scorer: Scorer
     order: FloatArray  # (n_thresholds,) linear scale, as tested
-    losses: FloatArray  # (n_thresholds,)
+    risk: FloatArray  # (n_thresholds,) what a reply counts on average
     n: int
     alpha: float
     delta: float
@@ -175,21 +176,17 @@ class CalibratedRisk:
     exported: int | None
     """Index of the exported threshold; None where nothing was certified."""
     loss: Loss = LOST
-    traces: int = 1
-    """Of each question that `losses` counts."""
-
-    @property
-    def risk(self) -> FloatArray:
-        """What a reply counts on average, shape (n_thresholds,)."""
-        return self.losses / (self.n * self.traces)
+    is_binomial: bool = True
+    """Whether one trace of each question decides, and every label that can matter."""
 
     @property
     def limit(self) -> float:
         """Share lost up to which the test passes; negative where none does.
 
-        A drop has none, because what passes depends on how many are gained, nor have two traces.
+        Only the binomial test has one: what passes of a drop depends on how many are gained, of
+        two traces on how many are lost together, and of a sample of labels on how many differ.
         """
-        if not self.loss.is_binary or self.traces > 1:
+        if not self.is_binomial:
             return -1.0
         return max_losses(self.n, self.alpha, self.delta) / self.n
 
@@ -202,24 +199,26 @@ class CalibratedRisk:
         return None
 
     def upper_limits(self) -> FloatArray | None:
-        """Upper limit of each risk by itself, shape (n_thresholds,); None where `limit` is none."""
-        if not self.loss.is_binary or self.traces > 1:
+        """Upper limit of each risk by itself, shape (n_thresholds,); None where `limit` is none.
+
+        The other tests have to be inverted for each, which takes up to a minute for 400 thresholds.
+        """
+        if not self.is_binomial:
             return None
-        return np.array([upper_limit(int(k), self.n, self.delta) for k in self.losses])
+        losses = np.rint(self.risk * self.n).astype(int)
+        return np.array([upper_limit(int(k), self.n, self.delta) for k in losses])
 
 
 def _calibrated_risk(found: Certification | TransferCertification) -> CalibratedRisk | None:
     """Risk of the exported rule along its thresholds, or of the first that was refused.
 
     None where no look was taken or it showed no figure, where a rule from another run was refused,
-    where one was refused on few labels, and where a sample of labels decided.
+    and where one was refused on few labels.
     """
     calibration, settings = found.calibration, found.settings
     if found.look is None or not found.look.opened:
         return None
     if calibration.rule is not None:
-        if calibration.rule.certificate.differing is not None:
-            return None
         scorer, order = calibration.rule.scorer, calibration.rule.order
         exported: int | None = calibration.rule.certificate.index
         delta = calibration.rule.certificate.delta
@@ -232,6 +231,10 @@ def _calibrated_risk(found: Certification | TransferCertification) -> Calibrated
     entered = calibration.entered if counted.is_binary else calibration.first
     n = calibration.first.n_questions
     view = scorer.view(entered)
-    losses = scorer.curve(view, order).totals(scorer.losses(view, counted))[0].round()
-    traces = entered.n_questions // n
-    return CalibratedRisk(scorer, order, losses, n, alpha, delta, exported, counted, traces)
+    curve, losses, plan = scorer.curve(view, order), scorer.losses(view, counted), calibration.plan
+    risk = curve.totals(losses)[0].round() / entered.n_questions
+    is_sample = plan is not None and plan.is_sample
+    if plan is not None and is_sample:
+        risk = plan.risk(curve.each(may_be_lost(view)), curve.each(losses > 0))
+    is_binomial = counted.is_binary and entered.n_questions == n and not is_sample
+    return CalibratedRisk(scorer, order, risk, n, alpha, delta, exported, counted, is_binomial)

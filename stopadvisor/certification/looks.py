@@ -59,12 +59,14 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as a look names them; those about losses only where they were given."""
+    """Settings as a look names them; those about losses and traces only where they were given."""
     named = asdict(settings) | {"weights": plain(settings.weights)}
     if settings.loss == LOST.name:
         del named["loss"]
     if not settings.also:
         del named["also"]
+    if settings.traces == 1:
+        del named["traces"]
     return named
 
 

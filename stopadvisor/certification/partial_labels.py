@@ -24,7 +24,12 @@ from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.adaptive_labels import LabelTest, walk
 from stopadvisor.stats.bounds import Certified, NotCertified, last_passed, max_losses
-from stopadvisor.stats.label_sample import most_lost_labelled, sample_limit
+from stopadvisor.stats.label_sample import (
+    labelled_first,
+    most_lost_labelled,
+    sample_limit,
+    share_lost,
+)
 
 __all__ = [
     "AskingPlan",
@@ -145,12 +150,9 @@ class AskingPlan:
 
     def labelled(self, differs: BoolArray) -> BoolArray:
         """Which labels count at each threshold, (n_questions, n_thresholds)."""
-        if not self.is_sample:
+        if self.labels is None or not self.is_sample:
             return differs
-        in_order = differs[self.order]
-        found = np.empty_like(differs)
-        found[self.order] = in_order & (in_order.cumsum(axis=0) <= self.labels)
-        return found
+        return labelled_first(differs, self.order, self.labels)
 
     def most(self, differs: BoolArray, alpha: float, delta: float) -> IntArray:
         """Most labelled replies that may be lost at each threshold; -1 where it passes nothing."""
@@ -160,6 +162,12 @@ class AskingPlan:
         if delta <= 0:
             return np.full(n_thresholds, -1)
         return np.asarray(most_lost_labelled(n, self.labels, alpha, delta)[differs.sum(axis=0)])
+
+    def risk(self, differs: BoolArray, lost: BoolArray) -> FloatArray:
+        """Share of all questions that are lost at each threshold, by the labels that count."""
+        n, labels = len(differs), self.labels or len(differs)
+        counts = zip((lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0), strict=True)
+        return np.array([share_lost(int(k), int(d), n, labels) for k, d in counts])
 
     def certify(
         self, differs: BoolArray, lost: BoolArray, alpha: float, delta: float

@@ -28,12 +28,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.binomial import binomial_mass, binomial_tail
 
 __all__ = [
     "MOST_SAMPLED",
+    "labelled_first",
     "most_lost_labelled",
     "sample_limit",
     "sample_passes",
@@ -177,6 +178,14 @@ def sample_passes(
     deviations = (expected - lost * differing / labels) / math.sqrt(variance)
     region = _region(n, labels, alpha, most, deviations)
     return bool(region[differing] >= lost) and _is_at_most(region, labels, alpha, delta)
+
+
+def labelled_first(differs: BoolArray, order: IntArray, labels: int) -> BoolArray:
+    """Which replies of a sample are labelled at each threshold, (n_questions, n_thresholds)."""
+    in_order = differs[order]
+    found = np.empty_like(differs)
+    found[order] = in_order & (in_order.cumsum(axis=0) <= labels)
+    return found
 
 
 def share_lost(lost: int, differing: int, n: int, labels: int) -> float:

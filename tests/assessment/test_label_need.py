@@ -53,6 +53,12 @@ def test_the_fewer_are_lost_the_bolder_the_rule(choice: Choice) -> None:
     assert [need.lost_of_differing for need in needs] == [None, 1 / 2, 1 / 4, 1 / 8]
     savings = [need.saving_pct for need in needs]
     assert savings == sorted(savings)
+    # A sample of half as many labels saves less than all of them, and more than none.
+    halves = [need.half_saving_pct for need in needs]
+    assert halves[0] is None
+    for need in needs[1:]:
+        assert need.half_saving_pct is not None
+        assert savings[0] < need.half_saving_pct < need.saving_pct
 
 
 def test_there_is_no_estimate_where_gold_is_there_or_nothing_is_advised(choice: Choice) -> None:

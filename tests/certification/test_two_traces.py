@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_probability
 from stopadvisor.certification.calibration import calibrate, counted_traces
 from stopadvisor.certification.several import counts_of
@@ -18,7 +19,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
-from stopadvisor.stats.bounds import Certified
+from stopadvisor.stats.bounds import Certified, last_passed, max_losses
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost, risk_of_pairs
 from tests.frozen import frozen, source_of
 from tests.populations import POPULATIONS, renamed
@@ -137,17 +138,41 @@ def test_labels_for_two_traces_lie_between_one_trace_and_half() -> None:
     guarantee, delta = Guarantee("lost", 0.05), 0.05
     one = labels_for(guarantee, delta, Shares(0.02))
     same, apart = (
-        labels_for(guarantee, delta, Shares(both, 1 - 0.04 + both), traces=2)
-        for both in (0.02, 0.0004)
+        labels_for(guarantee, delta, Shares(0.02, lost_again=again), traces=2)
+        for again in (1.0, 0.02)
     )
     assert one is not None
     assert same is not None
     assert apart is not None
     assert 0.4 * one < apart < 0.75 * one
     assert 0.85 * one < same < 1.25 * one
-    assert pass_probability(guarantee, apart, delta, Shares(0.0004, 0.9604), 2) >= 0.8
+    assert pass_probability(guarantee, apart, delta, Shares(0.02, lost_again=0.02), 2) >= 0.8
     assert limit_of_pairs(0.5) < 0
     assert most_lost(60, limit_of_pairs(0.05), 0.05)[60] == 0
+
+
+def test_forecasts_count_two_traces_where_calibration_will(choice: Choice) -> None:
+    """They foresee what calibrations gain by a second trace that loses half of it again."""
+    n, fit, sequence, rng = 200, choice.fit, choice.sequences[0], np.random.default_rng(3)
+    lost = sequence.curve.each(sequence.scorer.losses(sequence.view) > 0)
+    saving = 100 * (1 - sequence.costs / fit.full_cost.sum())
+    most = most_of(Guarantee("lost", SETTINGS.alpha), n, SETTINGS.delta, 2)
+    reached = []
+    for _ in range(400):
+        rows, others = rng.integers(len(lost), size=(2, n))
+        again = lost[np.where(rng.random(n) < 0.45, rows, others)]
+        one, two = lost[rows], (lost[rows] & again).sum(axis=0)
+        none = (~lost[rows] & ~again).sum(axis=0)
+        alone = last_passed(one.sum(axis=0) <= max_losses(n, SETTINGS.alpha, SETTINGS.delta))
+        reached.append((saving[alone], saving[last_passed(two <= most[none])]))
+    settings = [replace(SETTINGS, traces=traces) for traces in (1, 2)]
+    expected = [Imitation.draw(fit, n, each).saving_pct(sequence) for each in settings]
+    gained = np.diff(np.mean(reached, axis=0))[0]
+    assert np.diff(expected)[0] == pytest.approx(gained, abs=0.6)
+    assert gained > 1
+    shares, guarantee = Shares(0.1), Guarantee("lost", SETTINGS.alpha)
+    passes = [pass_probability(guarantee, n, 0.05, shares, traces) for traces in (1, 2)]
+    assert 0.5 < passes[0] < passes[1] - 0.1
 
 
 @pytest.fixture(scope="module")

@@ -342,6 +342,11 @@ def test_planned_labels_settle_what_counts(call: Call) -> None:
     )
     assert (found["look"]["number"], sum("asked" in row for row in log())) == (1, 1)
     assert call("assess", "run", *ASK[:4], "--no-report", "--quiet")[0] == 0
+    (file,) = Path("run").glob("figures-*.json")
+    risk = json.loads(file.read_bytes())["risk"]
+    at = certificate["losses"] * max(certificate["differing"] / 10, 1) / 356
+    assert risk["observed"][risk["marked"]] == pytest.approx(at)
+    assert (risk["upper"], risk["limit"]) == (None, None)
     code, out, err = call("report", "run")
     assert code == 0, err
     assert "certified" in out

@@ -108,7 +108,7 @@ def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
     return (
         Section(
             "What gold labels would buy: a promise about lost answers (imitated calibrations)",
-            ("if of the replies that differ", "labels", "saving"),
+            ("if of the replies that differ", "labels", "saving", "with half of them"),
             tuple(
                 (
                     "(no labels: the promise is about replies that differ)"
@@ -116,13 +116,14 @@ def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
                     else f"{share(row.lost_of_differing)} are lost",
                     f"about {row.labels}" if row.labels else "0",
                     percent(row.saving_pct),
+                    "" if row.half_saving_pct is None else percent(row.half_saving_pct),
                 )
                 for row in rows
             ),
             (
                 "Only a question whose reply differs can be lost, so few labels will do; "
-                "`stopadvisor label` asks for them, and with --labels N for a sample that "
-                "certifies nearly as much. Which share of those is lost nobody knows beforehand.",
+                "`stopadvisor label` asks for them, and with --labels N for a sample. Which share "
+                "of those is lost nobody knows beforehand.",
             ),
         ),
     )
