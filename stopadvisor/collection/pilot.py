@@ -18,15 +18,19 @@ from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace, is_open_cue
 from stopadvisor.workload.questions import Question
 
 __all__ = [
+    "EARLY",
     "PILOT_QUESTIONS",
     "auto_budgets",
     "auto_stride",
     "cue_ids",
     "draw_pilot",
     "thinking_cap",
+    "trial_plan",
 ]
 
 PILOT_QUESTIONS = 32
+EARLY = 32
+"""A position early in the thinking, in tokens, and the small cap that a preflight tries."""
 PILOT_QUANTILE = 0.9
 STRIDES = 32
 """Probes of an `auto` stride in a trace of the pilot's 90th percentile."""
@@ -139,12 +143,24 @@ def draw_pilot(
     template: str | None = None,
     progress: Progress | None = None,
 ) -> list[RawTrace]:
-    """Draw a few traces; one forced answer each, at its end, where a schedule is to be chosen.
+    """Draw a few traces, with forced answers where the preflight reads them.
 
     `questions` are fit questions; the first 32 are asked.
     """
     progress = progress or NullProgress()
     asked = make_prompts(questions[:PILOT_QUESTIONS], template)
     progress.begin("pilot", len(asked))
-    asking = plan.at_budgets(*([plan.max_think] if plan.schedule == "auto" else []))
-    return ask_all(engine, asked, asking, batch_size=batch_size, progress=progress)
+    return ask_all(engine, asked, trial_plan(plan), batch_size=batch_size, progress=progress)
+
+
+def trial_plan(plan: ProbePlan) -> ProbePlan:
+    """Full thinking, probed before it begins, early, and at its end.
+
+    Where a visible answer is the reply, also at up to three of the plan's own budgets between.
+    """
+    early = min(EARLY, plan.max_think)
+    positions = {0, early, plan.max_think}
+    if plan.on_stop == "answer":
+        between = [b for b in plan.budgets if early < b < plan.max_think]
+        positions |= {between[i * (len(between) - 1) // 2] for i in range(3)} if between else set()
+    return plan.at_budgets(*sorted(positions))

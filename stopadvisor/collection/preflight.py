@@ -22,6 +22,7 @@ from stopadvisor.answers.normal_form import (
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.cues import CueAgreement, CueComparison, CueExample, agreement, below
 from stopadvisor.collection.markers import MarkerFindings, count_words
+from stopadvisor.collection.pilot import EARLY, trial_plan
 from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import EngineError, PreflightError
@@ -33,8 +34,6 @@ from stopadvisor.workload.questions import Question
 __all__ = ["PREFLIGHT_QUESTIONS", "PreflightReport", "WrongExample", "run_preflight", "worst"]
 
 PREFLIGHT_QUESTIONS = 16
-PREFIX_BUDGET = 32
-"""Thinking tokens of the middle probe, and the cap of the second round."""
 
 CUE_FAIL, CUE_WARN = 0.5, 0.9
 ACCURACY_WARN = 0.2
@@ -107,6 +106,7 @@ def run_preflight(
     batch_size: int = PREFLIGHT_QUESTIONS,
     named: Sequence[str] | None = None,
     found: MarkerFindings | None = None,
+    pilot: Sequence[RawTrace] = (),
     progress: Progress | None = None,
 ) -> PreflightReport:
     """Try the engine, the thinking markers and the cue.
@@ -130,6 +130,9 @@ def run_preflight(
         The user's own markers, to be counted in place of the usual ones.
     found
         Markers that a pilot found; None to look for them in the traces drawn here.
+    pilot
+        Traces that a pilot drew of these questions under this plan; they are not drawn again where
+        it probed them at the positions that are needed here.
 
     Raises
     ------
@@ -140,16 +143,17 @@ def run_preflight(
     if not questions:
         raise EngineError("preflight needs at least one fit question, got none")
     prompts = make_prompts(questions, template)
-    prefix = min(PREFIX_BUDGET, plan.max_think)
-    depths = {0, prefix, plan.max_think}
-    if plan.on_stop == "answer":
-        depths |= _depths([b for b in plan.budgets if prefix < b < plan.max_think])
-    full = plan.at_budgets(*sorted(depths))
+    prefix = min(EARLY, plan.max_think)
+    full = trial_plan(plan)
     # The natural answers show visible ones already.
     short = replace(plan.at_budgets(), max_think=prefix, on_stop="probe")
     progress = progress or NullProgress()
-    progress.begin("preflight", len(prompts))
-    traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
+    traces = pilot[: len(prompts)]
+    if len(traces) < len(prompts) or any(
+        tuple(probe.budget for probe in trace.probes) != full.budgets for trace in traces
+    ):
+        progress.begin("preflight", len(prompts))
+        traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
     progress.begin(f"preflight, cut at {prefix} tokens", len(prompts))
     capped = ask_all(engine, prompts, short, batch_size=batch_size, progress=progress)
     final = [trace.probes[-1] for trace in traces]
@@ -312,11 +316,6 @@ def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
         f"{full}/{len(probes)} forced answers run into the cap of {plan.cap} tokens",
         "raise --cap, or choose a --cue that the model answers briefly",
     )
-
-
-def _depths(budgets: Sequence[int]) -> set[int]:
-    """Three of the budgets, the first and the last among them."""
-    return {budgets[i * (len(budgets) - 1) // 2] for i in range(3)} if budgets else set()
 
 
 def _escape(questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan) -> Check:

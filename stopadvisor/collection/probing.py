@@ -40,7 +40,7 @@ from stopadvisor.ground.errors import EngineError, ModelError, ProbeError, Workl
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.ground.results import to_document
-from stopadvisor.probes.plan import Check, Engine, ProbePlan
+from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.server_regime import RegimeMeasure, read_regime, write_regime
@@ -165,10 +165,10 @@ def try_questions(
         settings = settings.for_engine(engine)
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
         size = settings.batch_size or _choose_batch_size(engine, plan)
-        found = None
+        settled = SettledSchedule(plan)
         if settings.schedule in ("auto", "marker"):  # found as `probe` will find them
             settled = settle_plan(engine, fit, plan, settings, batch_size=size, progress=progress)
-            plan, found = settled.plan, settled.markers
+            plan = settled.plan
         how: dict[str, Any] = {
             "grader": graders.equal,
             "right": graders.right,
@@ -176,7 +176,15 @@ def try_questions(
             "batch_size": size,
             "progress": progress,
         }
-        report = run_preflight(engine, fit, plan, named=settings.markers, found=found, **how)
+        report = run_preflight(
+            engine,
+            fit,
+            plan,
+            named=settings.markers,
+            found=settled.markers,
+            pilot=settled.pilot,
+            **how,
+        )
         if shortage is not None:
             advice = "add questions: `probe` and `assess` refuse so few"
             check = Check("questions", "warn", shortage, advice)
@@ -267,12 +275,12 @@ class _Probing:
         recorded = found.manifest.get("batch_size") if found else None
         batch_size = self.settings.batch_size or recorded
         batch_size = batch_size or _choose_batch_size(self.engine, plan)
-        run = found or self._begin(path, manifest, fit, plan, batch_size)
+        run, pilot = (found, ()) if found else self._begin(path, manifest, fit, plan, batch_size)
         if found and self.settings.regrade:
             check_grader(run, self.settings.grader)
             changed = regrade(run, self.graders.right, self.workload)
             self.progress.remark(f"graded again: {changed} questions changed")
-        self._preflight(run, fit, batch_size)
+        self._preflight(run, fit, pilot, batch_size)
         report_remarks(self.engine.remarks, self.progress, self.reported)
         with say_what_is_kept(run, self.progress):
             collected = collect(
@@ -335,8 +343,11 @@ class _Probing:
         fit: Sequence[Question],
         plan: ProbePlan,
         batch_size: int,
-    ) -> RunDirectory:
-        """Start the run; from here on its cap and its budgets are fixed."""
+    ) -> tuple[RunDirectory, Sequence[RawTrace]]:
+        """Start the run; from here on its cap and its budgets are fixed.
+
+        The pilot's traces come with it.
+        """
         settled = settle_plan(
             self.engine, fit, plan, self.settings, batch_size=batch_size, progress=self.progress
         )
@@ -344,7 +355,8 @@ class _Probing:
         self._say_schedule(settled)
         frozen = parse_json(json.dumps(settled.plan.to_dict()))  # tuples become lists
         noted = {"markers": self._noted(settled)} if settled.plan.schedule == "marker" else {}
-        return RunDirectory.create(path, {**manifest, "plan": frozen, **noted})
+        run = RunDirectory.create(path, {**manifest, "plan": frozen, **noted})
+        return run, settled.pilot
 
     def _noted(self, settled: SettledSchedule) -> list[dict[str, Any]]:
         """The run's markers as its manifest notes them for the reader."""
@@ -382,7 +394,9 @@ class _Probing:
         write_regime(run.path, found)
         self.progress.remark(f"serving regime: {found.regime or 'unknown'}: {found.reason}")
 
-    def _preflight(self, run: RunDirectory, fit: Sequence[Question], batch_size: int) -> None:
+    def _preflight(
+        self, run: RunDirectory, fit: Sequence[Question], pilot: Sequence[RawTrace], batch_size: int
+    ) -> None:
         file = run.path / "preflight.json"
         if not self.settings.preflight or _passed(file):
             return
@@ -395,6 +409,7 @@ class _Probing:
             template=self.settings.prompt_template,
             batch_size=batch_size,
             named=[word["text"] for word in run.manifest.get("markers", [])] or None,
+            pilot=pilot,
             progress=self.progress,
         )
         write_json_atomically(file, to_document(report))

@@ -52,6 +52,8 @@ class SettledSchedule:
     """What the pilot found; None where nobody had to look."""
     remark: str = ""
     """Why fewer places are probed than a pilot would have chosen, as the end of a clause."""
+    pilot: Sequence[RawTrace] = ()
+    """Traces of the first fit questions that were drawn to settle it."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,11 @@ def settle_plan(
     if is_auto:
         plan = replace(plan, schedule="marker" if plan.markers else "stride")
     if not (is_auto and settings.auto_every):
-        return SettledSchedule(plan, found)
+        return SettledSchedule(plan, found, pilot=traces)
     thin = _thinned(plan, traces)
     remark = f", fewer so that probing stays within {MOST_SHARE:.0%} of thinking"
-    return SettledSchedule(thin, found if found and found.ids else None, remark * (thin != plan))
+    markers = found if found and found.ids else None
+    return SettledSchedule(thin, markers, remark * (thin != plan), traces)
 
 
 def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
@@ -128,7 +131,7 @@ def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
 
     Of the stride a few places stay as long as there are markers to leave out.
     """
-    answers = [probe.probe_tokens for trace in traces for probe in trace.probes]
+    answers = [trace.probes[-1].probe_tokens for trace in traces]
     longest = max(trace.trace_tokens for trace in traces)
     plan = replace(plan, max_markers=min(plan.max_markers, longest)) if plan.markers else plan
     while (cost := expected_cost(plan, traces, float(np.mean(answers)))) is not None:

@@ -141,13 +141,15 @@ def test_limit_and_growth_stay_in_one_run(bench: Bench) -> None:
 
 def test_auto_budgets_are_frozen_by_a_pilot_on_fit_questions(bench: Bench) -> None:
     first = bench.probe("--schedule", "grid", "--budgets", "auto", "--limit", "16")
-    pilot = [keys for keys, plan in bench.engine.calls if plan.budgets == () and not plan.greedy]
+    asked = [(keys, plan) for keys, plan in bench.engine.calls if not plan.greedy]
+    pilot = [keys for keys, plan in asked if plan.budgets == (0, 32, plan.max_think)]
     workload = read_workload(bench.file)
     parts = assign_parts(
         [q.group_key for q in workload.questions], seed=0, fractions=(0.4, 0.4, 0.2)
     )
     fit = [q.key for q, part in zip(workload.questions, parts, strict=True) if part == 0]
-    assert [key for keys in pilot[:2] for key in keys] == fit[:32]
+    # Nothing is drawn twice: the preflight reads the pilot's first 16.
+    assert [key for keys in pilot for key in keys] == fit[:32]
     assert first["budgets"][0] == 0
     assert len(first["budgets"]) == 10
 

@@ -115,7 +115,7 @@ def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> 
     traces = draw_pilot(engine, workload.questions, PLAN, batch_size=16)
     drawn = [key for keys, _ in engine.calls if len(keys) <= 8 for key in keys]
     assert drawn == [q.key for q in workload.questions[:32]]
-    assert {plan.budgets for _, plan in engine.calls} == {()}
+    assert {plan.budgets for _, plan in engine.calls} == {(0, 32, PLAN.max_think)}
     again = engine.probe(_prompts(workload, 8), PLAN)
     assert [t.thinking_ids for t in traces[:8]] == [t.thinking_ids for t in again]
     assert len(traces) == 32
