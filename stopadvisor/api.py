@@ -2,43 +2,75 @@
 
 Each does what the command of its name does and returns the same result; nothing is printed but
 progress.  In a notebook a result shows itself as the sheet that the command prints.  Values are
-refused by the same errors, all of them `StopAdvisorError`.
+refused by the same errors, all of them `StopAdvisorError`.  Knows no command line: `assess_target`
+is what the command `assess` calls, too.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import FitAssessment
+from stopadvisor.assessment.fit_assessment import assess as assess_fit
+from stopadvisor.assessment.measured import LoadSaving, remark_on_serving, savings_by_load
+from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
 from stopadvisor.certification.issue import PolicyTarget, issue
-from stopadvisor.cli.assess import AssessmentRequest, assess_target
-from stopadvisor.cli.parts.model import EngineSettings
-from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.certification.looks import open_for_paper, show_fit
+from stopadvisor.collection.grader_check import remarks_on_grader
+from stopadvisor.collection.labels import check_graded_by, regrade_run
 from stopadvisor.collection.probe_settings import ProbeSettings
-from stopadvisor.ground.errors import CalibrationError, GraderError
+from stopadvisor.collection.probing import probe
+from stopadvisor.collection.rung_recording import record_replies
+from stopadvisor.engines.engine_settings import EngineSettings, open_engine
+from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
+from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import show_as
+from stopadvisor.paper.analysis import PaperAssessment, assess_paper
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.probes.plan import Schedule
-from stopadvisor.report.assessed import AssessedRun
+from stopadvisor.probes.asking import Schedule
+from stopadvisor.report.assessed import Assessed, AssessedRun
+from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.html.fragment import sheet_html
-from stopadvisor.report.saved import save_calibration
-from stopadvisor.report.sheets.assess import assess_sheet
+from stopadvisor.report.progress import progress_on
+from stopadvisor.report.saved import save_assessment, save_calibration
+from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.sheets.verify import verify_sheet
 from stopadvisor.rules.costs import MONEY, Serving, Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 from stopadvisor.rules.serving_profile import read_serving_profile
-from stopadvisor.runs.prices import PriceRequest
-from stopadvisor.runs.sources import open_source
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.prices import (
+    PriceRequest,
+    computed_weights,
+    default_settings,
+    is_served,
+    keep_model_files,
+    measured_regime,
+)
+from stopadvisor.runs.server_regime import read_regime
+from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.runs.storage import lock_directory
 
-__all__ = ["assess", "calibrate", "verify"]
+__all__ = [
+    "AssessmentRequest",
+    "assess",
+    "assess_target",
+    "calibrate",
+    "is_workload_file",
+    "verify",
+]
 
 GraderFunction = Callable[[str, str, str], bool | None]
 """Of question, gold and answer: whether it is right; None where that cannot be told."""
@@ -101,8 +133,8 @@ def assess(
 
     Examples
     --------
-    >>> found = assess("my.jsonl", model="Qwen/Qwen3-8B", alpha=0.05)  # doctest: +SKIP
-    >>> found.headline  # doctest: +SKIP
+    >>> result = assess("my.jsonl", model="Qwen/Qwen3-8B", alpha=0.05)  # doctest: +SKIP
+    >>> result.headline  # doctest: +SKIP
     """
     probing: dict[str, Any] = {
         "schedule": schedule,
@@ -202,6 +234,127 @@ def verify(
     request = CheckRequest(serving, _weights(price), transfer, test_only, looks)
     source = open_source(Path(run))
     return check_policy(load_policy(policy), str(policy), source, str(run), request)
+
+
+# --- Assessing, as the command does too --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AssessmentRequest:
+    """What to assess, and how."""
+
+    probing: ProbeSettings
+    """Its workload may also be a run or an archive, which is assessed as it is."""
+    engine: EngineSettings
+    """Asked where probes are missing."""
+    wanted: SettingsOverrides
+    pricing: PriceRequest | None = None
+    """Compute prices for this machine and model; None for what `default_settings` finds."""
+    protocol: Literal["deploy", "paper"] = "deploy"
+    open_calibration: bool = False
+    """Let the paper's protocol show outcomes of calibration questions."""
+    ladder: Path | None = None
+    """``ladder.toml``: its rungs are asked, and not `engine`; None to probe one trace."""
+
+
+def assess_target(
+    request: AssessmentRequest, progress: Progress, *, given: Collection[str] = ()
+) -> tuple[Source, Assessed]:
+    """Probe what is missing, assess, and write the assessment into the run.
+
+    `given` names the fields of probing that the caller set, for an archive that has a split.
+    """
+    probing, wanted, is_paper = request.probing, request.wanted, request.protocol == "paper"
+    target = probing.workload
+    if not target.exists():
+        raise WorkloadError(
+            f"{target}: no such file or directory; expected a JSONL workload, a run directory "
+            "or a raw.npz archive"
+        )
+    from_workload = is_workload_file(target)
+    if from_workload:
+        engine = replace(request.engine, remark=progress.remark)
+        source = _probed(probing, engine, request.ladder, progress)
+    else:
+        source = _opened(probing, given, progress)
+    server = None if source.is_archive else read_regime(source.folder)
+    if is_paper:
+        source.require_one_trace("the paper's protocol")
+        settings = wanted.settings(defaults=measured_regime(source))
+    else:
+        settings = _settings(wanted, source, request.pricing)
+    with lock_directory(source.folder):
+        show_fit(source, "assess")
+    assessment: FitAssessment | PaperAssessment
+    loads: Sequence[LoadSaving] = ()
+    if is_paper:
+        open_for_paper(source, settings, allowed=request.open_calibration)
+        assessment = assess_paper(
+            source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
+        )
+    else:
+        assessment = assess_fit(source, settings, propose=wanted.alpha is None)
+        if settings.weights.gpu is not None:
+            loads = savings_by_load(
+                assessment.choice, computed_weights(request.pricing, source)[1:]
+            )
+    of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
+    if not source.is_archive:
+        of_sample += remarks_on_grader(RunDirectory.load(source.folder))
+    if is_served(source):
+        of_promise.append(remark_on_serving(server, settings))
+    flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
+    result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
+    save_assessment(assessment, result)
+    # Probing has reported its own on the sample just now.
+    for remark in of_promise if from_workload else of_sample + of_promise:
+        progress.remark(f"note: {remark}")
+    return source, result
+
+
+def is_workload_file(target: Path) -> bool:
+    """Whether a target is questions to probe, and neither a run nor an archive."""
+    return not target.is_dir() and target.suffix != ".npz"
+
+
+def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest | None) -> Settings:
+    """Settings as asked for; differing replies are the only loss that takes no gold."""
+    if source.ladder is not None and (wanted.weights is not None or pricing is not None):
+        raise CalibrationError(f"{source.folder}: the prices of its rungs stand in ladder.toml")
+    defaults = default_settings(source)
+    if pricing is not None:
+        defaults |= {"serving": "vllm", "weights": computed_weights(pricing, source)[0]}
+    settings = wanted.settings(defaults=defaults)
+    needy = [limit for limit in settings.guarantees if limit.counted.needs_gold]
+    if needy and source.graded_by == "agreement":
+        raise CalibrationError(
+            f"{source.folder}: a limit on {needy[0].loss} takes gold to assess, and the questions "
+            "have none: leave --loss out, and `stopadvisor label` asks for the gold that matters"
+        )
+    return settings
+
+
+def _probed(
+    probing: ProbeSettings, engine: EngineSettings, ladder: Path | None, progress: Progress
+) -> Source:
+    """Probe a workload, or ask all rungs, as far as that is not done."""
+    if ladder is not None:
+        return open_source(record_replies(probing, engine, ladder, progress, whole=True).run)
+    run = probe(probing, partial(open_engine, engine), progress, whole=True).run
+    keep_model_files(engine.model, run)
+    return open_source(run)
+
+
+def _opened(probing: ProbeSettings, given: Collection[str], progress: Progress) -> Source:
+    """Open a run, graded again if asked for, or an archive, which keeps its split otherwise."""
+    target = probing.workload
+    if probing.regrade:
+        regrade_run(target, progress, probing.grader)
+    elif probing.grader is not None and target.is_dir():
+        check_graded_by(target, probing.grader)
+    seed = probing.seed if "seed" in given else None
+    split = probing.split if "split" in given else None
+    return open_source(target, seed=seed, fractions=split, folder=probing.out)
 
 
 # --- Values as use cases take them ----------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import Look, read_log
 from stopadvisor.runs.manifest import build_manifest

@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from stopadvisor.answers.grading import GRADING, Grader
-from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.collection.collect import collect
-from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.saved import ReportData, read_report, save_assessment
 from stopadvisor.runs.directory import THINKING, RunDirectory

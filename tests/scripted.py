@@ -21,7 +21,7 @@ import numpy as np
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.chat import Chat
 from stopadvisor.ground.constants import CUES
-from stopadvisor.probes.plan import (
+from stopadvisor.probes.asking import (
     Capabilities,
     Check,
     ProbePlan,

@@ -22,5 +22,5 @@ OPTIONS = [
 if __name__ == "__main__":
     workload, run, seconds = sys.argv[1:]
     engine = ScriptedEngine(delay_s=float(seconds))
-    with patch("stopadvisor.cli.parts.model.load_engine", lambda options: engine):
+    with patch("stopadvisor.engines.engine_settings.start_engine", lambda options: engine):
         sys.exit(main(["probe", workload, "--out", run, *OPTIONS]))

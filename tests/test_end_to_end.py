@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.certification.calibration import ExportedRule, calibrate
 from stopadvisor.cli.main import main
 from stopadvisor.ground.constants import PAPER_BOOTSTRAP_RESAMPLES, PROBE_CAP
 from stopadvisor.ground.results import to_document
-from stopadvisor.paper.assess import assess_paper
+from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.paper.protocol import paper_split
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.from_assessment import assessed
@@ -123,7 +123,9 @@ def test_the_whole_way_through_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+    )
     file = write_sums(tmp_path / "sums.jsonl", 300)
     assessment = call(
         capsys,

@@ -53,7 +53,7 @@ def workplaces(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Wor
 def story_server(folder: Path) -> Iterator[None]:
     """Serve one story where pages say a server listens, with a policy made for it in `folder`."""
     # These load transformers.
-    from stopadvisor.engines.openai import load_engine
+    from stopadvisor.engines.openai import open_servers
     from tests.engines.fake_server import fake_server
     from tests.engines.online_policies import bound
 
@@ -61,7 +61,7 @@ def story_server(folder: Path) -> Iterator[None]:
         if probe.connect_ex(SERVER) == 0:
             pytest.skip(f"something else listens at {SERVER[0]}:{SERVER[1]}")
     with fake_server(port=SERVER[1]) as server:
-        engine = load_engine("tiny-reasoner", [server.url], concurrency=1)
+        engine = open_servers("tiny-reasoner", [server.url], concurrency=1)
         rule = family_content("run-stability", 2.0)
         policy = bound(engine, rule, budgets=[0, 4, 12, 16, 200], entropy_source="top-k:20")
         engine.close()

@@ -179,7 +179,7 @@ def compatible(text: str) -> str:
 
 
 def ascii_math(text: str) -> str:
-    """Apply NFKC, but keep 10² apart from 102, 2½ from 21/2, and a group of digits together."""
+    """Apply NFKC, but tell 10² from 102 and 2½ from 21/2, and keep a group of digits together."""
     text = _THIN_SPACE.sub("", text)
     text = _SUPERSCRIPT.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _VULGAR.sub(lambda m: " " + m[0], text)

@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0.30)
-"""Risk targets at which the saving is computed, besides the one in the settings."""
+"""Further risk targets at which the saving is computed."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stopadvisor.assessment.assess import FitAssessment, LabelRow
+from stopadvisor.assessment.fit_assessment import FitAssessment, LabelRow
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
 from stopadvisor.rules.losses import LOST, Guarantee, LossName

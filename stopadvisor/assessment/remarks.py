@@ -1,4 +1,4 @@
-"""What the reader of an assessment should know besides its figures, in sentences.
+"""What the figures of an assessment do not tell its reader, in sentences.
 
 Every remark is about fit questions and settings; none needs an outcome of a calibration
 question.
@@ -6,7 +6,12 @@ question.
 
 from __future__ import annotations
 
-from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, FitAssessment, split_hint
+from stopadvisor.assessment.fit_assessment import (
+    SIMULATED_PROBES,
+    Assessment,
+    FitAssessment,
+    split_hint,
+)
 from stopadvisor.assessment.settings import alpha_remark
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.rules.losses import DIFFERS

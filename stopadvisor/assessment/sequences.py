@@ -19,6 +19,7 @@ from stopadvisor.assessment.limits import BlockCounts, FitLimits, block_counts
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.constants import DEFAULT_ALPHA, N_FOLDS
 from stopadvisor.ground.errors import CalibrationError, ProbeError
+from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
@@ -388,7 +389,7 @@ def score_by_folds(
     if model is None:
         return None
     scores = np.empty(rows.shape)
-    for fold in range(N_FOLDS):
+    for fold in tracked("fitting a rule", range(N_FOLDS)):
         held = fit.folds == fold
         part = fitted(rows & ~held[:, None])
         if part is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stopadvisor.assessment.assess import Repeats
+from stopadvisor.assessment.fit_assessment import Repeats
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.certification.labelling import LabelCounts

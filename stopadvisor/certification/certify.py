@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
 from stopadvisor.certification.calibration import (
     Calibration,

@@ -28,9 +28,9 @@ from stopadvisor.ground.constants import MARKERS, PROBE_CAP
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content
+from stopadvisor.probes.asking import ProbePlan, cue_text
 from stopadvisor.probes.grouping import calibration_rows, group_sizes
 from stopadvisor.probes.markers import RULE
-from stopadvisor.probes.plan import ProbePlan, cue_text
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
@@ -51,7 +51,7 @@ from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS
 
 _STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
-"""Serving stacks for which a policy says what it saves, besides the one it was chosen for."""
+"""Other serving stacks for which a policy says what it saves."""
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")

@@ -73,7 +73,7 @@ def is_partial(source: Source, settings: Settings) -> bool:
 
 
 def label_request(source: Source, settings: Settings) -> dict[str, Any]:
-    """What the log names of a look with few labels, besides its settings: the order of asking.
+    """What the log adds to the settings of a look with few labels: the order of asking.
 
     Raises
     ------

@@ -57,7 +57,7 @@ def check_partial(settings: Settings) -> None:
     """
     wanted = {
         "--loss drop counts what stopping gains": settings.loss == "drop",
-        "a further limit is tested beside the first": bool(settings.also),
+        "a further limit is tested with the first": bool(settings.also),
     }
     for what, is_wanted in wanted.items():
         if is_wanted:

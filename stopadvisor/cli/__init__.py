@@ -1,3 +1,3 @@
 """The command line: each module parses its options, calls one use case and prints the result."""
 
-__all__ = ["assess", "main", "parts"]
+__all__ = ["main"]

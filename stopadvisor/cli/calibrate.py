@@ -16,9 +16,17 @@ from stopadvisor.assessment.settings import alpha_meanings
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.certification.looks import show_fit
-from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, option, show, take
+from stopadvisor.cli.parts.declare import (
+    COUNT,
+    OUTPUT,
+    PATH,
+    VERBOSE,
+    declare,
+    option,
+    pop_settings,
+    show,
+)
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import (
     DESPITE,
     GUARANTEES,
@@ -31,6 +39,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.html.page import refresh_report
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.saved import save_calibration
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.words import advised_point, percent, share
@@ -58,9 +67,9 @@ _certificate = option("Certificate")
     reads="A run directory or a raw.npz archive; settings that are not given come from "
     "its assessment.json.",
     writes="The policy: policy-aALPHA-DIGEST.joblib in the run directory, or the file that is "
-    "named; its calibration beside it, and the look in the run's looks.jsonl. policy.joblib and "
+    "named; its calibration next to it, and the look in the run's looks.jsonl. policy.joblib and "
     "calibration.json there become copies of the last certified one and its calibration; with a "
-    "key to sign, POLICY.sig beside each policy.",
+    "key to sign, POLICY.sig next to each policy.",
     examples=[
         "stopadvisor calibrate --alpha 0.15",
         "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --loss drop",
@@ -125,7 +134,9 @@ def command(
     setting may be tried, with less confidence.  Exit code 3: nothing was certified, and the policy
     never stops.  If the advice is full thinking, no look is taken.
     """
-    request = take(CertifyRequest, params, overrides=overrides(params), **overridden(params))
+    request = pop_settings(
+        CertifyRequest, params, overrides=overrides(params), **overridden(params)
+    )
     if source_policy is not None and request.overrides.families:
         raise click.UsageError("--families means nothing with --from: the policy brings its rule")
     target = PolicyTarget(out, None if sign is None else signing_key(sign))

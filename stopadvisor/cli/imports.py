@@ -23,8 +23,8 @@ from stopadvisor.cli.parts.declare import (
     show,
 )
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on, remark_first
 from stopadvisor.ground.constants import KNOWN_MARKERS
+from stopadvisor.report.progress import progress_on, remark_first
 from stopadvisor.report.sheets.files import (
     import_dataset_sheet,
     import_log_sheet,
@@ -266,7 +266,7 @@ def _import_log(
             )
         if without:
             progress.remark(
-                f"{len(without)} replies hold no thinking that can be told apart, the first in "
+                f"{len(without)} replies hold no thinking that can be separated, the first in "
                 f"{without[0]}"
             )
     show(imported, import_log_sheet(imported), json=json)

@@ -12,12 +12,12 @@ import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SIGNATURE, VERBOSE, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.comparison import compared
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.inspect import comparison_sheet, inspect_sheet
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.sources import model_as_given

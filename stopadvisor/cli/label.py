@@ -15,14 +15,14 @@ from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
 from stopadvisor.certification.labelling import LabelledRun, Labelling, known_labels, of_run
 from stopadvisor.cli.parts.config import typed_again
-from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, show, take
+from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, pop_settings, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.label_loop import LabelLoop
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import DESPITE, overridden, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.plan import label_sheet
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet
@@ -88,7 +88,9 @@ def command(
     stop would give. Every answer is on disk at once; quit at any time, and go on with the same
     command. The settings are those of the certificate: say the same to `calibrate`.
     """
-    request = take(CertifyRequest, params, overrides=overrides(params), **overridden(params))
+    request = pop_settings(
+        CertifyRequest, params, overrides=overrides(params), **overridden(params)
+    )
     asked = request.overrides
     if asked.loss not in (None, "lost") or asked.also:
         raise click.UsageError("labels say which answers are lost: --loss lost alone takes them")

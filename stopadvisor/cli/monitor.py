@@ -9,11 +9,11 @@ import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.monitor import monitor_sheet
 from stopadvisor.serving.audit_log import find_series, replay
 from stopadvisor.serving.audit_log import reset as write_reset

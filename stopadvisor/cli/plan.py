@@ -16,8 +16,8 @@ from stopadvisor.assessment.label_plan import plan_labels
 from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, is_open, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import ALPHA, DELTA
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.plan import plan_sheet
 from stopadvisor.rules.losses import LOSSES
 from stopadvisor.workload.questions import parse_split
@@ -69,7 +69,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     """
     assessment = None
     if source is not None:
-        from stopadvisor.assessment.assess import assess
+        from stopadvisor.assessment.fit_assessment import assess
         from stopadvisor.assessment.probabilities import risk_to_expect
         from stopadvisor.runs.prices import default_settings
         from stopadvisor.runs.sources import open_source, read_assessment

@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import PATH, show, take
+from stopadvisor.cli.parts.declare import PATH, pop_settings, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.cli.parts.probing import probe_options, take_probing
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.probing import try_questions
+from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.constants import DEFAULT_CUE
 from stopadvisor.ground.errors import PreflightError
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.preflight import preflight_sheet
 
 __all__ = ["command"]
@@ -47,7 +47,7 @@ def command(workload: Path, *, json: bool, quiet: bool, **params: Any) -> int:
     compare = params["cue"] == _ALL_CUES
     if compare:
         params["cue"] = DEFAULT_CUE
-    settings, engine = take_probing(params, workload), take(EngineSettings, params)
+    settings, engine = take_probing(params, workload), pop_settings(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         model = partial(open_engine, replace(engine, remark=progress.remark))
         report = try_questions(settings, model, progress, compare=compare)

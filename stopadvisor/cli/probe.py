@@ -13,14 +13,15 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import PATH, show, take
+from stopadvisor.cli.parts.declare import PATH, pop_settings, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.ladder import RECORDED_LADDER, check_recording, recorded
-from stopadvisor.cli.parts.model import EngineSettings, open_engine
+from stopadvisor.cli.parts.ladder import RECORDED_LADDER, check_recording
 from stopadvisor.cli.parts.probe_like import like_policy, like_remark
 from stopadvisor.cli.parts.probing import probe_options, take_probing
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.collection.probing import probe
+from stopadvisor.collection.rung_recording import record_replies
+from stopadvisor.engines.engine_settings import EngineSettings, open_engine
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import probe_sheet
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.prices import keep_model_files
@@ -77,14 +78,14 @@ def command(
     settings = take_probing(
         params, workload, like_policy=like is not None, ladder=ladder is not None
     )
-    engine = take(EngineSettings, params)
+    engine = pop_settings(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         traces = settings.traces is not None
         if like is not None and (remark := like_remark(like, traces=traces)):
             progress.remark(remark)
         engine = replace(engine, remark=progress.remark)
         if ladder is not None:
-            summary = recorded(settings, engine, ladder, progress)
+            summary = record_replies(settings, engine, ladder, progress)
         else:
             summary = probe(settings, partial(open_engine, engine), progress)
             keep_model_files(engine.model, summary.run)

@@ -12,9 +12,10 @@ import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, Parsed, declare, option, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.model import API_KEY, DEFAULT_MODEL, REQUEST_TIMEOUT, model_name
-from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.cli.parts.model import API_KEY, REQUEST_TIMEOUT, model_name
+from stopadvisor.engines.engine_settings import DEFAULT_MODEL
 from stopadvisor.ground.results import to_document
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import profile_serving_sheet
 from stopadvisor.runs.storage import check_writable, write_json_atomically
 from stopadvisor.serving.server_profile import measure_server

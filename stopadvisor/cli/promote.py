@@ -10,9 +10,9 @@ import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.policy.run_policies import check_promotion, promote
 from stopadvisor.report.html.page import refresh_report
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import promote_sheet
 from stopadvisor.runs.storage import lock_directory
 
@@ -22,7 +22,7 @@ __all__ = ["command"]
 @click.command(
     "promote",
     cls=Command,
-    reads="POLICY: a file that `calibrate` wrote, with its calibration beside it.",
+    reads="POLICY: a file that `calibrate` wrote, with its calibration next to it.",
     writes="policy.joblib and calibration.json in the same folder, as copies; report.html "
     "where there is one.",
     examples=["stopadvisor promote runs/my-Qwen3-8B-1a2b3c4d/policy-a05-5e6f7a8b.joblib"],

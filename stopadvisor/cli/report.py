@@ -9,9 +9,9 @@ import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.report.html.page import write_report
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.files import report_sheet
 from stopadvisor.runs.sources import newest_source, open_source
 

@@ -24,24 +24,18 @@ from stopadvisor.cli.parts.declare import (
     declare,
     grader_option,
     option,
+    pop_settings,
     show,
-    take,
 )
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.ladder import how_to_open
-from stopadvisor.cli.parts.model import (
-    SERVER,
-    EngineSettings,
-    check_engine_options,
-    model_options,
-    open_engine,
-)
-from stopadvisor.cli.parts.progress import progress_on
+from stopadvisor.cli.parts.model import SERVER, check_engine_options, model_options
+from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, open_engine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.policy.run_policies import newest_policy
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.serving.answer_pass import Answering
@@ -133,7 +127,7 @@ def command(
     *named, workload = files
     if ladder is None:  # it names servers of its own, which patience and concurrency are for
         check_engine_options(params)
-    model = take(EngineSettings, params)
+    model = pop_settings(EngineSettings, params)
     if not model.at_server and params["serving"] is not None:
         raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
     policy = named[0] if named else newest_policy()

@@ -24,7 +24,7 @@ RESULTS = {
     "label": ("stopadvisor.certification.labelling:LabelledRun", ""),
     "monitor": ("stopadvisor.serving.monitored:MonitoredPromise", ""),
     "plan": ("stopadvisor.assessment.label_plan:LabelPlan", ""),
-    "preflight": ("stopadvisor.collection.preflight:PreflightReport", "and `preflight.json`"),
+    "preflight": ("stopadvisor.collection.model_checks:PreflightReport", "and `preflight.json`"),
     "profile-serving": (
         "stopadvisor.rules.serving_profile:ServingProfile",
         "and the file it writes",

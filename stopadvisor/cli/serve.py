@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from stopadvisor.cli.parts.auditing import AUDITING, audit_settings
-from stopadvisor.cli.parts.declare import PATH, SIGNATURE, declare, take
+from stopadvisor.cli.parts.declare import PATH, SIGNATURE, declare, pop_settings
 from stopadvisor.cli.parts.gateway import GATEWAY, gateway_settings, require_gateway
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.engines.errors import require_packages
@@ -43,8 +43,7 @@ _LOADED_UNASKED = (
     "serve",
     cls=Command,
     reads="POLICY, or a folder with a policy for each model and task.",
-    writes="What vLLM prints; metrics stand beside its own.  The gateway's log, JSON lines on "
-    "stderr.",
+    writes="What vLLM prints; metrics next to its own.  The gateway's log, JSON lines on stderr.",
     examples=[
         "stopadvisor serve policy.joblib -- Qwen/Qwen3-8B --reasoning-parser qwen3",
         "stopadvisor serve policy.joblib --shadow -- MODEL --reasoning-parser NAME",
@@ -88,7 +87,7 @@ def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **
         raise click.UsageError(
             "expected POLICY -- MODEL [VLLM OPTION]... or POLICY --upstream URL, got no MODEL"
         )
-    become_vllm(take(PluginSettings, params, policy=policy), words, quiet=quiet)
+    become_vllm(pop_settings(PluginSettings, params, policy=policy), words, quiet=quiet)
 
 
 def become_vllm(settings: PluginSettings, words: Sequence[str], *, quiet: bool) -> NoReturn:

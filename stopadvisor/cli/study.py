@@ -19,7 +19,6 @@ from stopadvisor.certification.looks import open_calibration as open_calibration
 from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, Parsed, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on, time_left
 from stopadvisor.cli.parts.settings import ALPHA, DELTA, setting_options
 from stopadvisor.ground.constants import (
     DEFAULT_ALPHA,
@@ -28,6 +27,7 @@ from stopadvisor.ground.constants import (
 )
 from stopadvisor.ground.errors import StopAdvisorError, StudyError
 from stopadvisor.ground.progress import Progress
+from stopadvisor.report.progress import progress_on, time_left
 from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
@@ -41,7 +41,7 @@ from stopadvisor.studies.report import (
     study_report,
     write_study,
 )
-from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.tables import StudyOptions, StudyResult
 
 __all__ = ["command"]
 

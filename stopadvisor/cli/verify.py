@@ -15,10 +15,10 @@ import click
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.progress import progress_on
 from stopadvisor.cli.parts.settings import setting_options, weights_of
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import newest_policy
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.verify import verify_sheet
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import newest_run, open_source

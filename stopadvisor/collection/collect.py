@@ -18,7 +18,7 @@ from stopadvisor.collection.labels import grade_traces
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, ProbeError
 from stopadvisor.ground.progress import NullProgress, Progress
-from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import probed_positions
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
@@ -331,7 +331,7 @@ class _Job:
         prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
         for number, trace in _probe(engine, prompts, self.plan, self.progress):
             question, sample = asked[number]
-            # One by one: grading mathematics may lag far behind the server, and what is graded
+            # One by one: grading mathematics may be far slower than the server, and what is graded
             # shall not be lost with what is not.
             self._keep(self._grade([question], [trace], sample))
 

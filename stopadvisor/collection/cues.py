@@ -15,7 +15,7 @@ from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.labels import grade_traces
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.progress import NullProgress, Progress
-from stopadvisor.probes.plan import Engine, ProbePlan, RawProbe, RawTrace, Status
+from stopadvisor.probes.asking import Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 

@@ -16,7 +16,7 @@ from stopadvisor.answers.function_grader import BY_GOLD, Grades, described, open
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.ground.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.probes.plan import RawTrace
+from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.runs.directory import RunDirectory, digest_of, line_of
 from stopadvisor.runs.look_log import record_regraded

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.plan import RawTrace
+from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.positions import marker_positions
 
 __all__ = [

@@ -14,7 +14,7 @@ from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.ground.progress import NullProgress, Progress
-from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace, is_open_cue
+from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace, is_open_cue
 from stopadvisor.workload.questions import Question
 
 __all__ = [

@@ -18,7 +18,7 @@ import numpy as np
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.ground.constants import CUES, PROBE_CAP
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.probes.plan import Engine, OnStop, ProbePlan, Schedule
+from stopadvisor.probes.asking import Engine, OnStop, ProbePlan, Schedule
 from stopadvisor.workload.questions import (
     ASSUMED_TASK,
     PARTS,

@@ -23,8 +23,8 @@ from stopadvisor.collection.cues import CUE_QUESTIONS, compare_cues
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_grader, regrade
 from stopadvisor.collection.markers import sentence_ids
+from stopadvisor.collection.model_checks import PreflightReport, run_preflight, worst
 from stopadvisor.collection.pilot import CAP_STEP, cue_ids, thinking_cap
-from stopadvisor.collection.preflight import PreflightReport, run_preflight, worst
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
     check_parts,
@@ -40,7 +40,7 @@ from stopadvisor.ground.errors import EngineError, ModelError, ProbeError, Workl
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.ground.results import to_document
-from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawTrace
+from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.server_regime import RegimeMeasure, read_regime, write_regime

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.asking import Engine, ProbePlan
 from stopadvisor.workload.questions import Question, RecordedTrace
 
 __all__ = ["recorded_cap"]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,18 +21,19 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.function_grader import Grades, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.collection.collect import make_prompts, say_what_is_kept
-from stopadvisor.collection.preflight import PREFLIGHT_QUESTIONS, worst
+from stopadvisor.collection.model_checks import PREFLIGHT_QUESTIONS, worst
 from stopadvisor.collection.probe_settings import ProbeSettings, check_parts, fit_questions
 from stopadvisor.collection.probe_summary import ProbeSummary, RecordedRung
-from stopadvisor.engines.rungs import AskedReply, AsksRungs, RungAnswer
+from stopadvisor.engines.asked_rungs import AskedReply, AsksRungs, RungAnswer
+from stopadvisor.engines.engine_settings import EngineSettings, how_to_open
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import PreflightError, ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import to_document
-from stopadvisor.probes.plan import Check, ProbePlan, Status
+from stopadvisor.probes.asking import Check, ProbePlan, Status
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ladder import Ladder, Rung
+from stopadvisor.runs.ladder import Ladder, Rung, read_ladder
 from stopadvisor.runs.manifest import build_manifest, describe_workload, run_path
 from stopadvisor.runs.replies import ReplyRecord, RungReply
 from stopadvisor.runs.storage import (
@@ -48,7 +48,7 @@ from stopadvisor.runs.storage import (
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
 
-__all__ = ["ASKED", "LadderPreflight", "OpenRungs", "record_replies"]
+__all__ = ["ASKED", "LadderPreflight", "record_replies"]
 
 ASKED = "asked.jsonl"
 """What each rung said, a reply a line; people may read it, and a run goes on from it."""
@@ -57,9 +57,6 @@ _CUT_WARN = 0.5
 """Share of a cheaper rung's replies that may be cut: they climb, and are paid for in vain."""
 _SELF_WARN = 0.05
 """Share of questions whose reference answers otherwise a second time."""
-
-OpenRungs = Callable[[], AbstractContextManager[AsksRungs]]
-"""Opens the rungs of a ladder when it is entered, and closes them at the end."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +73,20 @@ class LadderPreflight:
 
 def record_replies(
     settings: ProbeSettings,
-    ladder: Ladder,
-    open_rungs: OpenRungs,
+    engine: EngineSettings,
+    file: Path,
     progress: Progress,
     *,
     whole: bool = False,
 ) -> ProbeSummary:
-    """Ask every rung what is missing of a workload; raises as `probing.probe`.
+    """Ask every rung of a ladder's file what is missing of a workload; raises as `probing.probe`.
 
+    `engine` says how many requests go out at once, and where models that run here are loaded.
     With `whole` a `limit` is refused that leaves a part too small to be assessed.
     """
+    from stopadvisor.engines.openai.rung_servers import open_rungs
+
+    ladder = read_ladder(file)
     workload = settings.read()
     asked = workload.questions[: settings.limit]
     check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
@@ -101,7 +102,11 @@ def record_replies(
             ladder=[rung.to_dict() for rung in ladder.rungs],
         )
         path = settings.out or run_path(Path("runs"), manifest)
-        with lock_directory(path), open_rungs() as rungs:
+        with (
+            lock_directory(path),
+            how_to_open(engine, ladder) as how,
+            open_rungs(ladder, **how) as rungs,
+        ):
             run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
             job = _Recording(run, ladder, workload, settings, graders.right, rungs, progress)
             summary = job.go(asked, manifest)

@@ -17,7 +17,7 @@ from stopadvisor.collection.pilot import auto_budgets, auto_stride, draw_pilot
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace
+from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace
 from stopadvisor.probes.positions import trace_positions
 from stopadvisor.workload.questions import Question
 

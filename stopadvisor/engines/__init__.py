@@ -1,6 +1,6 @@
 """Models that draw traces and forced answers: here in `hf`, at servers in `openai`.
 
-Public are `OutOfMemory`, and `load_engine` of either folder; README.md says what each needs.
+Public are `OutOfMemory`, `hf.load_engine` and `openai.open_servers`; README.md says what they need.
 Nothing here imports them, so that the command line starts without torch.
 """
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.probes.plan import is_open_cue
+from stopadvisor.probes.asking import is_open_cue
 
 __all__ = ["AnswerStops", "AnswerTokens", "ForcedAnswer"]
 

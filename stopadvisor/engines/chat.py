@@ -17,7 +17,7 @@ from stopadvisor.engines.errors import first_line
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
-from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open_cue
+from stopadvisor.probes.asking import Check, Prompt, cue_text, is_open_cue
 
 __all__ = ["Chat", "ChatEngine", "GrowingText", "Marker", "find_markers"]
 
@@ -333,7 +333,7 @@ class _HasChat(Protocol):
 
 
 class ChatEngine:
-    """What every engine leaves to the tokenizer of its `chat`; see `probes.plan.Engine`."""
+    """What every engine leaves to the tokenizer of its `chat`; see `probes.asking.Engine`."""
 
     def suffix_ids(self: _HasChat, cue: str) -> list[int]:
         """Return the ids that ask for the answer."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat, GrowingText
 from stopadvisor.ground.errors import EngineError
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawProbe, RawTrace
 from stopadvisor.probes.markers import MarkerCounter
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
 from stopadvisor.probes.positions import TracePositions
 from stopadvisor.workload.questions import RecordedTrace
 

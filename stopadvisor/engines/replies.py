@@ -14,8 +14,8 @@ from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat, GrowingText
 from stopadvisor.policy.requests import Reply
 from stopadvisor.policy.session import Rule, Session, Stop
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.markers import MarkerCounter
-from stopadvisor.probes.plan import ProbePlan
 
 __all__ = [
     "AnswerReport",

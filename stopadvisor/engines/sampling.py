@@ -11,7 +11,7 @@ from typing import Any
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.ground.errors import ModelError, ProbeError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 
 __all__ = ["Sampling", "entropy_top_k", "identity_settings", "thinking_room"]
 

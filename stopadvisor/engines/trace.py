@@ -14,7 +14,7 @@ from typing import Literal
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.session import Session
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt
 
 __all__ = [
     "Kind",

@@ -1,6 +1,6 @@
 """What long work reports while it runs, and to whom: the consumer's side of a progress display.
 
-Knows no terminal; `cli.progress` shows what is reported here.
+Knows no terminal; `report.progress` shows what is reported here.
 """
 
 from __future__ import annotations

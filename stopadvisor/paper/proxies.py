@@ -81,7 +81,7 @@ def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
 
 
 def audit_setting(table: GradedTable, setting: PaperSetting) -> PaperSetting:
-    """The paper's setting of a table with the audit-only families besides its own."""
+    """The paper's setting of a table, with the audit-only families added."""
     scores = dict(setting.scores)
     scores |= {family: proxy_scores(family, table) for family in PROXY_FAMILIES}
     # In the archives' order, on which the last digits of lbfgs depend.

@@ -31,7 +31,7 @@ from stopadvisor.ground.fields import (
     parse,
     plain,
 )
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.label_sample import MOST_SAMPLED, sample_passes, share_lost
@@ -341,7 +341,7 @@ def _check_sample(certificate: CertificateTerms) -> None:
     alone = certificate.guarantees is None and certificate.traces is None
     alone = alone and certificate.loss == LOST.name and certificate.gained is None
     expect(alone, "certificate.planned_labels", "lost answers alone, of one trace", labels)
-    expect(n <= MOST_SAMPLED, "certificate.n", f"at most {MOST_SAMPLED} beside a sample", n)
+    expect(n <= MOST_SAMPLED, "certificate.n", f"at most {MOST_SAMPLED} with a sample", n)
     expect(labels < n, "certificate.planned_labels", f"less than certificate.n ({n})", labels)
     expect(differing <= n, "certificate.differing", f"at most certificate.n ({n})", differing)
     what = f"at most the labelled of {differing} that differ"
@@ -367,7 +367,7 @@ def _check_traces(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
     pairs = (limit.both, limit.one, limit.none)
     has_two = certificate.traces is not None and LOSSES[limit.loss].is_binary
     if certificate.traces is not None and certificate.labelled is not None:
-        raise PolicyError("field 'certificate.traces': expected null beside 'labelled', got 2")
+        raise PolicyError("field 'certificate.traces': expected null with 'labelled', got 2")
     fits = all((count is not None) == has_two for count in pairs)
     what = "all three with two traces, else null"
     expect(fits, "certificate.both, one, none", what, pairs)
@@ -438,7 +438,7 @@ def _check_trinomial(limit: GuaranteeTerms, delta: float) -> None:
     if limit.both is not None:
         lost, gained = limit.both, limit.none or 0
         counts = "with both replies lost and {} with none"
-    what = f"at most {MOST_QUESTIONS} beside a drop or two traces"
+    what = f"at most {MOST_QUESTIONS} with a drop or two traces"
     expect(n <= MOST_QUESTIONS, "certificate.n", what, n)
     for name, share in (("alpha", limit.alpha), ("upper", limit.upper)):
         at = min(share * (1 + _SLACK) + _DROP_SLACK, 0.9999)

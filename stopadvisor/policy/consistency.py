@@ -71,11 +71,11 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
         check_ladder(terms)
         nothing = ("model", "engine", "probe", "sampling", "max_think", "trees")
         for key in nothing:
-            expect(getattr(terms, key) is None, key, "null beside a ladder", getattr(terms, key))
+            expect(getattr(terms, key) is None, key, "null with a ladder", getattr(terms, key))
     expect(
         (terms.serving == "ladder") == (terms.ladder is not None),
         "serving",
-        "'ladder' beside a ladder, and nowhere else",
+        "'ladder' with a ladder, and nowhere else",
         terms.serving,
     )
     if terms.kind == "full-budget":

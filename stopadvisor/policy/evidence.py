@@ -1,4 +1,4 @@
-"""What a file says besides its certificate: which questions made it, and what to expect of it.
+"""The evidence in a policy file: which questions made it, and what to expect of it.
 
 These figures cannot be recomputed from the file, yet the headline uses them; so they are held to
 each other and to the certificate, which was checked before.  Knows no file.

@@ -40,7 +40,7 @@ from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.runs.storage import remove_file, replace_file
@@ -270,7 +270,7 @@ def _holds(file: Path, data: bytes) -> bool:
 
 
 def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -> Path:
-    """Write the signature of a policy's file beside it.
+    """Write the signature of a policy's file next to it.
 
     Parameters
     ----------
@@ -318,7 +318,7 @@ def load_policy(
     Parameters
     ----------
     require_signature : sequence of paths, optional
-        Public keys in PEM, of which one must have signed the file: ``POLICY.sig`` lies beside it.
+        Public keys in PEM, of which one must have signed the file: ``POLICY.sig`` lies next to it.
         It is checked before anything in the file is looked at.
 
     Raises

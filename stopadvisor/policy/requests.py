@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt, plan_cue
+from stopadvisor.probes.asking import OnStop, ProbePlan, Prompt, plan_cue
 from stopadvisor.probes.trigger import NO_MARKER_IDS, MarkerTrigger
 from stopadvisor.workload.questions import Question, content_key, render_messages
 

@@ -1,7 +1,7 @@
 """The policies of a run: each under a name of its own, and a copy of the one in use.
 
 A file, once written, is never written over by another policy, so that there is always a way back.
-Beside each policy lies the calibration that it came from; beside the copy, ``calibration.json``.
+Next to each policy lies the calibration it came from; next to the copy, ``calibration.json``.
 A signature goes with its file: the copy has one where the policy has, and no other.
 Knows the files and their names; whoever calls holds the lock of the folder.
 """
@@ -94,7 +94,7 @@ def stops_already(folder: Path, *, format: Format) -> bool:
 
 
 def free_file(wanted: Path, content: Mapping[str, Any], alpha: float) -> Path:
-    """The file that was asked for; one beside it where another certified policy stands there."""
+    """The requested file, or one next to it if another certified policy has that name."""
     try:
         standing = load_policy(wanted)
     except PolicyError:
@@ -108,7 +108,7 @@ def free_file(wanted: Path, content: Mapping[str, Any], alpha: float) -> Path:
 def put(
     content: Mapping[str, Any], file: Path, calibration: Mapping[str, Any], *, format: Format
 ) -> None:
-    """Write a policy and, beside it, the calibration that it came from, which names its digest.
+    """Write a policy and, next to it, the calibration it came from, which names its digest.
 
     The calibration is taken away first and written last: whenever this ends, none is there that
     belongs to another policy.
@@ -149,7 +149,7 @@ def check_promotion(original: Path) -> tuple[Policy, bytes]:
     Raises
     ------
     PolicyError
-        The file is refused, is itself the copy in use, or no calibration lies beside it.
+        The file is refused, is itself the copy in use, or no calibration lies next to it.
     """
     policy = load_policy(original)
     if original.suffix not in _FORMATS:

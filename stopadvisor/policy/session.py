@@ -22,7 +22,7 @@ from typing import Protocol
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.stepper import Decision
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import Positions, Trigger
 
 __all__ = ["AskProbe", "Ended", "Event", "Judge", "Rule", "Session", "Show", "Stop", "Think"]

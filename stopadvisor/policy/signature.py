@@ -182,12 +182,12 @@ def _fingerprint(key: ec.EllipticCurvePublicKey) -> str:
 
 
 def signature_path(policy: Path) -> Path:
-    """Where the signature of a file lies: beside it, as ``POLICY.sig``."""
+    """Path of a file's signature: next to it, as ``POLICY.sig``."""
     return policy.with_name(f"{policy.name}.sig")
 
 
 def is_signed(policy: Path) -> bool:
-    """Whether a signature lies beside a file, right or wrong."""
+    """Whether there is a signature next to a file, right or wrong."""
     return os.path.exists(signature_path(policy))  # False also where no such name is possible
 
 
@@ -254,7 +254,7 @@ def _ecdsa(curve: str) -> ec.ECDSA:
 
 
 def check_signature(data: bytes, policy: Path, trusted: Sequence[PublicKey]) -> PublicKey:
-    """Check bytes that were read from a file against the signature beside it.
+    """Check bytes that were read from a file against the signature next to it.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ def check_signature(data: bytes, policy: Path, trusted: Sequence[PublicKey]) -> 
     path = signature_path(policy)
     if not is_signed(policy):
         raise PolicyError(
-            f"is not signed: there is no {path.name} beside it, and a signature by "
+            f"is not signed: there is no {path.name} next to it, and a signature by "
             f"{_listed(trusted)} is required"
         )
     bundle = read_bytes(path, what="signature", most=_MAX_SIGNATURE)

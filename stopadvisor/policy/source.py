@@ -12,7 +12,7 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import plain
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.terms import ModelTerms, PolicyTerms, SamplingTerms, TokenText
-from stopadvisor.probes.plan import plan_cue
+from stopadvisor.probes.asking import plan_cue
 
 __all__ = ["check_source", "policy_source"]
 

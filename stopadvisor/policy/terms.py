@@ -26,7 +26,7 @@ from stopadvisor.ground.fields import (
 )
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, ServedTerms, SplitTerms
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.rules.families import FAMILIES, RUNG_FAMILIES
 from stopadvisor.rules.features import FEATURES, LOGPROB_FEATURES, OPEN_FEATURES, POSITION_FEATURES

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, ProbeError
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.table import ProbeTable, on_grid, row_numbers
 
 __all__ = [

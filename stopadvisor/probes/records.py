@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.ground.arrays import BoolArray
 from stopadvisor.ground.errors import ProbeError
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
-from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.table import NO_PROBE, ProbeTable, Reference, agreeing, answer_codes
 
 __all__ = ["Checkpoint", "Graded", "ProbeRecord", "graded_by_gold", "graded_table"]

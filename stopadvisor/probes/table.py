@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.rungs import Rungs
 
 __all__ = [

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stopadvisor.assessment.assess import LabelRow, Repeats
 from stopadvisor.assessment.choice import FitRule
+from stopadvisor.assessment.fit_assessment import LabelRow, Repeats
 from stopadvisor.assessment.label_need import LabelNeed
 from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.assessment.promises import Promise
@@ -176,7 +176,7 @@ class StackCosts:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit that holds besides the first."""
+    """A further limit, after the first."""
 
     loss: str
     """What is limited: `lost`, `differs` or `drop`."""

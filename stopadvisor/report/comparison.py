@@ -13,7 +13,7 @@ from typing import Any
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.promises import counted, promise_of, says_lost
 from stopadvisor.policy.shown import where_of
-from stopadvisor.probes.plan import plan_cue
+from stopadvisor.probes.asking import plan_cue
 from stopadvisor.report.words import number, percent, share
 from stopadvisor.rules.families import rule_name
 

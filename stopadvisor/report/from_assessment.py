@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.fit_assessment import FitAssessment
 from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.ground.results import to_document
-from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk
 from stopadvisor.policy.promises import asked
 from stopadvisor.report.assessed import (

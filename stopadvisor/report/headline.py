@@ -7,7 +7,7 @@ documents and policies as mappings; knows neither a terminal nor HTML.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +18,9 @@ from stopadvisor.policy.shown import Expected, ExpectedOnTest
 from stopadvisor.report.words import (
     COMMON_STACK,
     advised_point,
+    bracketed,
     by_stack,
     cost_noun,
-    interval,
     kind_points,
     on_stack,
     percent,
@@ -38,11 +38,12 @@ __all__ = [
     "assessed_effect",
     "assessed_headline",
     "calibrated_headline",
+    "capacity_facts",
     "change_words",
     "expected_effect",
     "gain_against_advice",
-    "measured_regime",
     "other_stacks",
+    "regime_of_document",
     "run_effect",
     "run_headline",
     "saving_words",
@@ -85,8 +86,6 @@ class Effect:
     """Of the cost; None: the paper's."""
     loss: str = "lost"
     """What `risk` counts: ``lost``, ``differs`` or ``drop``."""
-    decoded: Mapping[str, float | None] = field(default_factory=dict)
-    """Saving of the decoded tokens alone, by serving stack."""
     saving_lower: float | None = None
     """One-sided 95 % limit of the saving, where there is no range."""
 
@@ -150,10 +149,7 @@ def sentence(effect: Effect, measured: str | None = None) -> str:
     noun = cost_noun(effect.unit)
     saves = f"{whole_percent(saving)} of {noun}{on}"
     costs = f"{whole_percent(-saving)} more than full thinking{on}"
-    tokens = effect.decoded.get(first)
-    if effect.is_timed and tokens is not None:
-        # Tokens are not time: both are said.
-        saves = f"{whole_percent(tokens)} of the decoded tokens, {saves}"
+    if effect.is_timed:
         costs = f"{whole_percent(-saving)} more of {noun} than full thinking{on}"
     does = f"saves {saves}" if saving >= 0 else f"costs {costs}"
     if effect.unit == DECODED:
@@ -190,7 +186,7 @@ def _price(effect: Effect, verb: str) -> str:
 
 def saving_words(effect: Effect) -> str:
     """The saving with its interval, and how much of the thinking it is."""
-    spread = f" {interval(effect.saving_range)}" if effect.saving_range else ""
+    spread = f" {bracketed(effect.saving_range)}" if effect.saving_range else ""
     text = f"{percent(effect.saving_pct)}{spread} of {cost_noun(effect.unit)}"
     return text if effect.think_pct is None else f"{text}, {percent(effect.think_pct)} of thinking"
 
@@ -198,7 +194,7 @@ def saving_words(effect: Effect) -> str:
 def accuracy_words(effect: Effect) -> str:
     """Accuracy before and after, and which answers make the difference."""
     lost = "-" if effect.risk is None else share(effect.risk)
-    spread = f" {interval(effect.risk_range, 100)}" if effect.risk_range else ""
+    spread = f" {bracketed(effect.risk_range, 100)}" if effect.risk_range else ""
     if effect.change is None:
         what = "turn wrong" if effect.loss == "lost" else "get another reply than full thinking's"
         return f"{lost}{spread} of the questions {what}"
@@ -217,6 +213,14 @@ def answers_label(effect: Effect) -> str:
     if effect.change is not None:
         return "accuracy"
     return "differs" if effect.loss == "differs" else "loses"
+
+
+def capacity_facts(effect: Effect) -> Iterator[tuple[str, str]]:
+    """Yield what a saving of capacity means in requests, where costs are time."""
+    if effect.is_timed:
+        served = 100 / (1 - effect.saving_pct / 100) - 100
+        fewer = "more" if served >= 0 else "fewer"
+        yield "capacity", f"the same hardware serves {whole_percent(abs(served))} {fewer} requests"
 
 
 def other_stacks(effect: Effect) -> list[str]:
@@ -240,7 +244,7 @@ def change_words(effect: Effect) -> str:
 # --- From documents -------------------------------------------------------------------------------
 
 
-def measured_regime(document: Document | None) -> str | None:
+def regime_of_document(document: Document | None) -> str | None:
     """The stack that the server of an assessment was measured to be; None without one."""
     server = None if document is None else document.get("server")
     return None if server is None else server["regime"]
@@ -257,7 +261,6 @@ def assessed_effect(document: Document) -> Effect | None:
         think_pct=None if LADDER in rows else point["fit_think_saving_pct"],
         saving_lower=document["fit_saving_lower_pct"],
         savings={name: row["saving_pct"] for name, row in rows.items()},
-        decoded={name: row.get("decoded_saving_pct") for name, row in rows.items()},
     )
 
 
@@ -332,7 +335,7 @@ def assessed_headline(document: Document) -> str:
             f"tokens and loses {lost}."
         )
     effect = assessed_effect(document)
-    return keep if effect is None else sentence(effect, measured_regime(document))
+    return keep if effect is None else sentence(effect, regime_of_document(document))
 
 
 def gain_against_advice(document: Document) -> Effect | None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.assessment.fit_assessment import FitAssessment
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.issue import Issued
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document
-from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.figures.data import CalibratedFigures, Figures, Texts
 from stopadvisor.report.figures.deploy import calibrated_figures, deploy_figures

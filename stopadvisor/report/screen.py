@@ -40,7 +40,7 @@ _PLAIN = str.maketrans(
         "α": "alpha", "δ": "delta", "µ": "u",
     }
 )  # fmt: skip
-"""What our own texts may hold besides ASCII."""
+"""Characters that our own texts may use outside ASCII."""
 
 _TRAILING = re.compile(r" +(?=(\x1b\[[0-9;]*m)*$)")
 """Spaces at the end of a line, before what ends its style too."""

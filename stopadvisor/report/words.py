@@ -28,13 +28,13 @@ __all__ = [
     "KINDS_OF_QUESTION",
     "advised_otherwise",
     "advised_point",
+    "bracketed",
     "by_load",
     "by_stack",
     "cell",
     "computed_for",
     "cost_noun",
     "explained",
-    "interval",
     "kind_of_rule",
     "kind_points",
     "listed",
@@ -144,7 +144,7 @@ def cell(value: Any, unit: str, *, none: str = "-", digits: int = 3, decimals: i
     return f"{value:.{decimals}f}" if unit == "tokens" else f"{value:.{digits}g}"
 
 
-def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
+def bracketed(values: Sequence[float] | None, scale: float = 1.0) -> str:
     """The 95 % interval of percentages; of shares with scale 100."""
     if values is None:
         return ""
@@ -152,7 +152,7 @@ def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
 
 
 BRACKETS = ("[ ]", "95 % interval")
-"""A fact that says what `interval` shows."""
+"""A fact that says what `bracketed` shows."""
 
 
 def listed(values: Sequence[int] | Sequence[str]) -> str:
@@ -340,4 +340,4 @@ def risk_difference(row: Document) -> str:
             return "Neither one signal nor all combined may stop anything at this risk"
         return f"Only {alone[feasible[0]]} may stop anything at this risk"
     remark = "; that may be chance" if row["verdict"] == "comparable" else ""
-    return f"{_combined(row)}, 95 % {interval(row['delta_saving_pp']['ci95'])}{remark}"
+    return f"{_combined(row)}, 95 % {bracketed(row['delta_saving_pp']['ci95'])}{remark}"

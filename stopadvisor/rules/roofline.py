@@ -1,9 +1,9 @@
 """What tokens cost inside an engine, computed from the model and the accelerator.
 
 A step decodes one token for each request in flight.  It reads the weights once and the cache of
-each request, or it multiplies, whichever takes longer; constants add what engines were seen to need
-besides.  `tests/benchmarks/roofline.py` holds these constants against published measurements: most
-lie within a factor of 1.5.
+each request, or it multiplies, whichever takes longer; constants add what engines were also
+seen to need.  `tests/benchmarks/roofline.py` holds these constants against published measurements:
+most lie within a factor of 1.5.
 """
 
 from __future__ import annotations

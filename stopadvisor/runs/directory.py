@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import tracked
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.outcomes import SealedQuestions
-from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord, graded_table
 from stopadvisor.probes.table import ProbeTable, Reference
 from stopadvisor.runs.ladder import Ladder, ladder_of

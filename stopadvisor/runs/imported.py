@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stopadvisor._version import __version__
-from stopadvisor.probes.plan import ProbePlan, plan_cue
+from stopadvisor.probes.asking import ProbePlan, plan_cue
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.runs.manifest import build_manifest

@@ -147,7 +147,7 @@ def _rung(row: Any, where: str, number: int) -> Rung:
         _refuse(where, f"{at}, model", "a folder, as engine 'hf' loads it", None)
     for name in ("base_url", "api_key_env", "reasoning_effort") if engine == "hf" else ():
         if name in row:
-            _refuse(where, f"{at}, {name}", "nothing beside engine 'hf'", row[name])
+            _refuse(where, f"{at}, {name}", "nothing with engine 'hf'", row[name])
     for name, most in (("max_tokens", 2**24), ("repeat", MOST_SAMPLES)):
         value = row.get(name, 1)
         if type(value) is not int or not 1 <= value <= most:

@@ -22,7 +22,7 @@ from typing import Any
 from stopadvisor._version import __version__
 from stopadvisor.ground.constants import PROMPT_TEMPLATES
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import Workload
 
 __all__ = [
@@ -211,7 +211,7 @@ def _without(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What a policy's sampling says besides the plan's: the hash of the traces, if recorded."""
+    """What a policy's sampling adds to the plan's: the hash of the traces, if recorded."""
     return {"recorded": manifest["traces"]["sha256"]} if "traces" in manifest else {}
 
 

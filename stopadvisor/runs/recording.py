@@ -312,7 +312,7 @@ def _need_gold(line: RecordedObject, name: str, gold: str | None, *, graded: boo
         line.refuse(
             name,
             "true or false, or 'gold' in the line to grade by",
-            "neither, beside other labels of the line",
+            "neither, as the line has other labels",
             shown=True,
         )
 

@@ -21,8 +21,8 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.grading import GRADING
 from stopadvisor.ground.constants import PROBE_CAP
 from stopadvisor.ground.errors import OutputError
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.probes.simulation import KINDS, Population
 from stopadvisor.runs.archives import SIMULATED

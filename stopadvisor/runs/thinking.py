@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.probes.plan import RawTrace
+from stopadvisor.probes.asking import RawTrace
 from stopadvisor.runs.directory import THINKING
 from stopadvisor.runs.storage import append, encode, finished_lines
 from stopadvisor.workload.questions import Question

@@ -18,7 +18,7 @@ from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
 from stopadvisor.policy.session import Rule
-from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.asking import Engine, ProbePlan
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
 from stopadvisor.workload.questions import Question
 

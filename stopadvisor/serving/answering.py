@@ -25,7 +25,7 @@ from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import ThinkingMode, make_requests, policy_plan
 from stopadvisor.policy.session import AskProbe, Session, Stop
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.probes.plan import OnStop, ProbePlan
+from stopadvisor.probes.asking import OnStop, ProbePlan
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import Trigger, on_stand_ins, stand_in_ids
 from stopadvisor.runs.directory import RunDirectory
@@ -173,7 +173,7 @@ def _answer(
     alone = answer_pass.file.uncompared(questions)
     if settings.compare_full and alone:
         remarks.append(
-            f"{alone} questions were answered before without full thinking beside them: "
+            f"{alone} questions were answered before, without full thinking to compare: "
             "--compare-full leaves them out, another --out asks them again"
         )
     for remark in remarks:

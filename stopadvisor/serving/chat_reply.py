@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stopadvisor.probes.plan import cue_text
+from stopadvisor.probes.asking import cue_text
 
 __all__ = [
     "DONE",

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.requests import Request, make_requests
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import TASKS
 
 __all__ = ["TASK_HEADER", "Coverage", "CoveredRequest", "NotCovered", "Reason"]
@@ -110,7 +110,7 @@ _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
     "prompt_cache_key": ("field", _any),
     "service_tier": ("field", _neutral("auto", "default")),
 }
-"""By field: the reason that it gives, and the values besides null that change no answer."""
+"""By field: the reason that it gives, and the values other than null that change no answer."""
 
 _READ_HERE = frozenset(
     (

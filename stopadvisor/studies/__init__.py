@@ -1,3 +1,3 @@
 """The paper's constructions over finished runs, one module a study."""
 
-__all__ = ["batch", "registry", "report", "study"]
+__all__ = ["batch", "registry", "report", "tables"]

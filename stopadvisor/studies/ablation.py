@@ -13,7 +13,7 @@ from scipy.special import expit
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.access import View
-from stopadvisor.studies.study import Outline, Row, StudyOptions
+from stopadvisor.studies.tables import Outline, Row, StudyOptions
 from stopadvisor.studies.variants import variant_peaks, variant_table
 
 __all__ = ["OUTLINE", "rows"]

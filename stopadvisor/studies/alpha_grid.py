@@ -12,7 +12,7 @@ from stopadvisor.ground.constants import PAPER_ALPHAS
 from stopadvisor.paper.protocol import match_risk, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

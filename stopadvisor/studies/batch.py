@@ -14,7 +14,7 @@ from multiprocessing import active_children, get_context
 
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import STUDIES, run_study
-from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.tables import StudyOptions, StudyResult
 
 __all__ = ["own_options", "run_studies", "together"]
 

@@ -15,7 +15,7 @@ from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
 from stopadvisor.stats.reliability import auroc, reliability
 from stopadvisor.studies.runner import paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

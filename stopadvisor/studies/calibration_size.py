@@ -16,7 +16,7 @@ import numpy as np
 from stopadvisor.paper.protocol import operating_points, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

@@ -13,7 +13,7 @@ from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import paper_folds
 from stopadvisor.runs.access import View
-from stopadvisor.studies.study import Outline, Row, StudyOptions
+from stopadvisor.studies.tables import Outline, Row, StudyOptions
 from stopadvisor.studies.variants import variant_peaks, variant_table
 
 __all__ = ["OUTLINE", "rows"]

@@ -2,7 +2,7 @@
 
 Paper, Appendix "Prompt and Decoding Robustness": full accuracy (of forced answers at the last
 budget), peak gain and mean thinking by probe template.  Takes runs over the same questions that
-differ in their cue alone.  Beside the paper's columns it compares forced with natural answers on
+differ in their cue alone.  Besides the paper's columns it compares forced with natural answers on
 traces that are over, which tells a brittle cue from a weak model.
 """
 
@@ -19,7 +19,7 @@ from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.studies.runner import paper_views, require_related
-from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
 
 __all__ = ["OUTLINE", "run"]
 
@@ -29,9 +29,9 @@ _CUES = layout("cues", "Probe templates", run="Run", questions="Questions",
     peak_gain="Peak gain", mean_think_tokens=("Mean think", "tokens"), cue="Cue")
 _AGAINST = layout("against", "Forced against natural answers, and cue against cue",
     "shares right, on traces that are over by the last budget; lost by cue: natural right, forced "
-    "wrong; beside first: full accuracy, paired over common questions", run="Run",
+    "wrong; against first: full accuracy, paired over common questions", run="Run",
     ended="Traces over", natural_accuracy=("Natural", "share"), forced_accuracy=("Forced", "share"),
-    lost_by_cue=("Lost by cue", "share"), common="In common", difference=("Beside first", "share"),
+    lost_by_cue=("Lost by cue", "share"), common="In common", difference=("Against first", "share"),
     difference_ci=("95% low", "share"))
 # fmt: on
 OUTLINE = Outline("cues", 'Appendix "Prompt and Decoding Robustness"', (_CUES, _AGAINST))

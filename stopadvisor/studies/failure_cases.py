@@ -22,7 +22,7 @@ from stopadvisor.runs.archives import read_answers
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ARCHIVE, Source
 from stopadvisor.studies.runner import paper_setting, paper_views
-from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["OUTLINE", "run"]

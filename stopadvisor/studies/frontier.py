@@ -18,7 +18,7 @@ from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.runner import gains_resampled, paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

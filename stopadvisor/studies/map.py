@@ -20,7 +20,7 @@ from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import compare_at_risk, paper_setting, paper_views
-from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
 
 __all__ = ["OUTLINE", "run"]
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from stopadvisor.paper.protocol import paper_costs
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import compare_at_risk, paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

@@ -16,7 +16,7 @@ from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import Interval, interval
 from stopadvisor.studies.runner import compare_at_risk, gains_resampled, paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

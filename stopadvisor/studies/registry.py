@@ -13,7 +13,7 @@ from importlib import import_module
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import study_each
-from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.tables import StudyOptions, StudyResult
 
 __all__ = ["STUDIES", "StudyEntry", "run_study"]
 
@@ -43,7 +43,7 @@ STUDIES: Mapping[str, StudyEntry] = {
     "alpha-grid": StudyEntry("Learned against scalar rules at several risk targets."),
     "split-sensitivity": StudyEntry("The matched-risk comparison under five calibration splits."),
     "rivals": StudyEntry(
-        "Fixed budget, equal answers and confidence at markers beside ours, at equal certified "
+        "Fixed budget, equal answers and confidence at markers against ours, at equal certified "
         "risk over many splits.",
         options={"splits": "N: splits of the questions, 30 by default"},
         alone=True,
@@ -84,7 +84,7 @@ STUDIES: Mapping[str, StudyEntry] = {
     "serving": StudyEntry("Savings under each serving regime, and where they end."),
     "map": StudyEntry(
         "One row a run: profile, regime, verdict and savings.",
-        options={"paper": "1 (the paper's 18 settings beside one's own)"},
+        options={"paper": "1 (the paper's 18 settings next to your own)"},
     ),
 }
 """In the order in which `study list` and `study all` take them."""

@@ -19,7 +19,7 @@ from stopadvisor.runs.access import labels
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
 from stopadvisor.studies.registry import StudyEntry
-from stopadvisor.studies.study import StudyOptions, StudyResult, Table
+from stopadvisor.studies.tables import StudyOptions, StudyResult, Table
 
 __all__ = [
     "SkippedStudy",

@@ -22,7 +22,7 @@ from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.access import View, basis_remarks, labels, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import study_settings
-from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
 from stopadvisor.studies.trial import Trial, draw_split
 
 __all__ = ["OURS", "OUTLINE", "AppliedRule", "certified", "run"]

@@ -19,7 +19,7 @@ from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks, labels, paper_view, view
 from stopadvisor.runs.manifest import differences, identity_of
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult
 
 __all__ = [
     "compare_at_risk",
@@ -131,6 +131,6 @@ def require_related(sources: Sequence[Source], *, varied: Collection[str]) -> No
         for found in differences(identity, identities[0]):
             if found.partition(":")[0] not in varied:
                 raise StudyError(
-                    f"runs may differ in {', '.join(sorted(varied))} only; {name} beside "
+                    f"runs may differ in {', '.join(sorted(varied))} only; {name} against "
                     f"{names[0]}: {found}"
                 )

@@ -15,7 +15,7 @@ from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.paper.protocol import first_stops, peak_serving
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

@@ -19,7 +19,7 @@ from stopadvisor.runs.access import basis_remarks, labels, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.studies.runner import paper_setting, require_related
-from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
 
 __all__ = ["OUTLINE", "run"]
 

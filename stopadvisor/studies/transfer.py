@@ -15,8 +15,8 @@ from typing import Any
 
 from scipy.special import expit
 
-from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import choose
+from stopadvisor.assessment.fit_assessment import calibration_size
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.transfer import calibrate_transfer, compare_transfers, target_view
 from stopadvisor.ground.arrays import FloatArray, IntArray
@@ -30,7 +30,7 @@ from stopadvisor.rules.scores import LinearModel, fit_logistic
 from stopadvisor.runs.access import View, basis_remarks, open_all, unsealed_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import paper_setting, paper_views, study_settings
-from stopadvisor.studies.study import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
 from stopadvisor.workload.questions import PARTS
 
 __all__ = ["OUTLINE", "run"]

@@ -16,7 +16,7 @@ from stopadvisor.paper.protocol import first_stops, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.runner import paper_setting
-from stopadvisor.studies.study import Outline, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
 
 __all__ = ["OUTLINE", "rows"]
 

@@ -16,7 +16,7 @@ from stopadvisor.paper.protocol import first_stops
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.stats.reliability import auroc
-from stopadvisor.studies.study import Layout, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Layout, Row, StudyOptions, layout
 
 __all__ = ["variant_peaks", "variant_table"]
 

@@ -53,7 +53,7 @@ def read_traces(path: Path) -> RecordedTraces:
     ------
     WorkloadError
         The file cannot be read, holds no trace, or the thinking of a trace is missing or cannot be
-        told apart from its reply; the message gives ``FILE:LINE``.
+        separated from its reply; the message gives ``FILE:LINE``.
     """
     data, rows = read_rows(path)
     found: dict[str, list[RecordedTrace]] = {}
@@ -114,7 +114,7 @@ def _trace(
 ) -> RecordedTrace:
     if thinking is None:
         found = "nothing" if reply is None else "a reply alone"
-        refuse(where, name, "thinking that can be told apart from the reply", found, shown=True)
+        refuse(where, name, "thinking that can be separated from the reply", found, shown=True)
     for text in (thinking, reply or ""):
         check_text(text, where, name)
     return RecordedTrace(where, thinking, reply, ended)

@@ -16,7 +16,7 @@ from stopadvisor.assessment.recommendation import (
     standing,
 )
 from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
-from stopadvisor.paper.assess import recommend_paper
+from stopadvisor.paper.analysis import recommend_paper
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperServing
 from stopadvisor.probes.trajectories import Profile, profile
 from stopadvisor.rules.families import FIXED_BUDGET

@@ -24,7 +24,7 @@ from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.size import kv_bytes_per_token
 from stopadvisor.ground.constants import PAPER_BUDGETS
-from stopadvisor.probes.plan import Prompt
+from stopadvisor.probes.asking import Prompt
 
 __all__ = ["SHAPES", "RandomQwen3", "Shape", "Spent"]
 

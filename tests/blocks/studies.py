@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from stopadvisor.studies.registry import STUDIES
-from stopadvisor.studies.study import Outline, StudyOptions
+from stopadvisor.studies.tables import Outline, StudyOptions
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS"]

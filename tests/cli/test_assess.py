@@ -46,7 +46,9 @@ FAST = ["--families", "entropy,confidence"]
 def assessing(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     """As `call`, without pictures; there is an archive `raw.npz` too."""
     write_archive(Path("raw.npz"))
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+    )
 
     def assess(*words: str | Path, command: str = "assess") -> tuple[int, str, str]:
         pictures = ["--no-report"] if command == "assess" else []  # they take seconds, and a test
@@ -183,8 +185,10 @@ def test_tokens_are_not_time(call: Call) -> None:
     found = assessed(call, "runs/sums", "--alpha", "0.15", *words)
     assert found["settings"]["weights"]["unit"] == "seconds"
     row = found["serving"]["prefix-cache"]
-    said = f"Saves {row['decoded_saving_pct']:.0f}% of the decoded tokens, "
-    assert found["headline"].startswith(f"{said}{row['saving_pct']:.0f}% of the capacity")
+    assert found["headline"].startswith(f"Saves {row['saving_pct']:.0f}% of the capacity")
+    served = 100 * (1 / (1 - row["saving_pct"] / 100) - 1)
+    shown = call("runs/sums", "--alpha", "0.15", *words)[1]
+    assert f"the same hardware serves {served:.0f}% more requests" in shown
 
 
 @pytest.mark.slow
@@ -407,7 +411,7 @@ def test_the_first_lines_say_what_to_do(call: Call) -> None:
     assert first[0].startswith("Saves ")
     first = first[[line[:2] for line in first].index("  ") - 1 :]
     names = [line.split()[0] for line in first[1:] if line.strip() and line[:3] != "   "]
-    assert names[:6] == ["next", "certain", "advice", "why", "saves", "accuracy"]
+    assert names[:7] == ["next", "certain", "capacity", "advice", "why", "saves", "accuracy"]
     assert "turn wrong (lost)" in "\n".join(first)
     assert first[1].endswith("stopadvisor calibrate runs/sums --alpha 0.15")
     _, out, _ = call("runs/sums", "--alpha", "0.001", *FAST)
@@ -496,7 +500,7 @@ def test_wrong_values_are_refused_before_a_model_is_opened(
     def opened(*args: object, **more: object) -> None:
         raise AssertionError("a model was opened")
 
-    monkeypatch.setattr("stopadvisor.cli.assess.open_engine", opened)
+    monkeypatch.setattr("stopadvisor.api.open_engine", opened)
     Path("w.jsonl").write_text('{"question": "1+1?", "gold": "2"}\n' * 2, encoding="utf-8")
     for wrong in ("no/such", "-7"):
         assert refused(call, "w.jsonl", option.opts[0], wrong)

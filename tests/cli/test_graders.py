@@ -38,7 +38,9 @@ def call(
 ) -> Call:
     """The command line in a folder with sums and graders, before a scripted model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+    )
     Path("graders.py").write_text(GRADERS)
     write_sums(Path("sums.jsonl"), 300)
     return caller(capsys)
@@ -192,7 +194,7 @@ def test_what_cannot_be_had_ends_before_the_model_is_loaded(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "stopadvisor.cli.parts.model.load_engine", lambda options: pytest.fail("loaded")
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: pytest.fail("loaded")
     )
     for name, said in (("absent:same", "No module named"), ("graders:no", "no attribute 'no'")):
         code, _, err = call("probe", "sums.jsonl", *BUDGETS, "--grader", name)

@@ -34,7 +34,9 @@ def probe(folder: Path, name: str, n: int, start: int = 0) -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("groups")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+        patch.setattr(
+            "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+        )
         probe(made, "one", 480)
         probe(made, "other", 240, start=1000)
     return made

@@ -194,13 +194,13 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
     assert code == 0
     assert out.startswith("4 questions, 6 recorded traces.")
     assert "gold        3 of 4" in out
-    assert "stopadvisor assess sums.jsonl --model MODEL\n" in out
+    assert "stopadvisor assess sums.jsonl, with --model" in out
     assert "1 questions have no recorded trace: --traces-only leaves them out" in err
-    assert "2 replies hold no thinking that can be told apart, the first in" in err
+    assert "2 replies hold no thinking that can be separated, the first in" in err
     words = ("import", "inspect", log, "-o", "sums.jsonl", "--traces-only", "--quiet")
     code, out, err = call(*words)
     assert (code, err) == (0, "")
-    assert "stopadvisor assess sums.jsonl --traces sums.jsonl --model MODEL\n" in out
+    assert "stopadvisor assess sums.jsonl --traces sums.jsonl, with" in out
     found = json.loads(call(*words, "--json")[1])
     assert (found["n_questions"], found["n_untraced"], found["n_left_out"]) == (3, 0, 5)
 

@@ -24,7 +24,7 @@ import pytest
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.cli.label import ask, begin, finish
-from stopadvisor.cli.parts.progress import LineProgress
+from stopadvisor.report.progress import LineProgress
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.plan import label_sheet
 from stopadvisor.runs.directory import RunDirectory
@@ -421,7 +421,7 @@ def test_a_label_that_contradicts_one_is_refused(call: Call) -> None:
         (["--loss", "drop"], "--loss drop counts what stopping gains"),
         (
             ["--loss", "lost", "--loss", "drop", "--alpha", "lost=0.04,drop=0.04"],
-            "a further limit is tested beside the first",
+            "a further limit is tested with the first",
         ),
     ],
     ids=["drop", "several"],

@@ -124,7 +124,7 @@ def test_a_policy_is_tried_and_then_served(
     Path("my sums.jsonl").write_text("\n".join(workload.splitlines()[:80]), encoding="utf-8")
     shutil.copytree(TINY_REASONER, "llm/our model")
     engine = load_engine("llm/our model", device="cpu")
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: engine)
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
     short = ("--limit", "8", "--max-think", "512", "--budgets", "0,32")
     asked = ("--model", "llm/our model", *short)
     code, _, err = call("probe", "my sums.jsonl", *asked, "--out", "run")

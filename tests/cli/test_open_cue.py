@@ -45,7 +45,9 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copy(material / POLICY, POLICY)
     shutil.copytree(material / RUN, RUN)
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+    )
     capsys.readouterr()
     return caller(capsys)
 

@@ -18,15 +18,15 @@ import pytest
 
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
-from stopadvisor.cli.parts.declare import take
-from stopadvisor.cli.parts.model import DEFAULT_MODEL, EngineSettings, open_engine
+from stopadvisor.cli.parts.declare import pop_settings
 from stopadvisor.cli.parts.probing import take_probing
-from stopadvisor.cli.parts.progress import LineProgress, progress_on, time_left
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
+from stopadvisor.engines.engine_settings import DEFAULT_MODEL, EngineSettings, open_engine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.progress import NullProgress
+from stopadvisor.report.progress import LineProgress, progress_on, time_left
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.scripted import ScriptedEngine, write_sums
@@ -68,7 +68,7 @@ def bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Bench:
     made = Bench(tmp_path, capsys)
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", made.load)
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", made.load)
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -428,7 +428,7 @@ def parsed(bench: Bench, *words: str) -> tuple[ProbeSettings, EngineSettings]:
     params = {name: value for name, value in context.params.items() if name != "like"}
     with context:
         settings = take_probing(params, params.pop("workload"))
-        return settings, take(EngineSettings, params)
+        return settings, pop_settings(EngineSettings, params)
 
 
 def test_defaults_of_command_line_and_dataclass_are_the_same(bench: Bench) -> None:

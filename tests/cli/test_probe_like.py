@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.cli.parts.model import EngineSettings
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.engine_settings import EngineSettings
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.policy.probed_positions import check_probed
@@ -54,7 +54,9 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copy(policy, POLICY)
     write_sums(FRESH, 500)
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+    )
     capsys.readouterr()
     return caller(capsys)
 
@@ -187,7 +189,7 @@ def test_where_the_model_is_is_asked_where_the_policy_named_it(
     def nowhere(options: EngineSettings) -> ScriptedEngine:
         raise ModelError(f"model {options.model!r} is nowhere")
 
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", nowhere)
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", nowhere)
     for more, asked in (((), True), (("--model", "elsewhere"), False)):
         code, _, err = call("probe", FRESH, "--like", POLICY, *more)
         assert (code, "--model says where it is" in err) == (2, asked), err
@@ -202,7 +204,7 @@ def textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[F
     monkeypatch.chdir(tmp_path)
     write_sums(FRESH, 100)
     with fake_server(top_limit=0) as server:
-        engine = load_engine("tiny-reasoner", [server.url], concurrency=4)
+        engine = open_servers("tiny-reasoner", [server.url], concurrency=4)
         policy = policy_of(engine, entropy_source="none", budgets=[0, 4, 12])
         engine.close()
         save_policy(policy.content, POLICY)

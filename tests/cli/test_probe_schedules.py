@@ -46,7 +46,9 @@ def bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Bench:
     made = Bench(tmp_path, caller(capsys))
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: made.engine)
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: made.engine
+    )
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -160,7 +162,7 @@ def test_the_papers_protocol_probes_a_grid(
         asked.append(settings)
         raise ProbeError("seen enough")
 
-    monkeypatch.setattr("stopadvisor.cli.assess.probe", spy)
+    monkeypatch.setattr("stopadvisor.api.probe", spy)
     assert bench.call(*words, command="assess")[0] == 2
     assert [settings.schedule for settings in asked] == [schedule]
 
@@ -216,7 +218,7 @@ def test_assess_probes_with_the_same_options(bench: Bench, monkeypatch: pytest.M
         asked.append(settings)
         raise ProbeError("seen enough")
 
-    monkeypatch.setattr("stopadvisor.cli.assess.probe", spy)
+    monkeypatch.setattr("stopadvisor.api.probe", spy)
     words = ["--every", "9", "--markers", "Wait, Hmm"]
     code, _, err = bench.call("--schedule", "marker", *words, command="assess")
     assert (code, "seen enough" in err) == (2, True)

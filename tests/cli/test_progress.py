@@ -11,8 +11,8 @@ from typing import TypeVar
 import pytest
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.cli.parts.progress import LineProgress, progress_on
 from stopadvisor.ground.progress import shown_on, tracked
+from stopadvisor.report.progress import LineProgress, progress_on
 from tests.cli.test_import import recorded
 from tests.cli.test_monitor import LOGS, POLICY, write_log, write_policy
 from tests.material import Call, caller
@@ -43,12 +43,15 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     ("words", "titles"),
     [
         ("assess RUN --families confidence", {*CHOICE, "comparing promises"}),
+        ("assess RUN --alpha 0.15 --families learned", {*CHOICE, "fitting a rule"}),
         ("calibrate RUN --alpha 0.15", CHOICE),
         ("plan RUN --alpha 0.15", CHOICE),
         ("report RUN", {"drawing"}),
         ("study frontier RUN", {"studying runs", "reading probes"}),
         ("study rivals RUN --set splits=2 --alpha 0.15", {"splits of old", "measuring rules"}),
         ("import probes r.jsonl --out new", {"reading r.jsonl"}),
+        ("import csv t.csv --map question=q --out t.jsonl", {"reading t.csv"}),
+        ("import parquet t.parquet --map question=q --out t.jsonl", {"reading t.parquet"}),
         ("monitor policy.json logs", {"reading audits"}),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
@@ -67,6 +70,10 @@ def test_every_stage_is_counted_to_its_end(
     shutil.copytree(quickly_assessed_run, RUN)
     if "import" in words:
         recorded("r.jsonl", 60)
+        Path("t.csv").write_text('q\n"one,\ntwo"\nthree\n')
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = pytest.importorskip("pyarrow").table({"q": ["one", "two", "three"]})
+        parquet.write_table(table, "t.parquet")
     if "monitor" in words:
         write_log(write_policy(), lost_from=10**9, requests=50)
         words = f"monitor {POLICY} {LOGS}"

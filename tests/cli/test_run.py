@@ -102,7 +102,7 @@ def bench(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Bench:
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: engine)
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
     return Bench(tmp_path, engine, policy, capsys)
 
 

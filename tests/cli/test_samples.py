@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.looks import open_calibration
 from stopadvisor.cli.main import main
-from stopadvisor.paper.assess import assess_paper
+from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.grouping import calibration_rows, group_numbers
-from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import read_log
@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("samples")
     write_sums(made / "sums.jsonl", N)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+        patch.setattr(
+            "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+        )
         for name, samples in (("one", 1), ("three", 3)):
             words = ["--out", str(made / name), "--temperature", "0.6", "--samples", str(samples)]
             assert main(["probe", str(made / "sums.jsonl"), *WORDS, *words]) == 0
@@ -145,7 +147,7 @@ def test_more_samples_continue_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, engine = write_sums(tmp_path / "sums.jsonl", 100), ScriptedEngine()
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: engine)
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
     words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--json"]
     assert main(words) == 0
     first = json.loads(capsys.readouterr().out)
@@ -166,7 +168,9 @@ def test_samples_of_a_model_that_never_draws_are_refused(
             return plan.temperature or 0.0
 
     file = write_sums(tmp_path / "sums.jsonl", 100)
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: Greedy())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: Greedy()
+    )
     words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--samples", "3"]
     assert main(words) == 2
     assert "got --samples 3: give --temperature" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from stopadvisor.paper.classifiers import CLASSIFIERS
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies import classifiers
 from stopadvisor.studies.registry import STUDIES
-from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.tables import StudyOptions, StudyResult
 from tests.material import (
     Call,
     archive_arrays,

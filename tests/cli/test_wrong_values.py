@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refuse(*_: object) -> NoReturn:
         raise AssertionError("work began")
 
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", refuse)
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", refuse)
     monkeypatch.chdir(tmp_path)
     lines = (f'{{"question": "What is {k} + 1?", "gold": "{k + 1}"}}' for k in range(200))
     Path("my.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

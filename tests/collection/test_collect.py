@@ -21,7 +21,7 @@ from stopadvisor.collection.collect import Collected, collect
 from stopadvisor.collection.labels import grade_traces, regrade
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, OutputError, ProbeError
-from stopadvisor.probes.plan import Capabilities, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import Capabilities, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest, engine_of

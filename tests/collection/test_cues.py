@@ -13,7 +13,7 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.collection.cues import CueComparison, compare_cues
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import Question, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 

@@ -20,7 +20,7 @@ from stopadvisor.collection.markers import (
     sentence_ids,
 )
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.plan import RawTrace
+from stopadvisor.probes.asking import RawTrace
 from stopadvisor.probes.positions import marker_positions
 from tests.engines.fake_server import words as tiny_reasoner
 from tests.engines.tiny import byte_tokenizer
@@ -190,7 +190,7 @@ def test_the_tiny_reasoner_turns_back_in_nearly_every_trace(tiny_reasoner_traces
 def tiny_reasoner_traces() -> tuple[MarkerFindings, MarkerFindings]:
     from stopadvisor.collection.collect import make_prompts
     from stopadvisor.engines.hf import load_engine
-    from stopadvisor.probes.plan import ProbePlan
+    from stopadvisor.probes.asking import ProbePlan
     from stopadvisor.workload.questions import read_workload
     from tests.engines.fake_server import TINY
 

@@ -20,7 +20,7 @@ from stopadvisor.collection.pilot import (
 )
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.workload.questions import Question, Workload, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 

@@ -13,7 +13,7 @@ import pytest
 from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import Question, RecordedTrace
 from tests.collection.test_collect import Remarks
@@ -78,7 +78,9 @@ def call(
     """The command line in a folder with sums and traces of them."""
     monkeypatch.chdir(tmp_path)
     Reader.read.clear()
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: Reader())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: Reader()
+    )
     traces(write_sums(Path("sums.jsonl"), 300))
     return caller(capsys)
 

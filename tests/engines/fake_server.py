@@ -22,7 +22,7 @@ from typing import Any
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.local_tokenizer import load_tokenizer
 from stopadvisor.ground.constants import CUES
-from stopadvisor.probes.plan import cue_text, is_open_cue
+from stopadvisor.probes.asking import cue_text, is_open_cue
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
 BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")

@@ -8,7 +8,7 @@ from typing import Any
 
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source
 from stopadvisor.policy.stepper import Decision
-from stopadvisor.probes.plan import Engine
+from stopadvisor.probes.asking import Engine
 from stopadvisor.probes.trigger import Trigger
 from tests.policy_content import family_content
 

@@ -13,14 +13,14 @@ import pytest
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.cli.main import main
-from stopadvisor.collection.preflight import run_preflight
+from stopadvisor.collection.model_checks import run_preflight
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf import early_exit
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
-from stopadvisor.probes.plan import Check, OnStop, ProbePlan
+from stopadvisor.probes.asking import Check, OnStop, ProbePlan
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.serving.answer_summary import AnswerSummary

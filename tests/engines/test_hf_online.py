@@ -19,7 +19,7 @@ from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.plan import OnStop, ProbePlan, RawProbe, RawTrace
+from stopadvisor.probes.asking import OnStop, ProbePlan, RawProbe, RawTrace
 from stopadvisor.probes.positions import at_trigger
 from stopadvisor.probes.trigger import (
     GridTrigger,

@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source
 from stopadvisor.policy.requests import make_requests, policy_plan
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.engines.conftest import TINY_REASONER
 from tests.engines.tiny import Reprefill, plan, prompt

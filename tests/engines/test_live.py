@@ -19,7 +19,7 @@ from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.plan import Prompt
+from stopadvisor.probes.asking import Prompt
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.chat_reply import ChatCounts, ChatReply, TextStream
 from stopadvisor.serving.eligibility import CoveredRequest

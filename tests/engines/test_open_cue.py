@@ -16,7 +16,7 @@ from stopadvisor.engines.chat import Marker
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import ThinkingMode, make_requests, policy_plan
-from stopadvisor.probes.plan import Engine, OnStop, RawTrace
+from stopadvisor.probes.asking import Engine, OnStop, RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY, Story, fake_server, ids_of, words
 from tests.engines.online_policies import bound

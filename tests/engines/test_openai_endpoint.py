@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from stopadvisor.engines.http.client import Client, Unreachable
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.endpoint import Endpoint, check_streams, find_endpoint
 from stopadvisor.ground.errors import ModelError
 from tests.engines.conftest import Pauses
@@ -263,7 +263,9 @@ def test_who_waits_for_a_server_is_told_once(down: int, said: int, pauses: Pause
         return 0 < failed[repr(body)] <= down
 
     with failing(fails) as server:
-        load_engine("tiny-reasoner", [server.url], retry_timeout=20.0, on_wait=lines.append).close()
+        open_servers(
+            "tiny-reasoner", [server.url], retry_timeout=20.0, on_wait=lines.append
+        ).close()
     assert len(lines) == said
     assert len(pauses.taken) == down * sum(times > 0 for times in failed.values())
     for line in lines:
@@ -306,7 +308,7 @@ def test_ids_that_come_beside_log_probabilities_alone_are_refused_at_opening() -
     server.start()
     try:
         with pytest.raises(ModelError, match="completions return text alone, no token ids") as told:
-            load_engine("tiny-reasoner", [server.url], retry_timeout=1.0)
+            open_servers("tiny-reasoner", [server.url], retry_timeout=1.0)
         assert "\n" not in str(told.value)
     finally:
         server.stop()
@@ -378,13 +380,13 @@ def test_what_cannot_be_probed_is_refused_by_name(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
-        load_engine("tiny-reasoner", [server.url], retry_timeout=1.0)
+        open_servers("tiny-reasoner", [server.url], retry_timeout=1.0)
     assert message in str(caught.value)
 
 
 def test_a_folder_names_the_tokenizer_of_a_server_elsewhere() -> None:
     with fake_server(root="/nowhere/x") as server:
-        engine = load_engine("tiny-reasoner", [server.url], tokenizer=str(TINY))
+        engine = open_servers("tiny-reasoner", [server.url], tokenizer=str(TINY))
         identity = engine.identity()
         engine.close()
     # Nothing shows which weights a server elsewhere has loaded.

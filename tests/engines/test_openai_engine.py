@@ -14,11 +14,11 @@ import pytest
 
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import (
     TINY,
@@ -42,7 +42,7 @@ CLOSER = len(words().closer.ids)
 @contextmanager
 def engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
     options = {"concurrency": 4, "retry_timeout": 2.0, **options}
-    engine = load_engine("tiny-reasoner", [server.url], **options)
+    engine = open_servers("tiny-reasoner", [server.url], **options)
     server.asked.clear()
     try:
         yield engine
@@ -224,7 +224,7 @@ def test_every_question_once_and_no_more_requests_than_asked_for() -> None:
 
 def test_a_question_stays_at_the_server_that_caches_its_prefix() -> None:
     with fake_server() as first, fake_server() as second:
-        engine = load_engine("tiny-reasoner", [first.url, second.url], concurrency=4)
+        engine = open_servers("tiny-reasoner", [first.url, second.url], concurrency=4)
         for server in (first, second):
             server.asked.clear()
         engine.probe(prompts(10), PLAN)
@@ -323,7 +323,7 @@ def test_a_server_that_changes_its_ways_ends_the_run(
 
 def test_so_many_requests_are_on_their_way_at_once_and_no_more() -> None:
     with fake_server(delay=0.02) as server:
-        engine = load_engine("tiny-reasoner", [server.url])
+        engine = open_servers("tiny-reasoner", [server.url])
         try:
             engine.probe(prompts(40), replace(PLAN, budgets=()))
         finally:

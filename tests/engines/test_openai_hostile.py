@@ -25,7 +25,7 @@ from stopadvisor.engines.http.body import BodyLimits
 from stopadvisor.engines.http.client import Client, Key, Refused, Unreachable
 from stopadvisor.engines.http.completion import read_completion
 from stopadvisor.engines.http.servers import Servers
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.ground.errors import EngineError
 from tests.engines.fake_server import FakeServer, Story, _send, fake_server, ids_of
 from tests.engines.test_openai_client import SECRET, asked, prompt_ids
@@ -496,7 +496,7 @@ def test_opening_can_be_interrupted(how: str) -> None:
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            load_engine("tiny-reasoner", [server.url], retry_timeout=3_600.0)
+            open_servers("tiny-reasoner", [server.url], retry_timeout=3_600.0)
     finally:
         timer.cancel()  # where opening ended by itself
         timer.join()
@@ -507,7 +507,7 @@ def test_a_key_of_the_environment_reaches_the_tokenizer(monkeypatch: pytest.Monk
     """What the engine decodes never shows the key, whatever ids a server makes up."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     with fake_server(story=Story(thinking=f"{SECRET}\n")) as server:
-        engine = load_engine("tiny-reasoner", [server.url], concurrency=1, retry_timeout=1.0)
+        engine = open_servers("tiny-reasoner", [server.url], concurrency=1, retry_timeout=1.0)
         (trace,) = engine.probe(prompts(1), PLAN)
         engine.close()
     assert trace.thinking == "[OPENAI_API_KEY]\n"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.policy_server import connect
 from stopadvisor.ground.constants import CUES
@@ -67,7 +67,7 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
 def engine_at(
     server: FakeServer, *, name: str = "tiny-reasoner", **options: Any
 ) -> Iterator[OpenAiEngine]:
-    engine = load_engine(name, [server.url], concurrency=4, retry_timeout=5.0, **options)
+    engine = open_servers(name, [server.url], concurrency=4, retry_timeout=5.0, **options)
     server.asked.clear()
     try:
         yield engine

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.ground.errors import ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import FakeServer, fake_server
@@ -24,10 +24,10 @@ importlib.util.find_spec = lambda name, package=None: (
 sys.modules.update(dict.fromkeys(sys.argv[2:]))  # importing them fails, as where they are missing
 
 from stopadvisor.ground.constants import CUES
-from stopadvisor.engines.openai import load_engine
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.engines.openai import open_servers
+from stopadvisor.probes.asking import ProbePlan, Prompt
 
-engine = load_engine("tiny-reasoner", [sys.argv[1]], concurrency=2)
+engine = open_servers("tiny-reasoner", [sys.argv[1]], concurrency=2)
 entropy = engine.capabilities.entropy
 plan = ProbePlan(budgets=(0, 4), cue=CUES["terse"], max_think=100, entropy=entropy)
 (trace,) = engine.probe([Prompt("k", ({"role": "user", "content": "3+4"},))], plan)
@@ -55,7 +55,7 @@ def test_a_missing_package_is_named_with_its_extra(
         lambda name: None if name == package else object(),
     )
     with pytest.raises(ModelError, match=f"needs {package}, which is not installed: pip install"):
-        load_engine("tiny-reasoner", [FakeServer(port=9).url])
+        open_servers("tiny-reasoner", [FakeServer(port=9).url])
 
 
 class Busy(FakeServer):
@@ -75,7 +75,7 @@ def test_a_tokenizer_that_the_server_does_not_show_is_not_waited_for(
     server = Busy()
     server.start()
     try:
-        load_engine("tiny-reasoner", [server.url], concurrency=1, retry_timeout=60).close()
+        open_servers("tiny-reasoner", [server.url], concurrency=1, retry_timeout=60).close()
     finally:
         server.stop()
     assert sum(pauses.taken) == pytest.approx(0.3)

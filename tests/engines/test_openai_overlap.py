@@ -24,7 +24,7 @@ from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import (
     GridTrigger,
     MarkerTrigger,

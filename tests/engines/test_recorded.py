@@ -11,7 +11,7 @@ from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import RecordedTrace, read_workload
 from tests.engines.fake_server import fake_server
 from tests.engines.online_policies import TINY_REASONER

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 
 SPECIAL = ("<pad>", "<user>", "<bot>", "<eos>")
 TEMPLATE = """\

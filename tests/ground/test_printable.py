@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from stopadvisor.cli.parts.progress import LineProgress
 from stopadvisor.ground.printable import csv_cell, json_safe, printable, short_repr
 from stopadvisor.ground.results import to_json
+from stopadvisor.report.progress import LineProgress
 from stopadvisor.report.screen import Screen
 from stopadvisor.studies.report import SkippedStudy
 

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.engines import hf
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import Request, make_requests
@@ -71,7 +71,7 @@ def local() -> HfEngine:
 @pytest.fixture
 def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
     """The server's engine."""
-    engine = load_engine(NAME, [vllm.base_url], concurrency=AT_ONCE)
+    engine = open_servers(NAME, [vllm.base_url], concurrency=AT_ONCE)
     yield engine
     engine.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import (
@@ -125,7 +125,7 @@ def test_broken_streams_cost_time_alone(
     calm = resumed(local, remote, "run-stability", 2.0)
     faults = [fault for fault in FAULTS if fault != "hang"]
     with FaultProxy(vllm.port, every(3, *faults)) as proxy:
-        engine = load_engine(NAME, [proxy.base_url], concurrency=16)
+        engine = open_servers(NAME, [proxy.base_url], concurrency=16)
         try:
             found = served(engine, policy, "overlap")
         finally:
@@ -148,7 +148,7 @@ def test_the_server_gives_up_what_is_broken_off(local: HfEngine, vllm: VllmServe
     plan = policy_plan(policy, at_server=True)
     questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions
     asked = make_requests([q for q in questions if q.category == "7 operands"][:16], policy)
-    remote = load_engine(NAME, [vllm.base_url], concurrency=4)
+    remote = open_servers(NAME, [vllm.base_url], concurrency=4)
     try:
         whole = sum(reply.think_tokens for _, reply in remote.serve(asked, plan, None))
         # How much was on its way when a connection was closed is a matter of speed: a busy client

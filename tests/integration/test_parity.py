@@ -21,8 +21,8 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.source import policy_source
+from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
@@ -51,7 +51,7 @@ def workload() -> Workload:
 
 @pytest.fixture
 def served(vllm: VllmServer) -> Iterator[OpenAiEngine]:
-    engine = openai.load_engine(NAME, [vllm.base_url], concurrency=AT_ONCE)
+    engine = openai.open_servers(NAME, [vllm.base_url], concurrency=AT_ONCE)
     yield engine
     engine.close()
 

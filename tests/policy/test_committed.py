@@ -19,9 +19,9 @@ import pytest
 from map import ALPHA, POLICIES, RECOMMENDED, SAMPLES, accuracies, between, profiles, signals
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.cli.main import main
-from stopadvisor.cli.parts.model import EngineSettings, open_engine
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.probing import probe
+from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.progress import NullProgress
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.shown import where_of

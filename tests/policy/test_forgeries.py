@@ -78,7 +78,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> Non
         ({"none": None}, "all three with two traces, else null"),
         ({"alpha": 0.05, "upper": 0.05}, "alpha': 2 with both replies lost and 75 with none of 80"),
         ({"upper": 0.04}, "upper': 2 with both replies lost and 75 with none of 80"),
-        ({"labelled": 20}, "traces': expected null beside 'labelled'"),
+        ({"labelled": 20}, "traces': expected null with 'labelled'"),
     ],
 )
 def test_pairs_of_replies_are_counted_again(changes: dict[str, Any], message: str) -> None:

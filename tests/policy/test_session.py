@@ -18,7 +18,7 @@ from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import (
     GridTrigger,

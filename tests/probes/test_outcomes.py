@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.assess import advice_profile
 from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.fit_assessment import advice_profile
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.ground.errors import CalibrationError, ProbeError
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
 from typing import cast
 import numpy as np
-from stopadvisor.assessment.assess import advice_profile
+from stopadvisor.assessment.fit_assessment import advice_profile
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.calibration import calibrate

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.positions import (
     at_trigger,
     marker_positions,

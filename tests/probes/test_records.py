@@ -12,7 +12,7 @@ import pytest
 
 from stopadvisor.ground.constants import PROBE_CAP
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, answer_codes
 from stopadvisor.runs.archives import names_questions, read_archive

@@ -16,11 +16,11 @@ from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.certification.verification import CategoryRisk
 from stopadvisor.collection.cues import CueComparison, CueExample, CueRow
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
-from stopadvisor.collection.preflight import PreflightReport, WrongExample
+from stopadvisor.collection.model_checks import PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected
-from stopadvisor.probes.plan import Check
+from stopadvisor.probes.asking import Check
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.serving_profile import BatchSeconds, PerTokenSeconds, ServingProfile

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.certification.calibrated import CalibratedRun, calibrated
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.export import policy_content
 from stopadvisor.ground.results import from_document, to_document
-from stopadvisor.paper.assess import assess_paper
+from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.report.from_assessment import assessed

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.assessment.measured import savings_by_load
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.results import to_document, to_json
-from stopadvisor.paper.assess import assess_paper
+from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.figures.data import RiskFigure
 from stopadvisor.report.html import page
@@ -601,7 +601,7 @@ def test_a_damaged_calibration_is_an_error(spoilt: Path) -> None:
 
 
 def test_cells_are_words() -> None:
-    from stopadvisor.studies.study import Column
+    from stopadvisor.studies.tables import Column
 
     cases: list[tuple[Any, str, str]] = [
         (None, "", "–"), (True, "", "yes"), (0.123456, "share", "12.3%"), (12.34, "%", "12.3%"),

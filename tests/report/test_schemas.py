@@ -319,7 +319,9 @@ def test_study(
 def test_probe_and_preflight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+    )
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "run", 120)
     probed = answer(capsys, "probe", "run-sums.jsonl", "--out", "again", "--max-think", "99")

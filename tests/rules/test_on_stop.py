@@ -15,8 +15,8 @@ import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
@@ -24,7 +24,7 @@ from stopadvisor.collection.labels import regrade
 from stopadvisor.ground.errors import EngineError, ProbeError
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import Checkpoint, graded_table
 from stopadvisor.probes.trajectories import trajectory
 from stopadvisor.report.from_assessment import assessed
@@ -335,7 +335,9 @@ def test_the_command_line_says_what_a_stop_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("stopadvisor.cli.parts.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr(
+        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
+    )
     file = write_sums(tmp_path / "sums.jsonl", 300)
     words = ["--on-stop", "answer", "--max-think", "256", *FAST, "--alpha", "0.25"]
     words += ["--split", "40/40/20", "--schedule", "grid"]

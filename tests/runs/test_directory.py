@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import OutputError, ProbeError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest, engine_of, identity_of, run_id, run_path

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.look_log import Look, digests_of
 from stopadvisor.runs.look_rules import LookRequest, LooksBeside, looks_beside, take_look
 from stopadvisor.runs.sources import Source, open_source

@@ -13,7 +13,7 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.labels import regrade_run
 from stopadvisor.ground.errors import OutputError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import NullProgress
-from stopadvisor.probes.plan import is_open_cue
+from stopadvisor.probes.asking import is_open_cue
 from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import IMPORTED, write_recording

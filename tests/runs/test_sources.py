@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import OutputError, ProbeError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import ARCHIVE, ASSESSMENT, newest_source, open_source

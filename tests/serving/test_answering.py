@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.errors import EngineError, OutputError, PolicyError
 from stopadvisor.ground.progress import NullProgress
@@ -155,7 +155,7 @@ def test_a_failure_says_what_is_kept(bench: Bench) -> None:
     before = bench.settings.out
     assert before is not None
     kept = before.read_bytes()
-    bench.engine = load_engine(
+    bench.engine = open_servers(
         "tiny-reasoner", [bench.server.url], concurrency=1, retry_timeout=0.2
     )
     bench.server.always = "500"

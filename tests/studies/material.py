@@ -9,7 +9,7 @@ from typing import Any
 
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import run_study
-from stopadvisor.studies.study import Cell, StudyOptions, StudyResult
+from stopadvisor.studies.tables import Cell, StudyOptions, StudyResult
 
 NAMES = ["mixed", "early"]
 QUICK = StudyOptions(resamples=400)

@@ -12,7 +12,7 @@ from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bootstrap import MOST_BLOCKS, resample_counts
 from stopadvisor.studies import calibration
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.tables import StudyOptions
 from tests.material import archive_arrays, write_archive
 from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import load, scores_of

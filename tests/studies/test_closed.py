@@ -11,7 +11,7 @@ from stopadvisor.certification.looks import open_calibration
 from stopadvisor.ground.constants import CUES
 from stopadvisor.runs.access import is_unsealed
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.tables import StudyOptions
 from tests.material import edit_records, flip_calibration
 from tests.studies.material import Sums, rows_of, study
 from tests.studies.related_runs import probe

@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.tables import StudyOptions
 from stopadvisor.workload.questions import read_workload
 from tests.material import ARCHIVES, make_run
 from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied, study
 from tests.studies.plain import SCALARS, load, sweep_stops

@@ -10,7 +10,7 @@ import pytest
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.map import PAPER_ROWS
 from stopadvisor.probes.trajectories import TYPES
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
 from tests.studies.material import NAMES, Archive, row_of, rows_of, studied, study
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, row_of, studied, study
 from tests.studies.plain import load, stops_of

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import choose
+from stopadvisor.assessment.fit_assessment import calibration_size
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.transfer import calibrate_transfer, compare_transfers, target_view
 from stopadvisor.cli.main import main
@@ -21,7 +21,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.runner import study_settings
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.tables import StudyOptions
 from tests.material import CERTIFY, forget_looks, make_run
 from tests.studies.material import QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import SWEEP, gain, load, split

@@ -69,14 +69,14 @@ def test_an_assistants_turn_is_the_recorded_reply(
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (turn(content="7"), "field 'messages[-1]': expected thinking that can be told apart"),
-        (turn(content=None), "field 'messages[-1]': expected thinking that can be told"),
+        (turn(content="7"), "field 'messages[-1]': expected thinking that can be separated"),
+        (turn(content=None), "field 'messages[-1]': expected thinking that can be separated"),
         (turn(content=[7]), "field 'content': expected text"),
         ({"question": "a", "traces": 3}, "field 'traces': expected a list of traces, got 3"),
         ({"question": "a", "traces": ["b"]}, "field 'traces[0]': expected an object"),
         (
             {"question": "a", "traces": [{"thinking": "b", "reply": "c"}, {"reply": "7"}]},
-            "field 'traces[1]': expected thinking that can be told apart from the reply, got a "
+            "field 'traces[1]': expected thinking that can be separated from the reply, got a "
             "reply alone",
         ),
         (

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import PATH, option, take
+from stopadvisor.cli.parts.declare import PATH, option, pop_settings
 from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
 
 __all__ = ["AUDITING", "audit_settings"]
@@ -44,5 +44,5 @@ AUDITING = (
 def audit_settings(params: dict[str, Any]) -> AuditSettings | None:
     """Take the options out of what click parsed; None without ``--audit``."""
     share = params["share"]
-    settings = take(AuditSettings, params)
+    settings = pop_settings(AuditSettings, params)
     return None if share is None else settings

@@ -48,7 +48,7 @@ CONFIG_OPTIONS = (
         help="Print the values of all options as such a file, and exit.",
     ),
 )
-"""What every command takes besides its own options."""
+"""Options that every command takes."""
 
 
 def defaults_from(path: Path, ctx: click.Context) -> dict[str, Any]:

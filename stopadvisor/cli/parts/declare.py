@@ -1,7 +1,7 @@
 """How commands declare options, and those that several commands share.
 
-An option is declared once, with the section of the help in which it stands; `take` makes a frozen
-value of what click parsed.  This module knows no command.
+An option is declared once, with the section of the help in which it stands; `pop_settings` makes a
+frozen value of what click parsed.  This module knows no command.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = [
     "is_open",
     "option",
     "parse_object",
+    "pop_settings",
     "show",
-    "take",
 ]
 
 Decorator = Callable[[Any], Any]
@@ -77,7 +77,7 @@ def declare(*options: Decorator) -> Decorator:
     return add
 
 
-def take(kind: type[_Value], params: dict[str, Any], **more: Any) -> _Value:
+def pop_settings(kind: type[_Value], params: dict[str, Any], **more: Any) -> _Value:
     """Build `kind` from click's parameters and remove those it used."""
     names = [f.name for f in fields(kind) if f.name in params]  # type: ignore[arg-type]
     return kind(**{name: params.pop(name) for name in names}, **more)

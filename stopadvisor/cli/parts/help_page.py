@@ -58,7 +58,7 @@ _RENAMED = {
     "think-open": "--think-tags OPEN CLOSE",
     "upstream-key-env": "--api-key-env",
 }
-"""Options that there were, without their dashes, and what is said instead."""
+"""Old options without their dashes, and what the refusal says to use now."""
 _ALL = f"{__name__}.all"
 """Set in a context whose help shows every option."""
 

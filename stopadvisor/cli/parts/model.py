@@ -1,76 +1,32 @@
-"""Options that say which model is run, here or at a server, and how it is loaded.
-
-`EngineSettings` is a plain value; only the declarations below it know click.
-"""
+"""Options that say which model is run, here or at a server, and how it is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
 
 import click
 
 from stopadvisor.cli.parts.declare import Decorator, Parsed, declare, option, parse_object
-from stopadvisor.ground.errors import ModelError
+from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.policy.template_arguments import reserved_arguments
-
-if TYPE_CHECKING:
-    from stopadvisor.engines.hf.engine import HfEngine
-    from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = [
     "API_KEY",
     "CHAT_TEMPLATE",
-    "DEFAULT_MODEL",
     "REQUEST_TIMEOUT",
     "SERVER",
-    "EngineSettings",
     "check_engine_options",
-    "load_engine",
     "model_name",
     "model_options",
-    "open_engine",
 ]
 
-DEFAULT_MODEL = "Qwen/Qwen3-8B"
 _OF_SERVER = (
     "base_url", "tokenizer", "api_key_env", "request_timeout", "patience"
 )  # fmt: skip
 _OF_LOCAL = {"device": "auto", "dtype": "auto"}
 """Options that mean nothing to a server, with their defaults."""
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Which model, its chat markers, and where it runs."""
-
-    model: str | None = DEFAULT_MODEL
-    of_policy: bool = False
-    """Whether a policy names the model, and not the command line."""
-    device: str = "auto"
-    dtype: str = "auto"
-    think_tags: tuple[str, str] | None = None
-    """What opens and closes thinking; None: recognised."""
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    engine: str = "hf"
-    base_url: tuple[str, ...] = ()
-    tokenizer: str | None = None
-    """None: from where the server says that it took the model, else under the model's name."""
-    concurrency: int | None = None
-    """Requests to a server at once; None for the engine's default."""
-    api_key_env: str | None = None
-    """None: OPENAI_API_KEY, where it is set."""
-    request_timeout: float = 600.0
-    patience: float = 300.0
-    remark: Callable[[str], None] | None = field(default=None, compare=False)
-    """Told when a server is waited for."""
-
-    @property
-    def at_server(self) -> bool:
-        """Whether a server answers, and not a model that is loaded here."""
-        return self.engine == "openai"
 
 
 def check_engine_options(params: Mapping[str, Any]) -> None:
@@ -86,47 +42,6 @@ def check_engine_options(params: Mapping[str, Any]) -> None:
                 f"--{name.replace('_', '-')} belongs to --engine {other}, got --engine {engine}"
             )
 
-
-def load_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
-    """Load the model here, or open it at its server."""
-    assert options.model is not None
-    if options.at_server:
-        from stopadvisor.engines import openai
-
-        how = {name: getattr(options, name) for name in _OF_SERVER[1:]}
-        how["retry_timeout"] = how.pop("patience")
-        if options.concurrency is not None:
-            how["concurrency"] = options.concurrency
-        return openai.load_engine(
-            options.model, options.base_url, **how, **_chat_options(options), on_wait=options.remark
-        )
-    from stopadvisor.engines import hf
-
-    return hf.load_engine(
-        options.model, device=options.device, dtype=options.dtype, **_chat_options(options)
-    )
-
-
-def _chat_options(options: EngineSettings) -> dict[str, Any]:
-    opens, closes = options.think_tags or (None, None)
-    kwargs = options.chat_template_kwargs
-    return {"think_open": opens, "think_close": closes, "chat_template_kwargs": kwargs}
-
-
-@contextmanager
-def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
-    """The loaded model, closed at the end."""
-    try:
-        loaded = load_engine(options)
-    except ModelError as error:
-        if not options.of_policy or str(options.model) not in str(error):
-            raise
-        raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
-    with closing(loaded) as engine:
-        yield engine
-
-
-# --- What only the parser knows -------------------------------------------------------------------
 
 _model = option("Model")
 

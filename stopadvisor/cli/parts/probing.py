@@ -20,18 +20,13 @@ from stopadvisor.cli.parts.declare import (
     declare,
     grader_option,
     option,
-    take,
+    pop_settings,
 )
-from stopadvisor.cli.parts.model import (
-    CHAT_TEMPLATE,
-    DEFAULT_MODEL,
-    SERVER,
-    check_engine_options,
-    model_options,
-)
+from stopadvisor.cli.parts.model import CHAT_TEMPLATE, SERVER, check_engine_options, model_options
 from stopadvisor.collection.probe_settings import ProbeSettings
+from stopadvisor.engines.engine_settings import DEFAULT_MODEL
 from stopadvisor.ground.constants import CUES, DEFAULT_CUE
-from stopadvisor.probes.plan import OPEN, Schedule
+from stopadvisor.probes.asking import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split
 
 __all__ = ["probe_options", "take_probing"]
@@ -55,7 +50,7 @@ def take_probing(
     params["temperature"] = temperature or None
     params["preflight"] = not params.pop("no_preflight")
     params["batch_size"] = None if params["engine"] == "openai" else params["concurrency"]
-    return take(ProbeSettings, params, workload=workload)
+    return pop_settings(ProbeSettings, params, workload=workload)
 
 
 def _check_probing(params: Mapping[str, Any]) -> None:
@@ -80,7 +75,7 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
         raise click.UsageError("--schedule stride takes --every, not --budgets")
     if schedule == "marker" and budgets and every:
         raise click.UsageError(
-            "--budgets and --every exclude each other: besides its markers a run probes the one or "
+            "--budgets and --every exclude each other: next to its markers a run probes at one or "
             "the other"
         )
     strange = ["every"] if schedule == "grid" else []

@@ -15,7 +15,15 @@ import click
 
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.cli.parts.declare import SHARE, Decorator, Parsed, declare, is_open, option, take
+from stopadvisor.cli.parts.declare import (
+    SHARE,
+    Decorator,
+    Parsed,
+    declare,
+    is_open,
+    option,
+    pop_settings,
+)
 from stopadvisor.ground.constants import DEFAULT_DELTA
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
@@ -40,7 +48,7 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
     first, limit = alpha
     if is_open("families"):  # a ladder has others than those shown
         params["families"] = None
-    found = take(
+    found = pop_settings(
         SettingsOverrides,
         params,
         weights=weights_of(params.pop("price")),
@@ -106,7 +114,7 @@ def _limits(text: str) -> float | _Limits:
             raise ValueError(f"expected one limit for {name}")
         limits.of_all[name] = limit
     if not limits.of_all:
-        raise ValueError("expected a limit for all questions besides, such as lost=0.05")
+        raise ValueError("expected a limit for all questions too, such as lost=0.05")
     return limits
 
 

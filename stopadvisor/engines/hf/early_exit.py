@@ -31,7 +31,7 @@ from stopadvisor.engines.replies import (
 )
 from stopadvisor.policy.requests import OnStop, Reply, Request
 from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt
 
 __all__ = ["StoppedTrace", "serve_requests", "visible_answers"]
 

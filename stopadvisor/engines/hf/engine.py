@@ -26,7 +26,7 @@ from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
 from stopadvisor.policy.session import Rule
-from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import TracePositions, trace_positions
 
 __all__ = ["HfEngine"]
@@ -39,7 +39,7 @@ _ASSUMED_PROMPT = 512
 class HfEngine(LocalModel, ChatEngine):
     """A loaded model that draws traces and probes them over the cache that they left.
 
-    Made by `load_engine`; implements `probes.plan.Engine` and
+    Made by `load_engine`; implements `probes.asking.Engine` and
     `serving.answer_pass.AnsweringEngine`, where the methods are described.
     """
 

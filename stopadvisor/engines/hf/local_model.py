@@ -21,7 +21,7 @@ from stopadvisor.engines.errors import OutOfMemory, first_line
 from stopadvisor.engines.hf.rolling import Limits
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.sampling import Sampling, thinking_room
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 
 __all__ = ["LocalModel", "within_memory"]
 

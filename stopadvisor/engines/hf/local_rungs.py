@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from stopadvisor.engines.asked_rungs import RungAnswer
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.rungs import RungAnswer
 from stopadvisor.policy.requests import Reply, Request
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.runs.ladder import Rung
 
 __all__ = ["LocalModels"]
@@ -31,7 +31,7 @@ class _Asked:
 
 
 class LocalModels:
-    """The loaded model of each rung, by its name; an `engines.rungs.LocalRungs`."""
+    """The loaded model of each rung, by its name; an `engines.asked_rungs.LocalRungs`."""
 
     def __init__(self, engines: Mapping[str, HfEngine], batch_size: int | None = None) -> None:
         self._engines = engines

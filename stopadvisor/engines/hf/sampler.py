@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.probes.plan import Prompt
+from stopadvisor.probes.asking import Prompt
 
 __all__ = ["Sampler", "Sampling", "uniforms"]
 

@@ -1,6 +1,6 @@
 """The engine over OpenAI-compatible HTTP servers such as vLLM and SGLang.
 
-Public are `load_engine` (probing), `open_model` (one served model, asynchronous) and `connect`
+Public are `open_servers` (probing), `open_model` (one served model, asynchronous) and `connect`
 (early exit with a policy).  Importing this package imports no HTTP library; calling them does.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stopadvisor.engines.openai.opening import load_engine, open_model
+from stopadvisor.engines.openai.opening import open_model, open_servers
 
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.policy_server import connect
 
-__all__ = ["connect", "load_engine", "open_model"]
+__all__ = ["connect", "open_model", "open_servers"]
 
 
 def __getattr__(name: str) -> Any:

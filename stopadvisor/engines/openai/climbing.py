@@ -17,14 +17,14 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stopadvisor.answers.normal_form import extract_natural
+from stopadvisor.engines.asked_rungs import RungAnswer
 from stopadvisor.engines.openai.each import asked_each
-from stopadvisor.engines.openai.rungs import RungServers
-from stopadvisor.engines.rungs import RungAnswer
+from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import AskedRung, Climbed, OnStop, Reply, Request, ThinkingMode
 from stopadvisor.policy.session import Rule
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
 __all__ = ["LadderEngine", "check_rungs", "climb", "open_ladder"]

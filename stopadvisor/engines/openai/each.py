@@ -1,6 +1,6 @@
 """Many items asked at once in an event loop of another thread, each result handed out as it comes.
 
-Knows neither what is asked nor of whom.
+Knows neither the questions nor whom they are put to.
 """
 
 from __future__ import annotations

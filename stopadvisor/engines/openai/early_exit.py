@@ -34,7 +34,7 @@ from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
 from stopadvisor.policy.session import Rule
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 
 __all__ = ["PolicyService", "choose_thinking_mode", "entropy_at"]
 

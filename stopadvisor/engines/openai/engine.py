@@ -30,7 +30,7 @@ from stopadvisor.engines.trace import RequestUsage
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
 from stopadvisor.policy.session import Rule
-from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import trace_positions
 from stopadvisor.runs.server_regime import Cached, RegimeMeasure, Repeated, classify_regime
 
@@ -54,9 +54,9 @@ USUAL_TOP = 20
 
 @dataclass
 class OpenAiEngine(ChatEngine):
-    """A served model, as `probes.plan.Engine` and `serving.answer_pass.AnsweringEngine`.
+    """A served model, as `probes.asking.Engine` and `serving.answer_pass.AnsweringEngine`.
 
-    Made by `load_engine`; `close` it, as connections and a thread belong to it.  What does not fit
+    Made by `open_servers`; `close` it, as connections and a thread belong to it.  What does not fit
     the server raises `ModelError`; a server that refuses, or fails for longer than its retry
     time-out, `EngineError`.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.served_model import ServedModel
 
-__all__ = ["DEFAULT_KEY", "load_engine", "open_client", "open_model", "served_identity"]
+__all__ = ["DEFAULT_KEY", "open_client", "open_model", "open_servers", "served_identity"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
@@ -32,7 +32,7 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 _PACKAGES = ("httpx2", "tenacity", "anyio", "transformers", "jinja2")
 
 
-def load_engine(
+def open_servers(
     model: str, base_urls: Sequence[str], *, concurrency: int = 32, **options: Any
 ) -> OpenAiEngine:
     """Make the engine of a served model, with at most `concurrency` requests at once.

@@ -22,7 +22,7 @@ from stopadvisor.policy.requests import (
     make_requests,
     policy_plan,
 )
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import Question
 
 __all__ = ["PolicyServer", "bind_policy", "connect"]

@@ -27,7 +27,7 @@ from stopadvisor.engines.trace import (
     token_statistics,
 )
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt
 
 __all__ = ["NO_ENTROPY", "ServedModel"]
 
@@ -47,7 +47,7 @@ _STALLED = 5
 
 @dataclass(frozen=True)
 class ServedModel:
-    """All that a request needs besides its question."""
+    """Everything a request needs except its question."""
 
     client: Client
     chat: Chat

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
-from stopadvisor.probes.plan import Check, ProbePlan
+from stopadvisor.probes.asking import Check, ProbePlan
 
 __all__ = ["server_checks"]
 

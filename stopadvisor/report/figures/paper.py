@@ -9,7 +9,7 @@ from __future__ import annotations
 from stopadvisor.assessment.diagnostics import accuracy_at_cost
 from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
 from stopadvisor.ground.arrays import numbers
-from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.paper.diagnostics import paper_curves, paper_reliability, paper_risk, paper_stops
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperSetting
 from stopadvisor.probes.outcomes import GradedTable

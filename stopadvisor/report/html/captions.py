@@ -23,7 +23,7 @@ from stopadvisor.report.figures.data import (
 from stopadvisor.report.words import by_load, by_stack, kind_points, listed, percent, share
 from stopadvisor.rules.families import RUNG_FAMILIES, rule_name
 from stopadvisor.runs.sources import considered_alpha
-from stopadvisor.studies.study import Cell, Column, Table
+from stopadvisor.studies.tables import Cell, Column, Table
 
 __all__ = [
     "CACHED_PRICES",

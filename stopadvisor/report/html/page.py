@@ -35,7 +35,7 @@ from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
 from stopadvisor.studies.report import table_csv
-from stopadvisor.studies.study import Cell, Column, Table
+from stopadvisor.studies.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
     from jinja2 import Environment

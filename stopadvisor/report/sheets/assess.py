@@ -19,6 +19,7 @@ from stopadvisor.report.headline import (
     accuracy_words,
     answers_label,
     assessed_effect,
+    capacity_facts,
     gain_against_advice,
     other_stacks,
     saving_words,
@@ -30,10 +31,10 @@ from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,
     advised_point,
+    bracketed,
     by_load,
     computed_for,
     explained,
-    interval,
     kind_of_rule,
     listed,
     number,
@@ -101,7 +102,6 @@ def next_command(document: Document) -> str | None:
     run = shell_quote(document["run"])
     if document["protocol"] == "paper":
         return f"stopadvisor assess {run} --alpha {document['alpha']:g}"
-        return None
     despite = []
     if document["recommendation"]["policy"] == "full-budget":
         if gain_against_advice(document) is None:
@@ -150,6 +150,10 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
         chance = probability_words(run.chance_to_certify)
         text = f"`calibrate` can promise: {promise}; probability {chance}"
         yield "certain", f"not yet: estimates from {plural(split.fit, 'fit question')}. {text}"
+        yield from capacity_facts(effect)
+        cost = _by_stack(run.serving).get(effect.serving)
+        if cost and (money := cost.money_per_1000):
+            yield "price", f"{money.policy:.4g} instead of {money.full:.4g} per 1000 requests"
         yield "advice", rule_headline(str(advice.family), advice.where)
         yield "why", why(document)
         yield "saves", f"{saving_words(effect)}; at least {lower} (one-sided 95 %)"
@@ -189,8 +193,6 @@ def _stack(run: AssessedRun, document: Document, effect: Effect) -> Iterator[Fac
         yield "in flight", f"the same rule saves {loads} requests in flight"
     if others := other_stacks(effect):
         yield "elsewhere", f"the same rule {listed(others)}{_again(document, effect)}"
-    if cost and (money := cost.money_per_1000):
-        yield "price", f"{money.policy:.4g} instead of {money.full:.4g} per 1000 requests"
 
 
 def _again(document: Document, effect: Effect) -> str:
@@ -246,7 +248,7 @@ def _profile(run: Assessed) -> Section:
                 name.replace("_", " "),
                 str(profile[name].count),
                 share(profile[name].share),
-                interval(profile[name].ci95, 100),
+                bracketed(profile[name].ci95, 100),
                 text,
             )
             for name, text in KINDS_OF_QUESTION.items()
@@ -391,7 +393,7 @@ def _costs(run: AssessedRun, costs: StackCosts) -> Iterator[Section]:
     money = [cost.money_per_1000 for cost in named.values() if cost.money_per_1000 is not None]
     texts = [
         costs.operating_point,
-        "Probes: mean number per request. Break-even: with so many probes per request, or at that "
+        "Probes: mean number per request. Break-even: at this many probes per request, or at this "
         f"price of a cached token ({run.settings.weights.unit}), stopping saves nothing.",
     ]
     if money:

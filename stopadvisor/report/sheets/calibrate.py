@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.assessment.assess import Repeats
+from stopadvisor.assessment.fit_assessment import Repeats
 from stopadvisor.certification.calibrated import (
     CalibratedRun,
     CertificateRefusal,
@@ -20,6 +20,7 @@ from stopadvisor.policy.shown import Certificate, Expected, ExpectedOnTest
 from stopadvisor.report.headline import (
     accuracy_words,
     answers_label,
+    capacity_facts,
     expected_effect,
     other_stacks,
     saving_words,
@@ -29,8 +30,8 @@ from stopadvisor.report.sheets.plan import label_counts, more_labels
 from stopadvisor.report.words import (
     BRACKETS,
     advised_otherwise,
+    bracketed,
     explained,
-    interval,
     listed,
     number,
     percent,
@@ -131,7 +132,7 @@ def graded_facts(graded_by: str, repeats: Repeats | None) -> Iterator[Fact]:
     if graded_by == "agreement":
         yield "no gold", "a reply counts as right where it is what full thinking answers"
     if repeats is not None:
-        spread = f"{share(repeats.share)} {interval(repeats.ci95, 100)}"
+        spread = f"{share(repeats.share)} {bracketed(repeats.ci95, 100)}"
         yield (
             "itself",
             f"full thinking gave another answer to {repeats.differing} of {repeats.questions} fit "
@@ -146,6 +147,7 @@ def _certified(
     run: CalibratedRun, certificate: Certificate, expected: Expected, *, verbose: bool
 ) -> Iterator[Fact]:
     yield "promise", certificate.claim
+    yield from capacity_facts(expected_effect(expected, run.serving))
     yield from expectation_facts(expected, run.serving)
     yield "rule", rule_headline(str(run.family), run.where)
     if run.on_stop == "answer":

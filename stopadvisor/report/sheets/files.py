@@ -63,11 +63,11 @@ def import_dataset_sheet(dataset: ImportedDataset) -> Sheet:
     return Sheet(
         f"{plural(dataset.n_questions, 'question')} of {dataset.benchmark}, task {dataset.task}.",
         facts=(
+            _asking(f"preflight {shell_quote(dataset.out)}"),
             ("written to", str(dataset.out)),
             ("drawn from", f"{dataset.available} of {dataset.source}, split {dataset.split}"),
             ("seed", str(dataset.seed)),
         ),
-        command=f"stopadvisor preflight {shell_quote(dataset.out)} --model MODEL",
     )
 
 
@@ -82,15 +82,19 @@ def import_log_sheet(log: ImportedLog) -> Sheet:
     return Sheet(
         f"{plural(n, 'question')}, {plural(traces, 'recorded trace')}.",
         facts=(
+            _asking(f"assess {where}" + f" --traces {where}" * bool(all_traced)),
             ("written to", str(log.out)),
             ("read from", listed([str(source) for source in log.sources])),
             ("gold", "none" if not gold else f"all {n}" if gold == n else f"{gold} of {n}"),
             ("task", ", ".join(f"{task} {count}" for task, count in log.tasks.items())),
             ("traces", f"{traces}{cut}{rest}"),
         ),
-        command=f"stopadvisor assess {where}{f' --traces {where}' if all_traced else ''} "
-        "--model MODEL",
     )
+
+
+def _asking(words: str) -> Fact:
+    """The next step in words: the model is not known, so there is no line to copy."""
+    return "next", f"stopadvisor {words}, with --model and your model's name or folder"
 
 
 def import_probes_sheet(probes: ImportedProbes) -> Sheet:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stopadvisor.collection.cues import CueComparison
 from stopadvisor.collection.markers import MarkerFindings
-from stopadvisor.collection.preflight import PreflightReport
+from stopadvisor.collection.model_checks import PreflightReport
 from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
-from stopadvisor.report.words import interval, plural, share
+from stopadvisor.report.words import bracketed, plural, share
 
 __all__ = ["preflight_sheet"]
 
@@ -87,7 +87,7 @@ def _cues(cues: CueComparison, used: str) -> Section:
                 f"{row.name} *" if row.cue == used else row.name,
                 row.status,
                 share(row.forced_accuracy),
-                interval(row.ci95, 100),
+                bracketed(row.ci95, 100),
                 share(row.agreement),
                 f"{row.mean_probe_tokens:.1f}",
                 f"{row.mean_think_tokens:.0f}",

@@ -12,8 +12,8 @@ from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.words import (
     BRACKETS,
     COMMON_STACK,
+    bracketed,
     explained,
-    interval,
     percent,
     plural,
     share,
@@ -177,7 +177,7 @@ def _against_full(summary: AnswerSummary, full: TimedComparison) -> Iterator[Fac
     if summary.loss == "differs" or not full.labelled:
         yield (
             "differs",
-            f"{share(full.differing_share)} {interval(full.differing_ci95, 100)} of "
+            f"{share(full.differing_share)} {bracketed(full.differing_ci95, 100)} of "
             f"{full.questions} questions got another reply than full thinking's"
             + promise
             * (summary.loss == "differs"),
@@ -207,7 +207,7 @@ def _saved(saving: float | None, word: str) -> str:
 
 def _lost(figures: FullComparison) -> str:
     return (
-        f"{share(figures.risk)} {interval(figures.risk_ci95, 100)} of {figures.labelled} questions"
+        f"{share(figures.risk)} {bracketed(figures.risk_ci95, 100)} of {figures.labelled} questions"
     )
 
 

@@ -11,7 +11,7 @@ from stopadvisor.report.screen import WIDTH
 from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.words import cell
 from stopadvisor.studies.report import SkippedStudy, StudyList, StudyReport
-from stopadvisor.studies.study import Cell, Column, Table
+from stopadvisor.studies.tables import Cell, Column, Table
 
 __all__ = ["skipped_sheet", "study_list_sheet", "study_sheet"]
 
@@ -144,7 +144,7 @@ def _blocks(columns: Sequence[_Printed]) -> Iterator[list[_Printed]]:
         keys = list(columns[:2]) if both <= _MOST_KEYS else keys
     block = list(keys)
     for column, following in zip_longest(columns[len(keys) :], columns[len(keys) + 1 :]):
-        # An interval stands beside what it is about.
+        # An interval stands next to its figure.
         together = [column, following] if following and following.interval else [column]
         if _width([*block, *together]) > WIDTH and len(block) > len(keys) and not column.interval:
             yield block

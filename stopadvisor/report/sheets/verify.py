@@ -13,7 +13,7 @@ from stopadvisor.report.headline import (
     verified_headline,
 )
 from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
-from stopadvisor.report.words import BRACKETS, explained, interval, plural, share, shell_quote
+from stopadvisor.report.words import BRACKETS, bracketed, explained, plural, share, shell_quote
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.losses import LOSSES
 
@@ -116,7 +116,7 @@ def _accuracy(checked: CheckedPolicy) -> Fact:
     effect = verified_effect(checked)
     if effect.change is None:
         return ("no gold", "a reply counts as right where it is what full thinking answers")
-    spread = interval(checked.accuracy_difference_ci95, 100)
+    spread = bracketed(checked.accuracy_difference_ci95, 100)
     change = f"{share(checked.full_accuracy)} -> {share(checked.accuracy)}"
     return ("accuracy", f"{change}, {change_words(effect)} {spread}")
 
@@ -145,7 +145,7 @@ def _categories(checked: CheckedPolicy) -> tuple[Section, ...]:
                     str(row.n),
                     str(row.losses),
                     share(row.losses / row.n),
-                    interval(row.ci95, 100),
+                    bracketed(row.ci95, 100),
                 )
                 for row in checked.categories
             ),

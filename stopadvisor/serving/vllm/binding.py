@@ -21,7 +21,7 @@ from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_setti
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.policy_files import check_tasks
 from stopadvisor.serving.vllm.engine_model import EngineModel, Likeliest
@@ -148,7 +148,7 @@ def _check_engine(facts: EngineFacts, *, audits: bool) -> None:
     if facts.replicas > 1:
         raise ModelError(
             "a probe must meet the cache of its thinking: expected --data-parallel-size 1, got "
-            f"{facts.replicas}; start several servers behind a balancer instead"
+            f"{facts.replicas}; start several servers and a load balancer instead"
         )
     if audits and facts.api_servers > 1:
         raise ModelError(

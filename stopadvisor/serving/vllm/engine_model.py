@@ -32,7 +32,7 @@ from stopadvisor.engines.trace import (
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.probes.plan import ProbePlan, Prompt, is_open_cue
+from stopadvisor.probes.asking import ProbePlan, Prompt, is_open_cue
 
 __all__ = ["EngineClient", "EngineModel", "Likeliest", "Position", "figures", "positions"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_statistics
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.probes.plan import Prompt
+from stopadvisor.probes.asking import Prompt
 from stopadvisor.serving.vllm.engine_model import EngineModel, Position, figures, positions
 
 __all__ = ["try_engine"]

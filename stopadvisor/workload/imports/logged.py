@@ -65,7 +65,7 @@ class Logged:
     """The log's own id of the question."""
     category: str | None = None
     thinking: str | None = None
-    """None where none was recorded, or it cannot be told apart from the reply."""
+    """None where none was recorded, or it cannot be separated from the reply."""
     reply: str | None = None
     """Text after the thinking; None where there is none."""
     ended: bool = False
@@ -104,7 +104,7 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
 def named_fields(
     where: str, log_options: LogOptions, value: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """What the user's columns say of a question besides its text, gold and reply.
+    """What the user's columns say of a question, other than its text, gold and reply.
 
     Parameters
     ----------

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.ground.progress import tracked
 from stopadvisor.workload.imports.logged import (
     MOST_BYTES,
     LogContent,
@@ -36,7 +37,7 @@ _ROWS_AT_ONCE = 64
 _MOST_UNPACKED = 2**28
 """Bytes: what a hundred kilobytes of one repeated row unpack to has no end otherwise."""
 _OF_A_ROW = 1024
-"""Bytes that a row takes besides its text."""
+"""Bytes that a row takes in addition to its text."""
 
 _Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
@@ -108,7 +109,9 @@ def _csv_rows(path: Path, wanted: Sequence[str]) -> _Rows:
         raise WorkloadError(f"{path}:{number}: expected UTF-8 text, got: {error.reason}") from None
     usual = csv.field_size_limit(MOST_BYTES)  # thinking is longer than the usual cell
     try:
-        rows = csv.DictReader(StringIO(text, newline=""), strict=True)
+        count = text.count("\n") + (not text.endswith("\n"))
+        lines = tracked(f"reading {path.name}", StringIO(text, newline=""), count)
+        rows = csv.DictReader(lines, strict=True)
         header = list(rows.fieldnames or ())
         check_columns(f"{path}:1", wanted, header)
         for row in rows:
@@ -135,17 +138,23 @@ def _parquet_rows(path: Path, wanted: Sequence[str]) -> _Rows:
         try:
             table = ParquetFile(file)
             check_columns(str(path), wanted, table.schema_arrow.names)
-            number = unpacked = 0
-            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(wanted)):
-                unpacked += batch.nbytes + _OF_A_ROW * batch.num_rows
-                if unpacked > _MOST_UNPACKED:
-                    raise WorkloadError(
-                        f"{path}: expected rows of at most {_MOST_UNPACKED >> 20} MB in all when "
-                        f"unpacked, got more by row {number + 1}; import it in parts"
-                    )
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}: row {number}", row
+            rows = _unpacked(path, table.iter_batches(_ROWS_AT_ONCE, columns=list(wanted)))
+            yield from tracked(f"reading {path.name}", rows, table.metadata.num_rows)
         except (ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:200]
             raise WorkloadError(f"{path}: expected a Parquet file, got: {reason}") from None
+
+
+def _unpacked(path: Path, batches: Iterator[Any]) -> _Rows:
+    """The rows of record batches, as long as they are not too large together."""
+    number = unpacked = 0
+    for batch in batches:
+        unpacked += batch.nbytes + _OF_A_ROW * batch.num_rows
+        if unpacked > _MOST_UNPACKED:
+            raise WorkloadError(
+                f"{path}: expected rows of at most {_MOST_UNPACKED >> 20} MB in all when "
+                f"unpacked, got more by row {number + 1}; import it in parts"
+            )
+        for row in batch.to_pylist():
+            number += 1
+            yield f"{path}: row {number}", row

@@ -17,6 +17,7 @@ from typing import Any, Self
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from stopadvisor.engines.asked_rungs import AskedReply, LocalRungs, RungAnswer
 from stopadvisor.engines.http.client import (
     FINAL,
     REQUEST_TIMEOUT,
@@ -27,9 +28,8 @@ from stopadvisor.engines.http.client import (
 )
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.openai.each import asked_each
-from stopadvisor.engines.rungs import AskedReply, LocalRungs, RungAnswer
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.probes.plan import Prompt
+from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
 __all__ = ["AskedRungs", "RungServers", "open_rungs", "reply_of", "request_of"]

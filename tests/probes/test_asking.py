@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from mypy import api
 
-from stopadvisor.probes.plan import Engine
+from stopadvisor.probes.asking import Engine
 from tests.scripted import ScriptedEngine
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Assessing a source: profile, evidence, serving and recommendation as one result.
 
-Reads the outcomes of fit questions and no others; `paper.assess` does the same under the paper's
+Reads the outcomes of fit questions and no others; `paper.analysis` does the same under the paper's
 protocol, over all questions.
 """
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.collection.preflight import PreflightReport, run_preflight
+from stopadvisor.collection.model_checks import PreflightReport, run_preflight
 from stopadvisor.engines.chat import Chat
 from stopadvisor.ground.errors import EngineError, PreflightError
 from stopadvisor.ground.results import to_json
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 from tests.scripted import ScriptedEngine, write_sums

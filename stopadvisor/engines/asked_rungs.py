@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stopadvisor.probes.plan import Prompt
+from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Rung
 
 __all__ = ["AskedReply", "AsksRungs", "LocalRungs", "RungAnswer"]

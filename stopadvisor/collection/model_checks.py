@@ -27,7 +27,7 @@ from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import EngineError, PreflightError
 from stopadvisor.ground.progress import NullProgress, Progress
-from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
+from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.probes.positions import marker_positions
 from stopadvisor.workload.questions import Question
 

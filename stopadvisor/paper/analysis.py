@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.assessment.assess import Assessment, check_labels, marked
+from stopadvisor.assessment.fit_assessment import Assessment, check_labels, marked
 from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
 from stopadvisor.ground.constants import PAPER_ALPHAS
 from stopadvisor.ground.errors import CalibrationError

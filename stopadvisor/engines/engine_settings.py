@@ -1,0 +1,127 @@
+"""Which model is asked and where it runs, and opening it: here, or at its server.
+
+Plain values; the command line and `stopadvisor.assess` fill them in.  Loads torch or a client only
+where a model is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from stopadvisor.ground.errors import ModelError
+from stopadvisor.runs.ladder import Ladder
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.openai.engine import OpenAiEngine
+
+__all__ = ["DEFAULT_MODEL", "EngineSettings", "how_to_open", "open_engine", "start_engine"]
+
+DEFAULT_MODEL = "Qwen/Qwen3-8B"
+_AT_ONCE = 32
+"""Requests to each server of a ladder, where nobody says how many."""
+_AT_ONCE_HERE = 256
+"""Where all models run here, and decode in batches."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Which model, its chat markers, and where it runs."""
+
+    model: str | None = DEFAULT_MODEL
+    of_policy: bool = False
+    """Whether a policy names the model, and not the command line."""
+    device: str = "auto"
+    dtype: str = "auto"
+    think_tags: tuple[str, str] | None = None
+    """What opens and closes thinking; None: recognised."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "hf"
+    base_url: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    """None: from where the server says that it took the model, else under the model's name."""
+    concurrency: int | None = None
+    """Requests to a server at once; None for the engine's default."""
+    api_key_env: str | None = None
+    """None: OPENAI_API_KEY, where it is set."""
+    request_timeout: float = 600.0
+    patience: float = 300.0
+    remark: Callable[[str], None] | None = field(default=None, compare=False)
+    """Told when a server is waited for."""
+
+    @property
+    def at_server(self) -> bool:
+        """Whether a server answers, and not a model that is loaded here."""
+        return self.engine == "openai"
+
+
+def start_engine(options: EngineSettings) -> HfEngine | OpenAiEngine:
+    """Load the model here, or open it at its server."""
+    assert options.model is not None
+    if options.at_server:
+        from stopadvisor.engines import openai
+
+        at_once = {} if options.concurrency is None else {"concurrency": options.concurrency}
+        return openai.open_servers(
+            options.model,
+            options.base_url,
+            tokenizer=options.tokenizer,
+            api_key_env=options.api_key_env,
+            request_timeout=options.request_timeout,
+            retry_timeout=options.patience,
+            on_wait=options.remark,
+            **at_once,
+            **_chat_options(options),
+        )
+    from stopadvisor.engines import hf
+
+    return hf.load_engine(
+        options.model, device=options.device, dtype=options.dtype, **_chat_options(options)
+    )
+
+
+def _chat_options(options: EngineSettings) -> dict[str, Any]:
+    opens, closes = options.think_tags or (None, None)
+    kwargs = options.chat_template_kwargs
+    return {"think_open": opens, "think_close": closes, "chat_template_kwargs": kwargs}
+
+
+@contextmanager
+def open_engine(options: EngineSettings) -> Iterator[HfEngine | OpenAiEngine]:
+    """The loaded model, closed at the end."""
+    try:
+        loaded = start_engine(options)
+    except ModelError as error:
+        if not options.of_policy or str(options.model) not in str(error):
+            raise
+        raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
+    with closing(loaded) as engine:
+        yield engine
+
+
+@contextmanager
+def how_to_open(options: EngineSettings, ladder: Ladder) -> Iterator[dict[str, Any]]:
+    """Load the models of rungs that run here; what to open the ladder's rungs with."""
+    with ExitStack() as opened:
+        here = [rung for rung in ladder.rungs if rung.engine == "hf"]
+        how: dict[str, Any] = {
+            "concurrency": options.concurrency
+            or (_AT_ONCE_HERE if len(here) == len(ladder.rungs) else _AT_ONCE),
+            "request_timeout": options.request_timeout,
+            "patience": options.patience,
+        }
+        if here:
+            from stopadvisor.engines.hf.local_rungs import LocalModels
+
+            engines: dict[str, Any] = {}
+            for rung in here:
+                arguments = rung.chat_template_kwargs or {}
+                own = replace(
+                    options, model=rung.model, engine="hf", chat_template_kwargs=arguments
+                )
+                engines[rung.name] = opened.enter_context(open_engine(own))
+            how["local"] = LocalModels(engines, options.concurrency)
+        yield how
