@@ -9,4 +9,5 @@ __all__ = [
     "labelling",
     "looks",
     "transfer",
+    "verification",
 ]

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from stopadvisor.assessment.fit_assessment import Repeats
 from stopadvisor.certification.certify import Certification
-from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.certification.labelling import LabelCounts
 from stopadvisor.certification.transfer import TARGET_CALIBRATED
 from stopadvisor.ground.results import Shown
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.promises import asked
 from stopadvisor.policy.shown import (
@@ -196,7 +196,7 @@ the one that the run's server was measured to be."""
 
 
 def calibrated(
-    found: Certification | TransferCertification,
+    found: Certification,
     run: str,
     policy: str,
     promoted: str | None,
@@ -231,7 +231,7 @@ def calibrated(
         **dict.fromkeys(("advised_family", "advised_schedule", "advised_where", "changed")),
         "advised_fit_total_saving_pct": None,
     }
-    if isinstance(found, Certification):
+    if found.assessment is not None:
         choice, advice = found.assessment.choice, found.assessment.recommendation
         point = choice.advised_point
         advised = {
@@ -279,7 +279,7 @@ def calibrated(
         remarks=(*found.remarks, *remarks),
         headline=headline(expected, content["serving"], measured),
         traces=None if calibration.traces == 1 else calibration.traces,
-        transfer=None if isinstance(found, Certification) else _transfer(found, str(source_policy)),
+        transfer=None if found.source is None else _transfer(found.source, str(source_policy)),
         **advised,
         serve_with=server_words(content, model),
     )
@@ -310,7 +310,6 @@ def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
     return RuleTest(family, True, *found, result.gained, result.both, result.one, *sample)
 
 
-def _transfer(found: TransferCertification, file: str) -> Transfer:
-    content = found.source.content
-    model = None if content["model"] is None else content["model"]["name"]
-    return Transfer(TARGET_CALIBRATED, file, content["digest"], model)
+def _transfer(source: Policy, file: str) -> Transfer:
+    model = None if source.content["model"] is None else source.content["model"]["name"]
+    return Transfer(TARGET_CALIBRATED, file, source.digest, model)

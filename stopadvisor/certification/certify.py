@@ -44,7 +44,7 @@ from stopadvisor.certification.partial_labels import to_choose_by
 from stopadvisor.certification.refusals import advised_against, refused_beforehand, without_figures
 from stopadvisor.certification.several import check_categories
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.policy.frozen import build_policy
+from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.families import rule_name
@@ -107,7 +107,8 @@ class Plan:
 class Certification:
     """What was tested, and the policy that follows from it."""
 
-    assessment: FitAssessment
+    settings: Settings
+    """By which the rule was chosen and tested."""
     calibration: Calibration
     look: Look | None
     """None where it was certain beforehand that nothing would be exported."""
@@ -115,15 +116,14 @@ class Certification:
     """Of the policy; one that never stops where nothing was certified."""
     remarks: tuple[str, ...]
     """What the reader should know before trusting the policy."""
+    assessment: FitAssessment | None = None
+    """On fit questions; None where nothing was chosen on them."""
     labels: LabelCounts | None = None
     """Where not every calibration question has gold."""
     changed: str | None = None
     """What made another rule than the advised one the exported rule, in a sentence."""
-
-    @property
-    def settings(self) -> Settings:
-        """By which the rule was chosen and tested."""
-        return self.assessment.choice.settings
+    source: Policy | None = None
+    """The policy whose rule was calibrated here; None where the rule was chosen here."""
 
 
 def certify(source: Source, request: CertifyRequest) -> Certification:
@@ -155,8 +155,8 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         calibration = _unopened(plan, refusal)
         created = timestamp() if source.manifest is None else source.manifest["created"]
         content = _policy(plan, calibration, None, created)
-        remarks = _remarks(assessment, ())
-        return Certification(assessment, calibration, None, content, tuple(remarks))
+        remarks = tuple(_remarks(assessment, ()))
+        return Certification(choice.settings, calibration, None, content, remarks, assessment)
     show_fit(assessment.source, "calibrate")
     taken = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
@@ -167,8 +167,10 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     content = _policy(plan, calibration, look, look.created)
     assessed = read_assessment(source.folder)
     changed = _why_another_rule(assessment, calibration, content, assessed)
-    remarks = _remarks(assessment, taken.remarks, content, changed)
-    return Certification(assessment, calibration, look, content, tuple(remarks), labels, changed)
+    remarks = tuple(_remarks(assessment, taken.remarks, content, changed))
+    return Certification(
+        choice.settings, calibration, look, content, remarks, assessment, labels, changed
+    )
 
 
 def start_labelling(source: Source, request: CertifyRequest) -> Labelling:

@@ -16,8 +16,8 @@ from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibrated import CalibratedRun, Headline, calibrated
 from stopadvisor.certification.certify import Certification, CertifyRequest, certify
-from stopadvisor.certification.certify_transfer import TransferCertification, certify_transfer
 from stopadvisor.certification.partial_labels import may_be_lost
+from stopadvisor.certification.transfer import certify_transfer
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.ground.results import to_document
@@ -132,14 +132,12 @@ def issue(
     """
     target.check(source.folder)
     with lock_directory(source.folder):
-        found: Certification | TransferCertification
-        choice = None
         if source_policy is None:
             found = certify(source, request)
-            choice = None if request.fresh else found.assessment.choice
         else:
             policy = load_policy(source_policy)
             found = certify_transfer(policy, str(source_policy), source, request)
+        chosen = None if request.fresh else found.assessment
         content = found.content
         files = target.place(content, found.settings.alpha, source.folder)
         server = None if source.is_archive else read_regime(source.folder)
@@ -159,7 +157,7 @@ def issue(
             sign_policy(files.policy, target.key, digest=content["digest"])
         if files.promoted is not None:
             promote(files.policy)
-    return Issued(result, choice, _calibrated_risk(found))
+    return Issued(result, None if chosen is None else chosen.choice, _calibrated_risk(found))
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ class CalibratedRisk:
         return np.array([upper_limit(int(k), self.n, self.delta) for k in losses])
 
 
-def _calibrated_risk(found: Certification | TransferCertification) -> CalibratedRisk | None:
+def _calibrated_risk(found: Certification) -> CalibratedRisk | None:
     """Risk of the exported rule along its thresholds, or of the first that was refused.
 
     None where no look was taken or it showed no figure, where a rule from another run was refused,
@@ -222,7 +220,7 @@ def _calibrated_risk(found: Certification | TransferCertification) -> Calibrated
         scorer, order = calibration.rule.scorer, calibration.rule.order
         exported: int | None = calibration.rule.certificate.index
         delta = calibration.rule.certificate.delta
-    elif isinstance(found, Certification) and found.labels is None:
+    elif found.assessment is not None and found.labels is None:
         first = found.assessment.choice.sequences[0]
         scorer, order, exported, delta = first.scorer, first.thresholds, None, settings.delta
     else:

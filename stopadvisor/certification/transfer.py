@@ -1,8 +1,7 @@
-"""Transfer of a frozen policy to another workload or model, and what it is worth there.
+"""Certifying the rule of another policy here, on every question outside the test part.
 
-Three ways to come by a rule on a target: the source's rule with its threshold (zero-shot), the
-source's rule with a threshold certified on the target (target-calibrated), and a rule chosen and
-certified on the target alone (target-trained).  Knows no files and no log of looks.
+Nothing is chosen: the source's rule keeps its order of thresholds, and one of them is certified on
+the target (the paper's target-calibrated transfer).
 
 References
 ----------
@@ -12,86 +11,56 @@ Paper, Section "Transfer, Robustness, and Cross-Family Checks" and Appendix "Tra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.certification.calibration import Calibration, recalibrate
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.settings import large_alpha
+from stopadvisor.certification.calibration import (
+    Calibration,
+    counted_traces,
+    entering_rows,
+    recalibrate,
+    require_gold,
+)
+from stopadvisor.certification.certify import Certification, CertifyRequest
 from stopadvisor.certification.export import policy_content
-from stopadvisor.certification.verdicts import Verdict, verdict_on
-from stopadvisor.certification.verification import questions_seen, scorer_of
-from stopadvisor.ground.arrays import IntArray
-from stopadvisor.ground.errors import PolicyError
+from stopadvisor.certification.looks import (
+    TakenLook,
+    named_settings,
+    plan_look,
+    take,
+    without_shown_fit,
+    without_used,
+)
+from stopadvisor.certification.refusals import without_figures
+from stopadvisor.certification.verification import costing, questions_seen, scorer_of
+from stopadvisor.ground.errors import CalibrationError, PolicyError
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.triggers import trigger_of
-from stopadvisor.probes.grouping import calibration_rows, in_groups_of
-from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
+from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
-from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
-from stopadvisor.rules.outcomes import Outcome, measure_rule
+from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.runs.access import open_test
-from stopadvisor.runs.look_log import Look
-from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bootstrap import Interval
+from stopadvisor.runs.look_log import Look, record_result
+from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "TARGET_CALIBRATED",
-    "TransferComparison",
-    "TransferRow",
     "calibrate_transfer",
-    "check_comparison",
+    "certify_transfer",
     "check_transfer",
-    "compare_transfers",
     "target_view",
     "transferred_content",
 ]
 
 TARGET_CALIBRATED = "target-calibrated"
 _CALIBRATION, _TEST = PARTS.index("calibration"), PARTS.index("test")
-
-Protocol = Literal["zero-shot", "target-calibrated", "target-trained"]
-
-
-@dataclass(frozen=True)
-class TransferRow:
-    """One way to come by a rule, and what the rule did on the target's test questions."""
-
-    protocol: Protocol
-    family: str | None
-    """None: nothing was certified, so that nothing is stopped."""
-    budgets: tuple[int, ...]
-    threshold: float | None
-    """As people know it."""
-    labels_used: int
-    """Target questions whose labels made the rule or its certificate."""
-    certified: bool
-    """On the target."""
-    reason: str | None
-    """Why there is no certificate on the target."""
-    verdict: Verdict | None
-    """What the test questions say about a risk of alpha; for the rule without a certificate."""
-    outcome: Outcome
-    risk_ci95: tuple[float, float]
-    """Exact, for this row alone."""
-
-
-@dataclass(frozen=True)
-class TransferComparison:
-    """The three protocols at equal total labels, on the same test questions."""
-
-    rows: tuple[TransferRow, ...]
-    labels: int
-    """Target questions outside the test part that count: what each protocol may use."""
-    n_test: int
-    n_seen: int
-    """Test traces left out because they made the source policy."""
-
-
-# --- Target-calibrated ----------------------------------------------------------------------------
 
 
 def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
@@ -185,124 +154,106 @@ def transferred_content(
     return fields
 
 
-# --- The comparison -------------------------------------------------------------------------------
+# --- With a look ----------------------------------------------------------------------------------
 
 
-def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[IntArray, int]:
-    """Test questions on which the protocols can be compared; looks at no outcome.
+def certify_transfer(
+    policy: Policy, file: str, source: Source, request: CertifyRequest
+) -> Certification:
+    """Certify a threshold of the rule of another policy, which lies in `file`.
 
-    Returns
-    -------
-    rows : ndarray of int
-        Of the test part; one trace per group, none that the source policy has seen.
-    n_seen : int
-        Traces left out because it has.
+    The caller holds the lock of the `source`.
+
+    Raises
+    ------
+    PolicyError
+        The policy cannot be carried over.
+    CalibrationError
+        Settings out of range, or too few questions.
+    ProbeError
+        The run's assessment or log of looks cannot be read.
     """
-    table = target.part("test")
-    seen = questions_seen(content, table, workload_sha256=target.workload_sha256)
-    fresh = ~in_groups_of(table, seen)
-    if not fresh.any():
-        raise PolicyError(
-            "a comparison needs test questions that the source policy has not seen: "
-            f"{target.folder} holds {table.n_questions} test traces, none of them fresh"
-        )
-    rows = np.flatnonzero(fresh)
-    return rows[calibration_rows(table.take(rows))], int((~fresh).sum())
-
-
-def compare_transfers(
-    content: Mapping[str, Any],
-    target: Source,
-    transferred: Calibration,
-    choice: Choice,
-    trained: Calibration,
-) -> TransferComparison:
-    """Put the three protocols side by side on the target's test questions.
-
-    `content` is the source policy's, and `transferred` comes from `calibrate_transfer`: all labels
-    outside the test part calibrate.  `choice` was made on the target's fit questions; `trained` is
-    its calibration on the target's calibration questions.
-
-    Notes
-    -----
-    Departs from the paper, which compares the gain at equal *test* data but lets the protocols use
-    different numbers of labels: here all may use the same ones, and the table says what they used.
-    """
-    settings = choice.settings
-    rows_compared, n_seen = check_comparison(content, target)
-    test = open_test(target).take(rows_compared)
-    seed = target.seed
-    zero_shot = _row(
-        "zero-shot",
-        (scorer_of(content, test), content["decision_threshold"]),
-        test,
-        settings,
-        labels_used=0,
-        reason="its certificate is about the source's questions and model, not about these",
-        judged=True,
-        seed=seed,
-    )
-    labels = transferred.first.n_questions
-    n_fit = calibration_rows(target.part("fit")).size
-    rows = [zero_shot]
-    found: tuple[tuple[Protocol, Calibration, int], ...] = (
-        ("target-calibrated", transferred, labels),
-        ("target-trained", trained, n_fit + trained.first.n_questions),
-    )
-    for name, calibration, used in found:
-        rule = calibration.rule
-        rows.append(
-            _row(
-                name,
-                None if rule is None else (rule.scorer, rule.threshold),
-                test,
-                settings,
-                labels_used=used,
-                reason=None if calibration.refusal is None else calibration.refusal.reason,
-                seed=seed,
-            )
-        )
-    return TransferComparison(tuple(rows), labels, test.n_questions, n_seen)
-
-
-def _row(
-    protocol: Protocol,
-    rule: tuple[Scorer, float] | None,
-    test: GradedTable,
-    settings: Settings,
-    *,
-    labels_used: int,
-    reason: str | None,
-    judged: bool = False,
-    seed: int,
-) -> TransferRow:
-    budgets: tuple[int, ...] = ()
-    if rule is None:
-        right = int(test.full_correct.sum())
-        outcome = Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, 0.0, 0.0))
-        family, threshold = None, None
+    asked = _settings(policy, source, request)
+    if not request.allow_large_alpha:
+        _check_alpha(policy, source, asked)
+    traces = len(counted_traces(target_view(source).part("calibration"), asked))
+    asked = replace(asked, traces=traces)
+    requested = _request(policy, asked)
+    if request.fresh:
+        view = without_used(source, ("fit", "calibration"))
     else:
-        scorer, linear = rule
-        outcome = measure_rule(
-            scorer,
-            linear,
-            test,
-            settings.costing,
-            loss=settings.counted,
-            rng=np.random.default_rng(seed),
-        )
-        family, threshold = scorer.family, display_threshold(scorer.family, linear)
-        if isinstance(scorer.schedule, GridSchedule):
-            budgets = scorer.schedule.positions
-    return TransferRow(
-        protocol,
-        family,
-        budgets,
-        threshold,
-        labels_used,
-        reason is None,
-        reason,
-        verdict_on(outcome.losses, outcome.n, settings.alpha, settings.delta) if judged else None,
-        outcome,
-        outcome.risk_ci95,
+        view = without_shown_fit(source, requested)
+    n_shown = 0 if request.fresh else source.table.n_questions - view.table.n_questions
+    table = target_view(view).part("calibration")
+    require_gold(asked, table)
+    plan = plan_look(view, table, requested, delta=asked.delta, looks=request.looks)
+    settings = replace(asked, delta=plan.test_delta)
+    check_probed(policy, file, view)
+    check_transfer(policy.content, view)
+    entering_rows(table, settings)
+    taken = take(plan)
+    calibration = calibrate_transfer(policy.content, view, taken.questions, settings)
+    look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
+    if not look.opened:
+        calibration = without_figures(calibration, settings)
+    content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
+    remarks = tuple(_remarks(policy, view, taken, n_shown))
+    return Certification(settings, calibration, look, content, remarks, source=policy)
+
+
+def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settings:
+    """The request's settings; costs are the policy's own where neither user nor run sets others."""
+    settings, overrides = request.settings(source), request.overrides
+    if overrides.serving is not None or read_assessment(source.folder) is not None:
+        return settings
+    own = costing(policy.content)
+    return replace(
+        settings,
+        serving=own.serving,
+        weights=overrides.weights or own.weights,
+        cache_block=own.cache_block,
     )
+
+
+def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
+    """Refuse a large alpha by what is known of full thinking without opening a question."""
+    assessed, expected = read_assessment(source.folder), policy.terms.expected
+    if not settings.limits_accuracy:
+        return
+    if assessed is not None and "fit_full_accuracy" in assessed:
+        known, basis = assessed["fit_full_accuracy"], "fit questions"
+    elif expected is not None:
+        known, basis = expected.calibration_full_accuracy, "where the policy was calibrated"
+    else:
+        return
+    if said := large_alpha(settings.alpha, known, basis):
+        raise CalibrationError(said)
+
+
+def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
+    """What the log names of a look at every question outside the test part."""
+    asked = {"protocol": "transfer", "policy": policy.digest, **named_settings(settings)}
+    del asked["delta"], asked["families"]  # no family is chosen
+    return asked
+
+
+def _remarks(policy: Policy, target: Source, taken: TakenLook, n_shown: int) -> list[str]:
+    found = list(taken.remarks)
+    source = policy.terms
+    if n_shown:
+        found.append(
+            f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
+            "policy and alpha could have been chosen by them (--from before assess uses them too)"
+        )
+    differs = source.entropy_source != target.table.entropy_source
+    if differs and policy.reads_logprobs:
+        found.append(
+            f"the policy's entropies were '{source.entropy_source}', here they are "
+            f"'{target.table.entropy_source}': the certificate holds, the rule may suit less"
+        )
+    if source.model is None and source.workload_sha256 != target.workload_sha256:
+        found.append(
+            "the policy comes from an archive, which does not name its questions: that none of "
+            "these fitted it cannot be checked"
+        )
+    return found

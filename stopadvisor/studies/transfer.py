@@ -13,27 +13,34 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 from scipy.special import expit
 
-from stopadvisor.assessment.choice import choose
+from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.fit_assessment import calibration_size
-from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.transfer import calibrate_transfer, compare_transfers, target_view
+from stopadvisor.certification.calibration import Calibration, calibrate
+from stopadvisor.certification.transfer import TARGET_CALIBRATED, calibrate_transfer, target_view
+from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting, paper_split
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.grouping import calibration_rows, in_groups_of
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.outcomes import Outcome, measure_rule
+from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic
-from stopadvisor.runs.access import View, basis_remarks, open_all, unsealed_calibration
+from stopadvisor.runs.access import View, basis_remarks, open_all, open_test, unsealed_calibration
 from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.studies.runner import paper_setting, paper_views, study_settings
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
 from stopadvisor.workload.questions import PARTS
 
-__all__ = ["OUTLINE", "run"]
+__all__ = ["OUTLINE", "fresh_test", "run"]
 
 _POLICY = "policy.joblib"
 
@@ -128,27 +135,73 @@ def _savings(
         for name, content in contents.items():
             try:
                 moved = calibrate_transfer(content, target, outside_test, settings)
-                rows = compare_transfers(content, target, moved, choice, trained).rows
+                test = fresh_test(content, target)
+                zero_shot = scorer_of(content, test), float(content["decision_threshold"])
             except (CalibrationError, PolicyError) as error:
                 yield f"{name} on {view.label}: {error} (see `probe --like POLICY`)"
                 continue
-            for row in rows:
+            n_fit = calibration_rows(target.part("fit")).size
+            n_moved, n_trained = (c.first.n_questions for c in (moved, trained))
+            for protocol, rule, labels in (
+                # Its certificate is about the source's questions and model, not about these.
+                ("zero-shot", zero_shot, 0),
+                (TARGET_CALIBRATED, _served(moved), n_moved),
+                ("target-trained", _served(trained), n_fit + n_trained),
+            ):
+                outcome = _on_test(rule, test, settings, seed=target.seed)
+                schedule = None if rule is None else rule[0].schedule
                 yield _SAVINGS.row(
                     source=name,
                     target=view.label,
-                    protocol=row.protocol,
-                    family=row.family,
-                    saving_pct=row.outcome.total_saving_pct,
-                    saving_ci=row.outcome.saving_interval,
-                    risk=row.outcome.risk,
-                    risk_ci=row.risk_ci95,
-                    would_certify=row.certified,
-                    labels=row.labels_used,
-                    questions=row.outcome.n,
-                    checkpoints=len(row.budgets),
-                    accuracy=row.outcome.accuracy,
-                    full_accuracy=row.outcome.full_accuracy,
+                    protocol=protocol,
+                    family=None if rule is None else rule[0].family,
+                    saving_pct=outcome.total_saving_pct,
+                    saving_ci=outcome.saving_interval,
+                    risk=outcome.risk,
+                    risk_ci=outcome.risk_ci95,
+                    would_certify=rule is not None and rule is not zero_shot,
+                    labels=labels,
+                    questions=outcome.n,
+                    checkpoints=len(schedule.positions)
+                    if isinstance(schedule, GridSchedule)
+                    else 0,
+                    accuracy=outcome.accuracy,
+                    full_accuracy=outcome.full_accuracy,
                 )
+
+
+def fresh_test(content: Mapping[str, Any], target: Source) -> GradedTable:
+    """Test questions that the source policy has not seen, one trace of each group.
+
+    Departs from the paper, which compares the gain at equal *test* data but lets the protocols use
+    different numbers of labels: here all may use the same ones, and the table says what they used.
+    """
+    table = target.part("test")
+    seen = questions_seen(content, table, workload_sha256=target.workload_sha256)
+    rows = np.flatnonzero(~in_groups_of(table, seen))
+    if not rows.size:
+        raise PolicyError(
+            "a comparison needs test questions that the source policy has not seen: "
+            f"{target.folder} holds {table.n_questions} test traces, none of them fresh"
+        )
+    return open_test(target).take(rows[calibration_rows(table.take(rows))])
+
+
+def _served(calibration: Calibration) -> tuple[Scorer, float] | None:
+    """The rule that was certified, with its threshold; None where nothing is stopped."""
+    rule = calibration.rule
+    return None if rule is None else (rule.scorer, rule.threshold)
+
+
+def _on_test(
+    rule: tuple[Scorer, float] | None, test: GradedTable, settings: Settings, *, seed: int
+) -> Outcome:
+    """What a rule does on test questions; full thinking without one."""
+    if rule is None:
+        right = int(test.full_correct.sum())
+        return Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, 0.0, 0.0))
+    rng = np.random.default_rng(seed)
+    return measure_rule(*rule, test, settings.costing, loss=settings.counted, rng=rng)
 
 
 @dataclass(frozen=True)

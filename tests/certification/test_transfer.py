@@ -1,4 +1,4 @@
-"""Transfer: what may be calibrated where, how often the certificate is false, the comparison."""
+"""Transfer: what may be calibrated where, and how often the certificate is false."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.transfer import (
-    TransferComparison,
     calibrate_transfer,
     check_transfer,
-    compare_transfers,
     target_view,
     transferred_content,
 )
-from stopadvisor.certification.verdicts import verdict_on
 from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.intervals import exact_interval
 from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
 from tests.policy_content import full_budget_content
 from tests.populations import POPULATIONS, regraded
@@ -231,95 +227,3 @@ def test_the_certificate_is_false_with_at_most_delta(
         rule = recalibrate(scorer, order, table.as_calibration(), settings).rule
         false += rule is not None and risks[rule.certificate.index] > alpha
     assert false / 250 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 250)
-
-
-# --- The comparison -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def choice(target: Source) -> Choice:
-    return choose(target.part("fit"), target.counts()["calibration"], SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def comparison(
-    policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
-) -> TransferComparison:
-    trained = calibrate(choice, target.part("calibration").unseal().as_calibration())
-    return compare_transfers(policy, target, calibration, choice, trained)
-
-
-def test_protocols_are_compared_at_equal_labels_on_equal_questions(
-    comparison: TransferComparison, target: Source
-) -> None:
-    counts = target.counts()
-    labels = counts["fit"] + counts["calibration"]
-    assert [row.protocol for row in comparison.rows] == [
-        "zero-shot", "target-calibrated", "target-trained",
-    ]  # fmt: skip
-    assert [row.labels_used for row in comparison.rows] == [0, labels, labels]
-    assert comparison.labels == labels
-    assert comparison.n_test == counts["test"]
-    assert {row.outcome.n for row in comparison.rows} == {counts["test"]}
-    assert len({row.outcome.full_correct for row in comparison.rows}) == 1
-
-
-def test_rows_say_what_was_shown_of_each_rule(
-    comparison: TransferComparison, policy: dict[str, Any], target: Source, calibration: Calibration
-) -> None:
-    zero, transferred, _ = comparison.rows
-    assert not zero.certified
-    assert zero.threshold == pytest.approx(policy["threshold"])
-    assert zero.verdict == verdict_on(zero.outcome.losses, zero.outcome.n, 0.15, 0.05)
-    assert transferred.certified
-    assert transferred.reason is None
-    assert transferred.verdict is None
-    for row in comparison.rows:
-        assert row.risk_ci95 == exact_interval(row.outcome.losses, row.outcome.n)
-        assert row.outcome.saving_interval is not None
-    expected = transferred_content(policy, target, calibration, SETTINGS, look_of(SETTINGS))
-    assert transferred.outcome.risk == expected["expected"]["test_risk"]
-    assert transferred.outcome.total_saving_pct == pytest.approx(
-        expected["expected"]["test_total_saving_pct"]
-    )
-
-
-def test_of_grouped_questions_one_of_each_is_compared(
-    policy: dict[str, Any], target: Source
-) -> None:
-    table = with_groups(target.table.unseal(), 3).sealed()
-    grouped = replace(target, table=table, parts=np.repeat(target.parts[::3], 3)[: len(table.ids)])
-    found = moved(policy, grouped, SETTINGS)
-    fit, questions = grouped.part("fit"), grouped.part("calibration").unseal()
-    chosen = choose(fit, questions.n_questions, SETTINGS)
-    trained = calibrate(chosen, questions.as_calibration())
-    rows = compare_transfers(policy, grouped, found, chosen, trained).rows
-    assert rows[0].verdict in {"confirmed", "silent"}
-    assert {row.outcome.n for row in rows} == {len(set(grouped.part("test").groups))}
-    assert rows[1].labels_used == rows[2].labels_used == found.entered.n_questions
-
-
-def test_a_protocol_without_certificate_serves_the_full_budget(
-    policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
-) -> None:
-    hard = replace(choice, settings=replace(choice.settings, alpha=0.001))
-    trained = calibrate(hard, target.part("calibration").unseal().as_calibration())
-    row = compare_transfers(policy, target, calibration, choice, trained).rows[2]
-    assert (row.certified, row.family, row.threshold) == (False, None, None)
-    assert row.reason is not None
-    assert (row.outcome.losses, row.outcome.total_saving_pct) == (0, 0.0)
-    assert row.outcome.correct == row.outcome.full_correct
-
-
-def test_test_questions_that_the_source_met_are_left_out(
-    policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
-) -> None:
-    split = policy["split"]
-    met = list(target.part("test").keys[:4])
-    source = policy | {"split": split | {"calibration": [*split["calibration"], *met]}}
-    trained = calibrate(choice, target.part("calibration").unseal().as_calibration())
-    found = compare_transfers(source, target, calibration, choice, trained)
-    assert (found.n_seen, found.n_test) == (4, target.counts()["test"] - 4)
-    everything = policy | {"split": split | {"calibration": list(target.table.keys)}}
-    with pytest.raises(PolicyError, match="none of them fresh"):
-        compare_transfers(everything, target, calibration, choice, trained)

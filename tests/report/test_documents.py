@@ -121,7 +121,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
             look,
         )
     )
-    found = Certification(assessment, calibration, look, content, ())
+    found = Certification(assessment.choice.settings, calibration, look, content, (), assessment)
     file = str(tmp_path / "policy.joblib")
     result = calibrated(found, str(tmp_path), file, None, (), calibrated_headline)
     document = to_document(result)

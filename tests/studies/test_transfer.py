@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,20 @@ from sklearn.preprocessing import StandardScaler
 from stopadvisor.assessment.choice import choose
 from stopadvisor.assessment.fit_assessment import calibration_size
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.transfer import calibrate_transfer, compare_transfers, target_view
+from stopadvisor.certification.transfer import calibrate_transfer, target_view
+from stopadvisor.certification.verification import scorer_of
 from stopadvisor.cli.main import main
-from stopadvisor.ground.errors import StudyError
+from stopadvisor.ground.errors import PolicyError, StudyError
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.rules.losses import LOST
+from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
+from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.studies.runner import study_settings
 from stopadvisor.studies.tables import StudyOptions
+from stopadvisor.studies.transfer import fresh_test
+from tests.frozen import with_groups
 from tests.material import CERTIFY, forget_looks, make_run
 from tests.studies.material import QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import SWEEP, gain, load, split
@@ -90,19 +97,23 @@ def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> 
     outside = target_view(target).part("calibration").unseal()
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
     moved = calibrate_transfer(content, target, outside.as_calibration(), settings)
-    expected = compare_transfers(
-        content, target, moved, choice, calibrate(choice, calibration.as_calibration())
-    )
+    trained = calibrate(choice, calibration.as_calibration())
+    test = fresh_test(content, target)
+    rules = [(scorer_of(content, test), content["decision_threshold"])]
+    for rule in (moved.rule, trained.rule):
+        assert rule is not None
+        rules.append((rule.scorer, rule.threshold))
+    n = moved.first.n_questions
     rows = [r for r in rows_of(found, "savings") if r["target"] == "new"]
     assert [r["protocol"] for r in rows] == ["zero-shot", "target-calibrated", "target-trained"]
-    for row, wanted in zip(rows, expected.rows, strict=True):
-        assert row["family"] == wanted.family
-        assert row["would_certify"] == wanted.certified
-        assert row["labels"] == wanted.labels_used
-        assert row["questions"] == expected.n_test
-        assert row["saving_pct"] == wanted.outcome.total_saving_pct
-        assert row["risk"] == wanted.outcome.losses / expected.n_test
-        assert (row["risk_low"], row["risk_high"]) == wanted.risk_ci95
+    assert [(r["would_certify"], r["labels"]) for r in rows] == [(False, 0), (True, n), (True, n)]
+    for row, (scorer, threshold) in zip(rows, rules, strict=True):
+        expected = measure_rule(scorer, threshold, test, settings.costing, loss=LOST)
+        assert (row["family"], row["questions"]) == (scorer.family, test.n_questions)
+        assert row["saving_pct"] == expected.total_saving_pct
+        assert row["risk"] == expected.losses / test.n_questions
+        interval = exact_interval(expected.losses, test.n_questions)
+        assert (row["risk_low"], row["risk_high"]) == interval
     assert {r["type"] for r in rows_of(found, "gains")} == {"cross-task"}
 
 
@@ -129,3 +140,19 @@ def test_questions_that_made_the_policy_are_not_transferred_to(
 def test_one_run_cannot_be_transferred(material: Path) -> None:
     with pytest.raises(StudyError, match="two runs or more, got 1"):
         run([open_source(material / "old")], QUICK)
+
+
+def test_test_questions_are_those_that_the_source_has_not_seen(material: Path) -> None:
+    content = load_policy(material / "old" / "policy.joblib").content
+    target, split = open_source(material / "new"), content["split"]
+    table = with_groups(target.table.unseal(), 3).sealed()
+    grouped = replace(target, table=table, parts=np.repeat(target.parts[::3], 3)[: len(table.ids)])
+    assert fresh_test(content, grouped).n_questions == len(set(grouped.part("test").groups))
+    keys = target.part("test").keys
+    for met in (keys[:4], keys):
+        source = content | {"split": split | {"calibration": [*split["calibration"], *met]}}
+        if len(met) < len(keys):
+            assert set(fresh_test(source, target).keys) == set(keys[4:])
+            continue
+        with pytest.raises(PolicyError, match="none of them fresh"):
+            fresh_test(source, target)
