@@ -56,7 +56,7 @@ _ANALYSIS = option("Analysis")
     "--protocol",
     type=click.Choice(["deploy", "paper"]),
     default="deploy",
-    help="What to act on, or the published analysis number for number.",
+    help="Advice to act on (deploy), or the published analysis number for number (paper).",
 )
 @setting_options(asked=("alpha",))
 @PRICING
@@ -69,7 +69,7 @@ _ANALYSIS = option("Analysis")
 @_ANALYSIS(
     "--no-report",
     is_flag=True,
-    help="Do not write report.html (extra `report`); STOPADVISOR_REPORT=0 says the same.",
+    help="Do not write report.html (extra `report`); STOPADVISOR_REPORT=0 does the same.",
 )
 @RECORDED_LADDER
 @probe_options
@@ -89,7 +89,7 @@ def command(
     """Advise whether the model may stop thinking early on WORKLOAD, and what that saves.
 
     Probes what is missing first, with the options of `probe`; a run directory or a published
-    raw.npz archive is assessed as it is.  Without --alpha a table says what promises of 1 to 15 %
+    raw.npz archive is assessed as it is.  Without --alpha a table shows what promises of 1 to 15 %
     would buy.  The advice is provisional: `calibrate` decides.
     """
     given = {f.name for f in (*fields(ProbeSettings), *fields(EngineSettings)) if is_given(f.name)}

@@ -88,12 +88,12 @@ _certificate = option("Certificate")
 @_certificate(
     "--labels",
     type=COUNT,
-    help="Without gold: how many labels you plan to give with `label`; fixed with the first look.",
+    help="Without gold: how many labels you plan to give with `label`; fixed by the first look.",
 )
 @_certificate(
     "--fresh",
     is_flag=True,
-    help="Only calibration questions that no look has used yet; used ones join the fit questions.",
+    help="Use only calibration questions that no look has used; used ones join the fit questions.",
 )
 @DESPITE
 @click.option(
@@ -129,10 +129,10 @@ def command(
 ) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
-    Without RUN: the run assessed last under runs/.  Each new setting is one look at the
-    calibration questions, and is recorded; repeating a call is not.  After a failed look another
-    setting may be tried, with less confidence.  Exit code 3: nothing was certified, and the policy
-    never stops.  If the advice is full thinking, no look is taken.
+    Without RUN: the run assessed last under runs/.  Each new setting counts as one
+    recorded look at the calibration questions; repeating a call does not.  After a failed look you
+    may try another setting, with less confidence.  Exit code 3: nothing was certified, and the
+    policy never stops.  If the advice is full thinking, no look is taken.
     """
     request = pop_settings(
         CertifyRequest, params, overrides=overrides(params), **overridden(params)

@@ -100,7 +100,8 @@ def _columns(text: str) -> dict[str, str]:
 @click.option(
     "--traces-only",
     is_flag=True,
-    help="Leave out questions whose thinking was not recorded, so that probe --traces takes all.",
+    help="Leave out questions whose thinking was not recorded, so that `probe --traces` takes the "
+    "file.",
 )
 @click.option(
     "--think-tags",
@@ -139,7 +140,7 @@ def _columns(text: str) -> dict[str, str]:
     "--seed",
     type=click.IntRange(min=0),
     default=0,
-    help="Of probes and replies: seed of the split. Of a dataset: of the drawing, and of "
+    help="Of probes and replies: seed of the split. Of a dataset: seed of the draw, and of "
     "GPQA's options.",
 )
 @click.option(
@@ -169,12 +170,12 @@ def _columns(text: str) -> dict[str, str]:
 def command(ctx: click.Context, /, **params: Any) -> int:
     """Make a workload of a program's log or a public benchmark, or a run of recorded probes.
 
-    A question that was asked several times stands once in the workload, with all its recorded
-    traces: thinking and reply, the prompt as it was sent. `probe WORKLOAD --traces WORKLOAD` then
-    asks only for forced answers. Gold may be missing; grades of the program are not kept.
+    A question that was asked several times becomes one line of the workload, with all its recorded
+    traces: thinking and reply, and the prompt as it was sent. `probe WORKLOAD --traces WORKLOAD`
+    then asks only for forced answers. Gold may be missing; the program's grades are not kept.
 
     FORMAT `dataset` draws a benchmark, with the splits and gold rules of the paper (extra
-    `datasets`; GPQA asks for a login at the hub).
+    `datasets`; GPQA needs a login at the hub).
 
     FORMAT `probes` makes a run instead. A line is a trace: id, trace_tokens, finish,
     natural_answer, natural_correct, natural_answer_tokens and checkpoints. Each checkpoint has its

@@ -60,9 +60,9 @@ def command(
 ) -> int:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
-    With OTHER: what changes from POLICY to OTHER, in words; what is equal is not shown.
-    Without POLICY: the policy in use of the run calibrated last under runs/.  Nothing in the file
-    is executed; one that does not pass every check is refused.
+    With OTHER: the differences between POLICY and OTHER, in words.  Without POLICY: the policy in
+    use of the run calibrated last under runs/.  Nothing in the file is executed; a file that fails
+    a check is refused.
     """
     if path is None and sign is not None:
         raise click.UsageError("--sign signs a POLICY that you name")

@@ -52,9 +52,9 @@ _certificate = option("Certificate")
     exit_codes=(0, 2, 130),
 )
 @click.argument("path", metavar="RUN", type=PATH)
-@click.option("--labeller", default="", help="Who labels, where several do.")
-@click.option("--export", type=PATH, help="Write the questions to label elsewhere.")
-@click.option("--import", "sheet", type=PATH, help="Take labels from a sheet that was filled in.")
+@click.option("--labeller", default="", help="Name of the labeller, if there are several.")
+@click.option("--export", type=PATH, help="Write a sheet of questions to label elsewhere.")
+@click.option("--import", "sheet", type=PATH, help="Read labels from a filled-in sheet.")
 @click.option("--limit", type=COUNT, default=150, help="Most questions on an exported sheet.")
 @_certificate(
     "--labels",
@@ -67,7 +67,7 @@ _certificate = option("Certificate")
 @_certificate(
     "--fresh",
     is_flag=True,
-    help="Only calibration questions that no look has used yet, as for `calibrate --fresh`.",
+    help="Use only calibration questions that no look has used, as `calibrate --fresh` does.",
 )
 @DESPITE
 @declare(*OUTPUT)
@@ -84,9 +84,9 @@ def command(
 ) -> int:
     """Label the calibration questions of RUN that decide what `calibrate --loss lost` certifies.
 
-    Asks about one question at a time, in an order fixed beforehand, and never says which answer a
-    stop would give. Every answer is on disk at once; quit at any time, and go on with the same
-    command. The settings are those of the certificate: say the same to `calibrate`.
+    Asks about one question at a time, in an order fixed beforehand, and never says which answer
+    stopping would give. Each answer is saved at once; quit at any time, and continue with the same
+    command. The settings are those of the certificate: give `calibrate` the same ones.
     """
     request = pop_settings(
         CertifyRequest, params, overrides=overrides(params), **overridden(params)

@@ -51,8 +51,8 @@ COMMAND_GROUPS = {
         "run": "Answer questions, stopping early as a frozen policy says.",
         "serve": "Serve chat under a policy: inside vLLM, or by a gateway.",
         "verify": "Check a frozen policy on fresh labelled probes.",
-        "monitor": "Say from audits whether the traffic keeps the promise.",
-        "promote": "Make a policy the one in use; also the way back.",
+        "monitor": "Tell from audits whether the traffic keeps the promise.",
+        "promote": "Choose which certified policy is in use.",
     },
     "Data": {
         "import": "Make a workload of a benchmark or a log, or a run of recorded answers.",

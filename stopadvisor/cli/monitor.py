@@ -45,9 +45,9 @@ __all__ = ["command", "read_gold"]
     help="JSONL: `id` of a request, `served_correct` and `full_correct`, for promises about right "
     "answers.",
 )
-@click.option("--out", type=PATH, help="Draw the course as a page: an HTML file.")
+@click.option("--out", type=PATH, help="Write charts of the figures over time, as an HTML file.")
 @click.option(
-    "--reset", metavar="NAME", help="End an alarm, by the name of whoever looked into it."
+    "--reset", metavar="NAME", help="End an alarm; NAME is the person who looked into it."
 )
 @declare(*OUTPUT)
 def command(
@@ -60,18 +60,17 @@ def command(
     json: bool,
     quiet: bool,
 ) -> int:
-    """Say from audits whether the promise of POLICY is kept, and how soon a breach would show.
+    """Tell from audits whether the promise of POLICY is kept, and how soon a breach would show.
 
     There are three alarms.  Promise (exit code 6): the loss that the certificate limits is above
-    its limit; where that loss needs gold, only audits with gold count.  Early warning (8): more
+    its limit; if that loss needs gold, only audits with gold count.  Early warning (8): more
     replies differ from full thinking than calibration saw; the promise may still hold.  While
-    every request's risk is within its limit, the probability that either of them ever rings is at
-    most delta.  Change (8): a loss seems to have risen above its limit lately; this one is sooner
-    to ring after a quiet time, and rings falsely now and then, after a million requests on average
-    or more.
+    every request's risk is within its limit, the probability that either of these two ever rings
+    is at most delta.  Change (8): a loss seems to have risen above its limit recently.  It rings
+    sooner than the others after a quiet time, and falsely once in a million requests or more.
 
-    Each server raises alarms from its own log; here the logs of several are merged by time and
-    read as one.
+    Each server raises alarms from its own log; here the logs of several servers are merged by
+    time.
     """
     watched = load_policy(policy)
     series = find_series(logs, watched.digest)

@@ -42,7 +42,7 @@ __all__ = ["command"]
     type=click.FloatRange(0, 1, max_open=True),
     default=0.01,
     show_default="0.01, or as a RUN measured it",
-    help="Risk that the most careful useful threshold is expected to have.",
+    help="Expected risk of the most careful threshold that is still useful.",
 )
 @click.option(
     "--loss",
@@ -51,7 +51,7 @@ __all__ = ["command"]
     help="What alpha limits: lost answers, replies that differ, or the drop of accuracy.",
 )
 @click.option(
-    "--power", type=SHARE, default=0.8, help="Wanted probability that calibration certifies."
+    "--power", type=SHARE, default=0.8, help="Probability with which calibration should certify."
 )
 @click.option(
     "--split",
@@ -63,9 +63,9 @@ __all__ = ["command"]
 def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> int:
     """Compute how many labelled questions a certificate needs.
 
-    Gives the smallest number from which on every number reaches the power; the power does not
-    rise steadily with the number.  With a run, a table says what its advised rule is expected to
-    save by the number of labels.
+    Prints the smallest number from which every larger number reaches the power, which does not rise
+    steadily.  With a run, a table shows what its advised rule should save for each number of
+    labels.
     """
     assessment = None
     if source is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from stopadvisor.cli.parts.config import typed_again
 from stopadvisor.cli.parts.declare import PATH, pop_settings, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.probing import probe_options, take_probing
@@ -19,6 +20,7 @@ from stopadvisor.ground.constants import DEFAULT_CUE
 from stopadvisor.ground.errors import PreflightError
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.preflight import preflight_sheet
+from stopadvisor.report.words import shell_quote
 
 __all__ = ["command"]
 
@@ -54,7 +56,10 @@ def command(workload: Path, *, json: bool, quiet: bool, **params: Any) -> int:
     show(report, preflight_sheet(report, settings.cue), json=json)
     may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
     if may_go_on and not (json or quiet):
-        click.echo("next: the same command with `assess` in place of `preflight`", err=True)
+        ctx = click.get_current_context()
+        options = {option.name or "" for option in ctx.command.params}
+        again = typed_again(*options - ({"cue", "limit"} if compare else set()) - {"workload"})
+        click.echo(f"next: stopadvisor assess {shell_quote(workload)} {again}".rstrip(), err=True)
     return PreflightError.exit_code if report.status == "fail" else 0
 
 

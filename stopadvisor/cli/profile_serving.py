@@ -39,7 +39,7 @@ _SERVER = (
         "--engine",
         type=click.Choice(["openai", "vllm"]),
         default="vllm",
-        help="What the profile calls the server; any OpenAI-compatible one is measured alike.",
+        help="Name of the server in the profile; all OpenAI-compatible ones are measured alike.",
     ),
     _server(
         "--base-url", metavar="URL", required=True, help="The server, such as http://host:8000/v1."

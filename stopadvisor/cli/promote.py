@@ -1,4 +1,4 @@
-"""`stopadvisor promote`: make one of a run's policies the one in use; also the way back."""
+"""`stopadvisor promote`: choose which of a run's certified policies is in use."""
 
 from __future__ import annotations
 

@@ -33,11 +33,10 @@ __all__ = ["command"]
 @click.option("--out", type=PATH, show_default="report.html in RUN", help="The file.")
 @declare(*OUTPUT)
 def command(path: Path | None, out: Path | None, *, json: bool, quiet: bool) -> int:
-    """Write the results of RUN as one page that opens anywhere, with pictures and tables.
+    """Write the results of RUN as one page with pictures and tables.
 
-    Without RUN: the run assessed last under runs/.  The page is one file that loads nothing from
-    anywhere.  `assess` writes it too, and `calibrate` writes it again where it is.  Needs the extra
-    `report`.
+    Without RUN: the run assessed last under runs/.  The page is one file that loads nothing else.
+    `assess` writes it too, and `calibrate` updates it.  Needs the extra `report`.
     """
     if out is not None and out.is_dir():
         raise OutputError(f"cannot write the report to {out}: it is a folder")

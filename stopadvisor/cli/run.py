@@ -82,7 +82,7 @@ _REPEATED = (
 @click.option(
     "--compare-full",
     is_flag=True,
-    help="Ask the same questions without stopping too, to measure what stopping saves.",
+    help="Also answer the questions without stopping, to measure what stopping saves.",
 )
 @click.option(
     "--against",
@@ -120,7 +120,7 @@ def command(
     Without POLICY: the policy in use of the run calibrated last under runs/.  Prompt, sampling,
     caps and cue are the policy's.  Continues where an earlier call stopped.  A policy that climbs
     asks the rungs that LADDER.TOML names, a chat completion each; a rung before the reference
-    that is down, or whose reply is cut, is climbed past.
+    that is down, or whose reply is cut, is skipped.
     """
     if len(files) > 2:
         raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")

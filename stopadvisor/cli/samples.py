@@ -23,9 +23,9 @@ __all__ = ["command"]
 @click.argument("folder", metavar="[DIR]", type=PATH, default="samples")
 @declare(*OUTPUT)
 def command(folder: Path, *, json: bool, quiet: bool) -> int:
-    """Write the bundled model and workloads to DIR, `samples` where none is named.
+    """Write the bundled model and workloads to DIR, by default `samples`.
 
-    Nothing is written over: where one of them is in DIR already, nothing is written at all.
+    Nothing is overwritten: if DIR already has one of them, nothing is written at all.
     """
     samples = write_samples(folder)
     show(samples, samples_sheet(samples), json=json)

@@ -43,7 +43,7 @@ _LOADED_UNASKED = (
     "serve",
     cls=Command,
     reads="POLICY, or a folder with a policy for each model and task.",
-    writes="What vLLM prints; metrics next to its own.  The gateway's log, JSON lines on stderr.",
+    writes="What vLLM prints; metrics join its own.  The gateway's log, JSON lines on stderr.",
     examples=[
         "stopadvisor serve policy.joblib -- Qwen/Qwen3-8B --reasoning-parser qwen3",
         "stopadvisor serve policy.joblib --shadow -- MODEL --reasoning-parser NAME",
@@ -61,18 +61,18 @@ _LOADED_UNASKED = (
 @click.option(
     "--any-text",
     is_flag=True,
-    help="Cover requests without the policy's prompt template around the question: for policies "
-    "whose workload held messages.",
+    help="Also cover requests without the policy's prompt template; for policies whose workload "
+    "held messages.",
 )
 @SIGNATURE
 @click.option("--json", is_flag=True, help="Print a refusal as one JSON object.")
-@click.option("--quiet", is_flag=True, help="Do not say on stderr what is started.")
+@click.option("--quiet", is_flag=True, help="Do not report on stderr what is started.")
 @declare(*GATEWAY, *AUDITING)
 def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **params: Any) -> int:
-    """Start `vllm serve MODEL` with POLICY in it, or a gateway before servers.
+    """Start `vllm serve MODEL` with POLICY in it, or a gateway in front of servers.
 
-    Chat requests that the policy covers are answered under it, all others as without it; the header
-    X-StopAdvisor of each reply says which.
+    Chat requests that the policy covers are answered under it, all others pass unchanged; the
+    X-StopAdvisor header of each reply says which.
     """
     params["audit"] = audit_settings(params)
     settings = gateway_settings(policy, params)

@@ -50,7 +50,7 @@ UNDECIDED = 7
 @click.option(
     "--transfer",
     is_flag=True,
-    help="Zero-shot transfer: probes of another model, template or engine are allowed.",
+    help="Zero-shot transfer: allow probes of another model, template or engine.",
 )
 @click.option(
     "--test-only",
@@ -61,13 +61,13 @@ UNDECIDED = 7
     "--looks",
     "policies",
     type=COUNT,
-    help="Policies you plan to hold against these questions; they share delta.",
+    help="Policies you plan to check on these questions; they share delta.",
 )
 @click.option(
     "--gate",
     is_flag=True,
-    help="For a pipeline: end with 0 only where the probes confirm the certificate, with 7 where "
-    "they are too few to say.",
+    help="For a pipeline: exit with 0 only if the probes confirm the certificate, with 7 if they "
+    "are too few to tell.",
 )
 @declare(*OUTPUT, VERBOSE)
 def command(
@@ -83,10 +83,10 @@ def command(
     """Check POLICY on fresh labelled probes in RUN.
 
     Without POLICY: the policy in use of the run calibrated last under runs/; without RUN: the run
-    probed last under runs/.  Questions that fitted or calibrated the policy are left out and
-    counted.  Ends with exit code 4 if the probes contradict the certificate.  Of several policies
-    on the same questions the best one may be best by luck: --looks with the first lets them
-    share delta.
+    probed last under runs/.  Questions that fitted or calibrated the policy are left out, and
+    their number is printed.  Exit code 4: the probes contradict the certificate.  The best of
+    several policies checked on the same questions may be best by luck: with --looks on the first
+    check they share delta.
     """
     request = CheckRequest(weights=weights_of(price), **params)
     named_policy, named_probes = _named(files)
@@ -95,7 +95,7 @@ def command(
     source = open_source(probes)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         if named_policy is None or named_probes is None:
-            progress.remark(f"holding {file} against {probes}")
+            progress.remark(f"checking {file} on {probes}")
         checked = check_policy(policy, str(file), source, str(probes), request)
         for remark in checked.remarks:
             progress.remark(f"note: {remark}")

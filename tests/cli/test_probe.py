@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -527,7 +528,9 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     assert summary.endswith("(tried on 16")
     for stage in ("preflight", "preflight, cut at 32 tokens"):
         assert f"{stage}: 0/16 done\n" in err
-    assert err.endswith("next: the same command with `assess` in place of `preflight`\n")
+    command, *words = shlex.split(err.splitlines()[-1].removeprefix("next: stopadvisor "))
+    assert (command, words[0]) == ("assess", str(bench.file))
+    assert parsed(bench, *words[1:]) == parsed(bench, *SMALL)
 
 
 def test_preflight_says_of_too_few_questions_how_many_it_takes(bench: Bench) -> None:

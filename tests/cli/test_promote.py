@@ -194,7 +194,7 @@ def test_verify_takes_the_newest_policy_and_the_newest_run(call: Call) -> None:
     assert code == 0, err
     found = json.loads(out)
     assert (found["policy"], found["run"]) == ("runs/sums/policy.joblib", str(RUN))
-    assert "holding runs/sums/policy.joblib against runs/sums" in err
+    assert "checking runs/sums/policy.joblib on runs/sums" in err
     one = json.loads(call("verify", policy_of("15"), "--json", "--test-only")[1])
     assert (one["policy"], one["run"]) == (str(policy_of("15")), str(RUN))
     other = json.loads(call("verify", RUN, "--json", "--test-only")[1])

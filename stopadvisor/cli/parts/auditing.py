@@ -20,8 +20,8 @@ AUDITING = (
         "share",
         type=click.FloatRange(0, 1, min_open=True),
         metavar="SHARE",
-        help="Share of stopped requests that think on in the background and are compared, such as "
-        "0.02.",
+        help="Share of stopped requests that finish thinking in the background, to compare, "
+        "such as 0.02.",
     ),
     _option(
         "--audit-log",
@@ -34,8 +34,8 @@ AUDITING = (
         "--on-alarm",
         type=click.Choice(ALARM_ACTIONS),
         default="log",
-        help="What any of the three alarms does: log it, stop no request any more, or end with "
-        "exit code 6 (promise) or 8 (early warning, change).",
+        help="What an alarm does: log it, stop no further requests (shadow), or exit with code 6 "
+        "(promise) or 8 (early warning, change).",
     ),
 )
 """For `declare`."""

@@ -137,12 +137,12 @@ def grader_option(declared: Callable[..., Decorator]) -> Decorator:
 
 OUTPUT = (
     click.option("--json", is_flag=True, help="Print the result as one JSON object."),
-    click.option("--quiet", is_flag=True, help="No progress and no remarks on stderr."),
+    click.option("--quiet", is_flag=True, help="Print no progress and no remarks on stderr."),
 )
 
 
 VERBOSE = option("Analysis")(
-    "--verbose", is_flag=True, help="Print also the figures that the result rests on."
+    "--verbose", is_flag=True, help="Also print the figures behind the result."
 )
 
 SIGNATURE = click.option(

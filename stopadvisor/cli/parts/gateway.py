@@ -48,7 +48,7 @@ GATEWAY = (
         "--upstream",
         metavar="URL",
         multiple=True,
-        help="Serve before this server instead, such as http://host:8000/v1; several: equal ones.",
+        help="Run a gateway to this server, such as http://host:8000/v1; repeat it for equal ones.",
     ),
     _gateway(
         "--listen",
@@ -80,7 +80,7 @@ GATEWAY = (
     _gateway(
         "--concurrency", type=COUNT, default=_OWN.concurrency, help="Requests answered at once."
     ),
-    _seconds("--grace", _OWN.grace, "Time that open requests have to finish after SIGTERM."),
+    _seconds("--grace", _OWN.grace, "Time for open requests to finish after SIGTERM."),
     _seconds("--patience", _OWN.retry_timeout, "Time to wait for an upstream at the start."),
     _seconds("--request-timeout", _OWN.timeouts.total, "Longest time for a whole request."),
 )

@@ -107,7 +107,7 @@ SERVER = (
         "--tokenizer",
         metavar="NAME|FOLDER",
         show_default="the served model's",
-        help="Tokenizer of the served model, where it is not found by itself.",
+        help="Tokenizer of the served model, if it is not found automatically.",
     ),
     _model(
         "--concurrency",

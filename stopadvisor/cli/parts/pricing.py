@@ -40,7 +40,7 @@ PRICING = declare(
         "--in-flight",
         type=COUNT,
         show_default=str(DEFAULT_IN_FLIGHT),
-        help="Requests that decode together, for computed prices; at most what fits into memory.",
+        help="Requests in flight at once, for computed prices; capped at what fits into memory.",
     ),
     option("Serving costs")(
         "--tensor-parallel",

@@ -235,7 +235,7 @@ _PROBE = (
         "--task",
         type=click.Choice(TASKS),
         show_default="as gold says; math without any",
-        help="Kind of answer of the questions that name none.",
+        help="Kind of answer of questions that name none.",
     ),
     _probing(
         "--seed", type=click.IntRange(min=0), default=0, help="Seed of the traces and the split."
@@ -261,9 +261,7 @@ _PROBE = (
         help="Shares of fit, calibration and test; split once, when probing starts.",
     ),
     _probing(
-        "--no-preflight",
-        is_flag=True,
-        help="Do not check first that budgets, markers and cue work.",
+        "--no-preflight", is_flag=True, help="Skip the check that budgets, markers and cue work."
     ),
     _probing(
         "--regrade",
