@@ -3,5 +3,5 @@
 __all__ = [
     "choice", "diagnostics", "evidence", "fit_assessment", "frontier", "label_need",
     "label_plan", "limits", "measured", "probabilities", "promises", "rated", "recommendation",
-    "remarks", "requirements", "rung_candidates", "sequences", "settings", "signals",
+    "remarks", "requirements", "rung_candidates", "sequences", "settings",
 ]  # fmt: skip

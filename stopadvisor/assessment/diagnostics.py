@@ -1,4 +1,4 @@
-"""What a choice looks like on fit questions: curves, savings by risk target, reliability.
+"""What a choice looks like on fit questions: curves, savings by risk target, lost questions.
 
 Everything comes from the functions that made the choice, so that whoever shows it gives the same
 numbers.  Opens no outcome but those of fit questions, and words nothing.
@@ -21,30 +21,25 @@ from stopadvisor.assessment.frontier import (
 )
 from stopadvisor.assessment.probabilities import certification_probability, fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
-from stopadvisor.assessment.signals import Signal, signals_of
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray, Numbers, numbers
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.probes.trajectories import TYPES, classify, trajectory
 from stopadvisor.rules.families import display_threshold
-from stopadvisor.rules.schedules import grid_view
-from stopadvisor.stats.reliability import Reliability, reliability
 
 __all__ = [
     "AlphaSavings",
+    "CheckpointAccuracy",
     "Curve",
     "Endings",
     "FitRisk",
     "Stops",
     "accuracy_at_cost",
-    "choose_examples",
+    "checkpoint_accuracy",
     "curve_of",
     "displayed",
     "endings_of",
     "fit_curves",
-    "fit_reliability",
     "fit_risk",
-    "fit_signals",
     "fixed_curve",
     "lost_rows",
     "savings_by_alpha",
@@ -78,6 +73,20 @@ class AlphaSavings:
     """Family to percent; None where no threshold keeps the risk."""
     probabilities: tuple[float, ...]
     """Probability that a saving is certified, with the calibration questions there are."""
+
+
+@dataclass(frozen=True)
+class CheckpointAccuracy:
+    """Accuracy of stopping everything at a checkpoint, and who is still thinking there."""
+
+    budgets: tuple[int, ...]
+    """Thinking tokens at each checkpoint."""
+    accuracy: tuple[float, ...]
+    """Of stopping everything there."""
+    thinking: tuple[float, ...]
+    """Share of the traces that are not over yet."""
+    full_accuracy: float
+    """Of full thinking."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +176,17 @@ def accuracy_at_cost(fixed: Curve, cost: float | None) -> float | None:
     return float(fixed_accuracy(budgets, np.array([cost]))[0])
 
 
-# --- Savings and reliability ----------------------------------------------------------------------
+def checkpoint_accuracy(table: GradedTable) -> CheckpointAccuracy:
+    """Accuracy of stopping every question at each checkpoint."""
+    return CheckpointAccuracy(
+        tuple(table.budgets.tolist()),
+        tuple(table.correct_online.mean(axis=0).tolist()),
+        tuple((~table.ended).mean(axis=0).tolist()),
+        float(table.full_correct.mean()),
+    )
+
+
+# --- Savings and risk -----------------------------------------------------------------------------
 
 
 def savings_by_alpha(choice: Choice) -> AlphaSavings:
@@ -204,30 +223,6 @@ def fit_risk(choice: Choice) -> FitRisk:
     )
 
 
-def fit_signals(learned: ThresholdSequence | None, fit: FitData) -> tuple[Signal, ...]:
-    """What can be seen at each checkpoint, the score of the learned rule as a probability."""
-    seen = None if learned is None else (learned.view, expit(learned.rule.scores))
-    return signals_of(grid_view(fit.table), seen)
-
-
-def fit_reliability(learned: ThresholdSequence | None, fit: FitData) -> dict[str, Reliability]:
-    """Scores read as probabilities, against what came true, while the trace goes on."""
-    scores = {}
-    if learned is not None and learned.scorer.family != "learned-keeps":
-        view = learned.view
-        inside = learned.scorer.decides(view)
-        scores[learned.scorer.family] = reliability(
-            expit(learned.rule.scores)[inside], view.stop_correct[inside]
-        )
-    table = fit.table
-    if table.knows_logprob:
-        live = table.live
-        scores["confidence"] = reliability(
-            np.minimum(np.exp(table.mean_logprob[live]), 1.0), table.stop_correct[live]
-        )
-    return scores
-
-
 @dataclass(frozen=True)
 class Stops:
     """What one rule does on the questions of a table, at whose checkpoints it probes."""
@@ -238,35 +233,6 @@ class Stops:
     threshold: float
     stops: IntArray  # (n_questions,)
     """Checkpoint; their number for never."""
-
-
-@dataclass(frozen=True)
-class ChosenExample:
-    """One question of a table."""
-
-    kind: str
-    """``win``, ``loss`` or ``oscillation``."""
-    row: int
-
-
-def choose_examples(table: GradedTable, stops: Stops | None) -> list[ChosenExample]:
-    """Of each kind the question in the middle by thinking tokens.
-
-    Notes
-    -----
-    A win is stopped early with the right answer that full thinking gives too; a loss is stopped
-    with a wrong one where full thinking is right.  Without a rule there are neither.
-    """
-    first = table.samples == 0
-    found = []
-    if stops is not None:
-        lost = lost_rows(table, stops)
-        early = stops.stops < table.n_checkpoints
-        found += [("win", early & first & table.full_correct & ~lost), ("loss", lost)]
-    oscillating = classify(trajectory(table)) == TYPES.index("oscillating")
-    found.append(("oscillation", first & oscillating))
-    rows = [(kind, _middle(table, members)) for kind, members in found]
-    return [ChosenExample(kind, row) for kind, row in rows if row is not None]
 
 
 def lost_rows(table: GradedTable, stops: Stops) -> BoolArray:
@@ -308,11 +274,3 @@ def endings_of(choice: Choice) -> tuple[Endings, ...]:
                 )
             )
     return tuple(found)
-
-
-def _middle(table: GradedTable, members: BoolArray) -> int | None:
-    rows = np.flatnonzero(members)
-    if not rows.size:
-        return None
-    order = rows[np.argsort(table.trace_tokens[rows], kind="stable")]
-    return int(order[order.size // 2])

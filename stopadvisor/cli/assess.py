@@ -127,7 +127,7 @@ def command(
         source, result = assess_target(asked, progress, given=given)
         config = effective_config(click.get_current_context())
         replace_file(source.folder / CONFIG.name, config.encode())
-        report = not no_report and os.environ.get("STOPADVISOR_REPORT") != "0"
+        report = not (is_paper or no_report) and os.environ.get("STOPADVISOR_REPORT") != "0"
         if report:
             progress.remark(_write_report(source.folder))
     show(result, assess_sheet(result, verbose=verbose), json=json)

@@ -1,3 +1,3 @@
 """The paper's own protocol: its costs, thresholds, peaks, bootstraps and settings."""
 
-__all__ = ["analysis", "cases", "classifiers", "diagnostics", "map", "peaks", "protocol", "proxies"]
+__all__ = ["analysis", "cases", "classifiers", "map", "peaks", "protocol", "proxies"]

@@ -19,10 +19,9 @@ from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import PaperAssessment
-from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
+from stopadvisor.report.assessed import Assessed, AssessedRun, alpha_of
 from stopadvisor.report.figures.data import CalibratedFigures, Figures, Texts
 from stopadvisor.report.figures.deploy import calibrated_figures, deploy_figures
-from stopadvisor.report.figures.paper import paper_figures
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
@@ -42,7 +41,7 @@ Saved = TypeVar("Saved")
 class ReportData:
     """All that goes onto a page."""
 
-    result: Assessed
+    result: AssessedRun
     """What `assess` found."""
     calibration: CalibratedRun | None
     figures: Figures
@@ -63,7 +62,7 @@ class WrittenPage:
     bytes: int
     """Its size."""
     protocol: str
-    """`deploy` or `paper`."""
+    """`deploy`."""
     certified: bool | None
     """Whether `calibrate` certified a rule; null before it."""
     remarks: tuple[str, ...]
@@ -71,15 +70,15 @@ class WrittenPage:
 
 
 def save_assessment(assessment: FitAssessment | PaperAssessment, result: Assessed) -> None:
-    """Write an assessment into its run, then the figures that its report shows."""
+    """Write an assessment into its run, then the figures that its report shows.
+
+    The published analysis has no report: `study` repeats the paper's figures.
+    """
     source = assessment.source
     write_json_atomically(source.folder / ASSESSMENT, to_document(result))
-    digest, texts = _digest(source.folder), Texts.of(source)
-    if isinstance(assessment, PaperAssessment):
-        figures = paper_figures(assessment, texts, digest)
-    else:
-        figures = deploy_figures(assessment.choice, texts, digest)
-    write_json_atomically(source.folder / FIGURES, to_document(figures))
+    if isinstance(assessment, FitAssessment):
+        figures = deploy_figures(assessment.choice, Texts.of(source), _digest(source.folder))
+        write_json_atomically(source.folder / FIGURES, to_document(figures))
 
 
 def save_calibration(source: Source, issued: Issued) -> None:
@@ -102,14 +101,15 @@ def read_report(folder: Path) -> ReportData:
     again = f"`stopadvisor assess {shell_quote(folder)}`"
     if document is None:
         raise ProbeError(f"{folder}: not assessed yet: run {again} first")
+    if document.get("protocol") == "paper":
+        raise ProbeError(
+            f"{folder}: assessed by the paper's protocol, which has no page: run {again} for one; "
+            f"`stopadvisor study` repeats the paper's figures"
+        )
     figures = _read(Figures, folder / FIGURES, "assess")
     if figures is None or figures.assessment != _digest(folder):
         raise ProbeError(f"{folder / FIGURES}: not of this assessment.json; run {again} again")
-    result: Assessed
-    if document.get("protocol") == "paper":
-        result = _parsed(AssessedByPaper, document, file, "assess")
-    else:
-        result = _parsed(AssessedRun, document, file, "assess")
+    result = _parsed(AssessedRun, document, file, "assess")
     written, remarks = read_calibration(folder), list(figures.remarks)
     if written is None:
         return ReportData(result, None, figures, _thinking(folder, figures), tuple(remarks))
@@ -125,7 +125,7 @@ def read_report(folder: Path) -> ReportData:
             figures,
             frontier=changed.frontier or figures.frontier,
             risk=changed.risk or figures.risk,
-            examples=changed.examples or figures.examples,
+            lost=changed.lost or figures.lost,
         )
     if calibration.alpha != alpha_of(result):
         remarks.append(
@@ -137,8 +137,8 @@ def read_report(folder: Path) -> ReportData:
 
 def _thinking(folder: Path, figures: Figures) -> dict[str, KeptThinking]:
     """What the model thought about lost questions, as far as the run keeps it."""
-    lost = {example.id for example in figures.examples.lost}
-    return read_thinking(folder, lost) if lost else {}
+    shown = () if figures.lost is None else figures.lost.shown
+    return read_thinking(folder, {example.id for example in shown}) if shown else {}
 
 
 def _digest(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a choice looks like: curves, stops, savings by risk target, reliability."""
+"""What a choice looks like: curves, stops, savings by risk target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from stopadvisor.assessment.diagnostics import (
     accuracy_at_cost,
     displayed,
     fit_curves,
-    fit_reliability,
     fixed_curve,
     savings_by_alpha,
     stops_of,
@@ -101,16 +100,3 @@ def test_savings_by_alpha_are_those_of_each_rule_at_its_limit(choice: Choice) ->
             else:
                 assert saving == pytest.approx(100 * (1 - sequence.costs[index] / full))
     assert found.probabilities[found.alphas.index(0.15)] == pytest.approx(choice.probability)
-
-
-def test_only_scores_that_mean_right_are_read_as_probabilities(choice: Choice) -> None:
-    by_family = {s.scorer.family: s for s in choice.compared if s.scorer.is_learned}
-    (learned,) = by_family.values()
-    scored = fit_reliability(learned, choice.fit)
-    means_right = learned.scorer.family == "learned"
-    assert set(scored) == {"confidence", *(["learned"] if means_right else [])}
-    named = replace(learned.rule.scorer, family="learned-keeps")
-    kept = replace(learned, rule=replace(learned.rule, scorer=named))
-    assert set(fit_reliability(kept, choice.fit)) == {"confidence"}
-    silent = replace(choice.fit, table=replace(choice.fit.table, entropy_source="none"))
-    assert fit_reliability(None, silent) == {}

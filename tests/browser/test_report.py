@@ -28,7 +28,7 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Reports before and after calibration, and of an archive under the paper's protocol."""
+    """Reports before and after calibration, and of an archive."""
     root = tmp_path_factory.mktemp("browser")
     run = hostile_run(root / "run")
     before = root / "before.html"
@@ -37,7 +37,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert main(["calibrate", *CERTIFY, str(run)]) in (0, 3)
     assert main(["report", str(run)]) == 0
     archive = str(write_archive(root / "raw.npz"))
-    words = ["--protocol", "paper", "--out", str(root / "archive")]
+    words = ["--out", str(root / "archive")]
     assert main(["assess", archive, "--no-report", *words]) == 0
     assert main(["report", str(root / "archive")]) == 0
     return {
@@ -118,7 +118,7 @@ def test_every_picture_says_what_it_shows(
     with opened(browser, reports[kind]) as (page, _):
         page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
         pictures = page.get_by_role("img").all()
-        assert len(pictures) >= 9
+        assert len(pictures) >= 6
         assert len(pictures) == page.locator("svg").count()
         for picture in pictures:
             name = picture.get_attribute("aria-labelledby")
@@ -137,11 +137,12 @@ def test_a_script_in_a_question_stays_text(
     asked = {question.id: question.messages[0]["content"] for question in workload.questions}
     assert all(question.endswith(HOSTILE) for question in asked.values())
     with opened(browser, reports[kind]) as (page, noise):
-        examples = page.locator("#examples article")
-        assert examples.count() >= 2
-        for example in examples.all():
-            name = example.locator("p code").text_content()
-            assert example.locator("blockquote").all_text_contents() == [asked[str(name)]]
+        page.locator("#lost summary").evaluate_all("all => all.forEach(one => one.click())")
+        lost = page.locator("#lost > details")
+        assert lost.count() >= 1
+        for question in lost.all():
+            name = str(question.locator("summary").first.text_content()).partition(":")[0]
+            assert question.locator("blockquote").all_text_contents() == [asked[name]]
         assert page.locator("script").count() == 1
         assert page.locator("img[src]").count() == 0
         assert noise == []

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings
@@ -20,7 +19,7 @@ from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.results import to_document, to_json
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.report.assessed import AssessedRun
-from stopadvisor.report.figures.data import RiskFigure
+from stopadvisor.report.figures.data import QuestionExample, RiskFigure
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import CACHED_PRICES, risk_caption, saving_by_cached_price
 from stopadvisor.report.html.lost import lost_question
@@ -39,10 +38,7 @@ from tests.pages import HOSTILE, Page, hostile_run, report_data, saved
 
 pytestmark = pytest.mark.slow
 
-PICTURES = (
-    *("kinds", "profile", "frontier", "risk", "serving", "prices", "alpha", "labels"),
-    *("reliability", "checkpoints", "signals"),
-)
+PICTURES = (*("kinds", "profile", "frontier", "risk", "prices", "alpha", "checkpoints"),)
 QUICK = ("learned", "entropy", "confidence")
 
 
@@ -89,6 +85,13 @@ def html(before: ReportData) -> str:
     return render(before)
 
 
+def lost_of(data: ReportData) -> tuple[QuestionExample, ...]:
+    """The lost questions that a page shows; there are some."""
+    assert data.figures.lost is not None
+    assert data.figures.lost.shown
+    return data.figures.lost.shown
+
+
 def lost_at_mark(risk: RiskFigure) -> int:
     """Calibration questions lost at the exported threshold."""
     assert risk.observed is not None
@@ -133,13 +136,13 @@ def test_what_comes_next_asks_for_the_loss_that_was_assessed(before: ReportData)
 def test_other_figures_of_the_rule_are_folded_away_and_named(
     html: str, certified_html: str
 ) -> None:
-    opened, _, folded = html.partition("<details><summary>Forecasts, signals and reasons")
+    opened, _, folded = html.partition("<details><summary>Forecasts and reasons")
     assert 'id="part-kinds"' in opened
-    assert all(f'id="part-{name}"' in folded for name in ("alpha", "labels"))
+    assert 'id="part-alpha"' in folded
     opened, _, folded = certified_html.partition("<details><summary>How the rule was chosen")
     assert "They differ somewhat from the headline" in folded
     assert 'id="part-risk"' in opened
-    assert all(f'id="part-{name}"' in folded for name in ("kinds", "frontier", "serving"))
+    assert all(f'id="part-{name}"' in folded for name in ("kinds", "frontier", "prices"))
     assert "The best rules at the same risk" in folded
 
 
@@ -175,7 +178,6 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
         found = row[side]
         saving = alpha.savings[found["family"]][at]
         assert saving == pytest.approx(found["fit_total_saving_pct"])
-    assert alpha.probabilities is not None
     assert alpha.probabilities[at] == pytest.approx(document["chance_to_certify"])
     accuracies = figures.checkpoints
     assert accuracies is not None
@@ -188,7 +190,6 @@ def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
     for savings in alpha.savings.values():
         known = [s for s in savings if s is not None]
         assert known == sorted(known)
-    assert alpha.probabilities is not None
     assert list(alpha.probabilities) == sorted(alpha.probabilities)
 
 
@@ -336,48 +337,19 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     assert lost_at_mark(risk) == calibration.certificate.losses
 
 
-@pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReportData, Page]:
-    """What the page of an archive by the paper's protocol shows, and the page."""
-    folder = tmp_path_factory.mktemp("paper")
-    source = open_source(write_archive(folder / "raw.npz"), root=folder / "runs")
-    assessment = assess_paper(source, alpha=0.2, delta=0.05)
-    data = saved(assessment)
-    return data, Page(render(data))
-
-
-def test_the_paper_s_figures_are_the_document_s(paper: tuple[ReportData, Page]) -> None:
-    data, shown = paper
-    rows = to_document(data.result)["matched_risk"]
-    for row in shown.table("alpha"):
-        (found,) = (r for r in rows if r["alpha"] == float(row["alpha"]))
-        for side, column in (("learned", "learned"), ("scalar", "best_scalar")):
-            saving = found[side]["total_saving_pct"] if found[side]["feasible"] else None
-            assert (row[f"{column}_saving_pct"] or None) == (
-                None if saving is None else str(saving)
-            )
-    risk = data.figures.risk
-    assert risk is not None
-    assert risk.upper is not None
-    assert risk.observed is not None
-    upper = np.array(risk.upper, float)
-    if risk.marked is not None:
-        assert upper[risk.marked] <= 0.2
-    slack = upper - np.array(risk.observed, float)
-    np.testing.assert_allclose(slack[upper < 1], slack[0])
-    assert "No certificate" in shown.text
-
-
-def test_an_archive_has_no_texts(tmp_path: Path, paper: tuple[ReportData, Page]) -> None:
+def test_an_archive_has_no_texts(tmp_path: Path) -> None:
     source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
-    assessment = assess(source, Settings(families=QUICK))
-    deploy = saved(assessment)
-    for data, shown in (paper, (deploy, Page(render(deploy)))):
-        assert data.figures.examples.questions
-        for example in data.figures.examples.questions:
-            assert example.question is None
-            assert {step.answer for step in example.steps} == {None}
-        assert "holds no texts" in shown.text
+    data = saved(assess(source, Settings(families=QUICK)))
+    for example in lost_of(data):
+        assert example.question is None
+        assert {step.answer for step in example.steps} == {None}
+    assert "holds no texts" in Page(render(data)).text
+
+
+def test_the_published_analysis_has_no_page(tmp_path: Path) -> None:
+    source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
+    with pytest.raises(ProbeError, match="assessed by the paper's protocol, which has no page"):
+        saved(assess_paper(source, alpha=0.2, delta=0.05))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +374,7 @@ def test_every_kind_of_assessment_has_its_page(small_run: Path, settings: Settin
     pictures = {a["id"] for t, a in shown.tags if t == "article" and "id" in a}
     expected = {f"part-{name}" for name in PICTURES}
     if data.result.serving.operating_point is None:
-        expected -= {"part-serving", "part-labels"}
+        expected -= {"part-prices"}
     if settings.serving != "vllm":  # the others here read nothing from a cache, or nobody advises
         expected -= {"part-prices"}
     assert pictures == expected
@@ -442,12 +414,8 @@ def test_without_log_probabilities_none_are_shown(
     assert names
     assert not names & readers
     assert (names == {"run-stability"}) == (len(families) == 1)
-    learned = [name for name in names if name.startswith("learned")]
-    known = figures.reliability
-    assert (set() if known is None else set(known.scores)) <= set(learned)
-    assert not {"confidence", "entropy (nats)"} & {signal.name for signal in figures.signals}
-    assert {step.confidence for e in figures.examples.questions for step in e.steps} == {None}
-    assert ("part-reliability" in Page(render(data)).ids) == (known is not None)
+    if len(families) > 1:  # else nothing is lost
+        assert {step.confidence for e in lost_of(data) for step in e.steps} == {None}
 
 
 # --- What may be shown ----------------------------------------------------------------------------
@@ -462,40 +430,24 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(
     assert flipped.replace(str(spoilt), str(run)) == html
 
 
-def test_examples_are_fit_questions(run: Path, before: ReportData) -> None:
-    source = open_source(run)
-    fit = set(source.part("fit").ids)
-    examples = before.figures.examples.questions
-    assert {"win", "loss"} <= {example.kind for example in examples}
-    assert {example.id for example in examples} <= fit
-    for example in examples:
-        assert example.question is not None
-        assert example.question.startswith("What is ")
-        if example.kind == "oscillation":
-            continue
-        assert example.stop is not None
-        assert example.full_correct
-        assert example.steps[example.stop].correct == (example.kind == "win")
-        score = example.steps[example.stop].score
-        assert score is not None
-        assert example.threshold is not None
-        assert score >= example.threshold
-
-
 @pytest.mark.parametrize("page_of", ["before", "certified"])
 def test_lost_questions_with_their_thinking(
     page_of: str, run: Path, request: pytest.FixtureRequest
 ) -> None:
     data: ReportData = request.getfixturevalue(page_of)
-    examples = data.figures.examples
-    assert len(examples.lost) == min(12, examples.n_lost) > 2
+    lost = data.figures.lost
+    assert lost is not None
+    assert len(lost.shown) == min(12, lost.n) > 2
+    source = open_source(run)
+    assert {example.id for example in lost.shown} <= set(source.part("fit").ids)
     lines = (run / "thinking.jsonl").read_text(encoding="utf-8").splitlines()
     thought = {row["id"]: row["thinking"] for row in map(json.loads, lines)}
     shown = Page(render(data)).text
-    assert f"{len(examples.lost)} of {examples.n_lost}, in the order of the run" in shown
-    for example in examples.lost:
+    assert f"{len(lost.shown)} of {lost.n}, in the order of the run" in shown
+    for example in lost.shown:
         assert example.full_correct
-        assert example.stop is not None
+        assert example.question is not None
+        assert example.question.startswith("What is ")
         stop = example.steps[example.stop]
         assert not stop.correct
         question = lost_question(example, data.thinking)
@@ -553,11 +505,11 @@ def test_the_page_refers_to_nothing_outside_itself(html: str) -> None:
     assert not re.search(r"url\((?!#)", html)
 
 
-def test_ids_are_unique_and_pictures_have_their_text(before: ReportData, html: str) -> None:
+def test_ids_are_unique_and_pictures_have_their_text(html: str) -> None:
     shown = Page(html)
     assert len(shown.ids) == len(set(shown.ids))
     pictures = [attributes for tag, attributes in shown.tags if tag == "svg"]
-    assert len(pictures) == len(PICTURES) + len(before.figures.examples.questions)
+    assert len(pictures) == len(PICTURES)
     for picture in pictures:
         assert picture["role"] == "img"
         assert picture["aria-labelledby"] in shown.ids
@@ -580,16 +532,16 @@ def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
     assert "alert(1)</script>" not in text
     assert "<img" not in text
     shown = Page(text)
-    asked = {example.question for example in data.figures.examples.questions}
-    assert len(asked) == len(data.figures.examples.questions) >= 2
+    asked = {example.question for example in lost_of(data)}
+    assert len(asked) == len(lost_of(data)) >= 2
     assert all(question in shown.texts for question in asked)
 
 
-def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -> None:
+def test_without_the_workload_s_file_lost_questions_show_no_text(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", 200)
     (tmp_path / "run-sums.jsonl").unlink()
     data = report_data(path, Settings(families=QUICK))
-    assert all(example.question is None for example in data.figures.examples.questions)
+    assert all(example.question is None for example in lost_of(data))
     assert any("workload file is gone" in remark for remark in data.remarks)
 
 

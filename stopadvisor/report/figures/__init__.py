@@ -1,3 +1,3 @@
 """The numbers of each picture of the page."""
 
-__all__ = ["data", "deploy", "paper"]
+__all__ = ["data", "deploy"]

@@ -1,7 +1,7 @@
-"""What the report's pictures show, under either protocol in the same shapes.
+"""What the report's pictures show.
 
-A figure holds numbers and the names of what they are: `deploy` and `paper` fill it, a run keeps it,
-`charts` draws it and `captions` puts it into words.
+A figure holds numbers and the names of what they are: `deploy` fills it, a run keeps it, `charts`
+draws it and `captions` puts it into words.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from stopadvisor.assessment.diagnostics import Curve, Endings, Stops, choose_examples, lost_rows
-from stopadvisor.assessment.signals import CheckpointAccuracy, Signal
+from stopadvisor.assessment.diagnostics import CheckpointAccuracy, Curve, Endings, Stops, lost_rows
 from stopadvisor.ground.arrays import Numbers
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.probes.outcomes import GradedTable
@@ -23,23 +22,21 @@ from stopadvisor.rules.losses import LossName
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.reliability import Reliability
 from stopadvisor.workload.questions import read_workload
 
 __all__ = [
     "AlphaFigure",
     "CalibratedFigures",
     "CheckpointFigure",
-    "Examples",
     "Figures",
     "FrontierFigure",
+    "LostQuestions",
     "OtherStop",
     "QuestionExample",
-    "ReliabilityFigure",
     "RiskFigure",
     "Texts",
     "TrajectoryStep",
-    "examples",
+    "lost_questions",
 ]
 
 
@@ -102,18 +99,10 @@ class AlphaFigure:
     alphas: tuple[float, ...]
     savings: Mapping[str, tuple[float | None, ...]]
     """Side (its rule in words) to percent."""
-    probabilities: tuple[float, ...] | None
-    """Probability to certify a saving with these calibration questions; deploy protocol only."""
+    probabilities: tuple[float, ...]
+    """Probability to certify a saving with these calibration questions."""
     alpha: float
     """The target asked for."""
-    basis: str
-
-
-@dataclass(frozen=True)
-class ReliabilityFigure:
-    """Scores read as probabilities, against what came true."""
-
-    scores: Mapping[str, Reliability]
     basis: str
 
 
@@ -127,7 +116,7 @@ class CheckpointFigure:
 
 @dataclass(frozen=True)
 class TrajectoryStep:
-    """One checkpoint of an example."""
+    """One checkpoint of a question."""
 
     budget: int
     answer: str | None
@@ -153,10 +142,8 @@ class OtherStop:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """One question on its way through the checkpoints."""
+    """One lost question on its way through the checkpoints."""
 
-    kind: str
-    """``win``, ``loss`` or ``oscillation``."""
     id: str
     question: str | None
     """None where the file is gone, or never was."""
@@ -164,26 +151,24 @@ class QuestionExample:
     full_correct: bool
     trace_tokens: int
     steps: tuple[TrajectoryStep, ...]
-    stop: int | None
-    """Index of the step at which the rule stops; None: never, or no rule is advised."""
-    threshold: float | None
-    family: str | None
+    stop: int
+    """Index of the step at which the rule stops."""
+    family: str
+    """The rule."""
     others: tuple[OtherStop, ...] = ()
-    """What the other compared rules do, at thresholds of the same promise; of lost questions."""
+    """What the other compared rules do, at thresholds of the same promise."""
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Questions on their way."""
+class LostQuestions:
+    """Questions that full thinking answers right and the rule stops wrong."""
 
-    questions: tuple[QuestionExample, ...]
-    """One of each kind, where there is one."""
+    shown: tuple[QuestionExample, ...]
+    """The first of them in the order of the run."""
+    n: int
+    """How many there are."""
     basis: str
     """Whose questions these are, and whose stops."""
-    lost: tuple[QuestionExample, ...] = ()
-    """Right by full thinking and stopped wrong: the first of them in the order of the run."""
-    n_lost: int = 0
-    """How many there are."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +180,8 @@ class Figures:
     frontier: FrontierFigure | None
     risk: RiskFigure | None
     alpha: AlphaFigure | None
-    reliability: ReliabilityFigure | None
     checkpoints: CheckpointFigure | None
-    signals: tuple[Signal, ...]
-    signals_basis: str
-    examples: Examples
+    lost: LostQuestions | None
     remarks: tuple[str, ...] = ()
     """What could not be shown, and why."""
 
@@ -210,7 +192,7 @@ class CalibratedFigures:
 
     frontier: FrontierFigure | None
     risk: RiskFigure | None
-    examples: Examples | None
+    lost: LostQuestions | None
 
 
 _LONGEST_TEXT = 1500
@@ -226,28 +208,28 @@ class Texts:
     records: Mapping[str, ProbeRecord]
     questions: Mapping[str, str]
     remarks: tuple[str, ...]
-    """What examples cannot show, and why."""
+    """What lost questions cannot show, and why."""
 
     @classmethod
     def of(cls, source: Source) -> Texts:
         """Read questions and forced answers of a run."""
         if source.manifest is None:
-            remark = "A published archive holds no texts: examples show no question or answer."
+            remark = "A published archive holds no texts: lost questions show none."
             if source.simulated:
-                remark = "Simulated probes have no texts: examples show no question."
+                remark = "Simulated probes have no texts: lost questions show none."
             return cls({}, {}, (remark,))
         if source.ladder is not None:
             return cls({}, {}, ())
         records = {r.id: r for r in RunDirectory.load(source.folder).records() if r.sample == 0}
         remarks: tuple[str, ...] = ()
         if source.simulated:
-            remarks = ("Simulated probes have no texts: examples show no question.",)
+            remarks = ("Simulated probes have no texts: lost questions show none.",)
         elif source.manifest["engine"]["engine"] == IMPORTED:
-            remarks = ("Imported probes bring no questions along: examples show answers alone.",)
+            remarks = ("Imported probes bring no questions: lost ones show answers alone.",)
         try:
             workload = read_workload(source.manifest["workload"]["path"])
         except WorkloadError:
-            gone = "The workload file is gone, so that examples show no question."
+            gone = "The workload file is gone, so that lost questions show no text."
             return cls(records, {}, remarks or (gone,))
         texts = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}
         return cls(
@@ -255,25 +237,16 @@ class Texts:
         )
 
 
-def examples(
-    table: GradedTable,
-    stops: Stops | None,
-    texts: Texts,
-    basis: str,
-    endings: Sequence[Endings] = (),
-) -> Examples:
-    """The chosen examples and lost questions, with what was forced at each checkpoint."""
-    chosen = tuple(
-        _example(each.kind, table, each.row, stops, texts) for each in choose_examples(table, stops)
-    )
-    if stops is None:
-        return Examples(chosen, basis)
+def lost_questions(
+    table: GradedTable, stops: Stops, texts: Texts, basis: str, endings: Sequence[Endings]
+) -> LostQuestions:
+    """The lost questions of a rule, with what was forced at each checkpoint."""
     rows = np.flatnonzero(lost_rows(table, stops)).tolist()
     shown = tuple(
-        replace(_example("loss", table, row, stops, texts), others=_others(endings, row))
+        replace(_example(table, row, stops, texts), others=_others(endings, row))
         for row in rows[:_MOST_LOST]
     )
-    return Examples(chosen, basis, shown, len(rows))
+    return LostQuestions(shown, len(rows), basis)
 
 
 def _others(endings: Sequence[Endings], row: int) -> tuple[OtherStop, ...]:
@@ -287,15 +260,10 @@ def _others(endings: Sequence[Endings], row: int) -> tuple[OtherStop, ...]:
     )
 
 
-def _example(
-    kind: str, table: GradedTable, row: int, stops: Stops | None, texts: Texts
-) -> QuestionExample:
+def _example(table: GradedTable, row: int, stops: Stops, texts: Texts) -> QuestionExample:
     name = table.ids[row]
     record = texts.records.get(name)
     question = texts.questions.get(name)
-    stop = None
-    if stops is not None and stops.stops[row] < table.n_checkpoints:
-        stop = int(stops.stops[row])
     positions = table.positions[row]
     answers = {} if record is None else {c.budget: _short(c.answer) for c in record.checkpoints}
     ended, confidence = table.ended[row], np.exp(table.mean_logprob[row])
@@ -306,22 +274,20 @@ def _example(
             answers.get(int(positions[j])),
             bool(table.correct_online[row, j]),
             float(confidence[j]) if known[j] else None,
-            None if ended[j] or stops is None else float(stops.scores[row, j]),
+            None if ended[j] else float(stops.scores[row, j]),
             bool(ended[j]),
         )
         for j in np.flatnonzero(positions != NO_PROBE).tolist()
     )
     return QuestionExample(
-        kind,
         name,
         _short(question, _LONGEST_TEXT),
         None if record is None else _short(record.gold),
         bool(table.full_correct[row]),
         int(table.trace_tokens[row]),
         steps,
-        stop,
-        None if stops is None else stops.threshold,
-        None if stops is None else stops.family,
+        int(stops.stops[row]),
+        stops.family,
     )
 
 

@@ -9,31 +9,28 @@ from __future__ import annotations
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.diagnostics import (
     accuracy_at_cost,
+    checkpoint_accuracy,
     displayed,
     endings_of,
     fit_curves,
-    fit_reliability,
     fit_risk,
-    fit_signals,
     fixed_curve,
     savings_by_alpha,
     stops_of,
 )
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.assessment.signals import checkpoint_accuracy
 from stopadvisor.certification.issue import CalibratedRisk
 from stopadvisor.ground.arrays import Numbers, numbers
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CalibratedFigures,
     CheckpointFigure,
-    Examples,
     Figures,
     FrontierFigure,
-    ReliabilityFigure,
+    LostQuestions,
     RiskFigure,
     Texts,
-    examples,
+    lost_questions,
 )
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import grid_view
@@ -44,28 +41,23 @@ __all__ = ["calibrated_figures", "deploy_figures"]
 def deploy_figures(choice: Choice, texts: Texts, assessment: str) -> Figures:
     """Everything that a report on a deploy assessment shows; little where no rule was measured."""
     fit, is_measured = choice.fit, choice.nothing is None
-    learned = next((r for r in choice.compared if r.scorer.is_learned), None)
     basis = f"{fit.table.n_questions} fit questions, out of fold"
     alpha = None
     if is_measured:
         of = savings_by_alpha(choice)
         alpha = AlphaFigure(of.alphas, of.savings, of.probabilities, choice.settings.alpha, basis)
     climbs = fit.table.rungs is not None  # whole replies, not positions of one trace
-    scores = fit_reliability(learned, fit) if is_measured and not climbs else {}
     return Figures(
         assessment,
         _frontier(choice, choice.advised, choice.advised_index, "advised") if is_measured else None,
         _risk(choice, basis) if is_measured else None,
         alpha,
-        ReliabilityFigure(scores, basis) if scores else None,
         None
         if climbs
         else CheckpointFigure(
             checkpoint_accuracy(grid_view(fit.table)), f"{fit.table.n_questions} fit questions"
         ),
-        () if climbs else fit_signals(learned, fit),
-        basis,
-        _examples(choice, choice.advised, choice.advised_index, "advised", texts),
+        _lost(choice, choice.advised, choice.advised_index, "advised", texts),
         texts.remarks,
     )
 
@@ -86,21 +78,18 @@ def calibrated_figures(
     return CalibratedFigures(
         _frontier(choice, rule, risk.exported, "exported"),
         observed,
-        _examples(choice, rule, risk.exported, "exported", texts),
+        _lost(choice, rule, risk.exported, "exported", texts),
     )
 
 
-def _examples(
+def _lost(
     choice: Choice, rule: ThresholdSequence | None, index: int, called: str, texts: Texts
-) -> Examples:
-    basis = "fit questions, scored out of fold"
-    if choice.fit.table.rungs is not None:
-        return Examples((), basis)
-    if rule is None:
-        return examples(grid_view(choice.fit.table), None, texts, basis)
-    basis += f"; stops are those of the {called} rule"
+) -> LostQuestions | None:
+    if rule is None or choice.fit.table.rungs is not None:
+        return None
+    basis = f"fit questions, scored out of fold; stops are those of the {called} rule"
     others = [each for each in endings_of(choice) if each.family != rule.scorer.family]
-    return examples(rule.view, stops_of(rule, index), texts, basis, others)
+    return lost_questions(rule.view, stops_of(rule, index), texts, basis, others)
 
 
 def _frontier(

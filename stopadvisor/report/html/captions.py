@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.assessment.diagnostics import Curve
-from stopadvisor.assessment.signals import Signal, Spread
 from stopadvisor.policy.promises import MEANINGS, promised
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
     FrontierFigure,
-    ReliabilityFigure,
     RiskFigure,
 )
 from stopadvisor.report.words import by_load, by_stack, kind_points, listed, percent, share
@@ -32,15 +30,10 @@ __all__ = [
     "checkpoint_caption",
     "frontier_caption",
     "kinds_caption",
-    "labels_caption",
     "prices_caption",
     "profile_caption",
-    "reliability_caption",
     "risk_caption",
     "saving_by_cached_price",
-    "saving_by_stack",
-    "serving_caption",
-    "signal_caption",
 ]
 
 Document = Mapping[str, Any]
@@ -69,9 +62,8 @@ class Caption:
 
 def profile_caption(document: Document) -> Caption:
     """The five-way profile."""
-    regime, profile = document["regime"], document["profile"]
+    profile = document["profile"]
     total = sum(row["count"] for row in profile.values())
-    whose = "all" if regime["basis"] == "all" else "fit"
     shares = {name: share(row["share"]) for name, row in profile.items()}
     along, place = "their thinking", "checkpoint"
     if "rungs" in document:
@@ -83,13 +75,13 @@ def profile_caption(document: Document) -> Caption:
         f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
         f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
         f"{shares['unsolved']} are never right.",
-        f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
+        f"{total} fit questions",
     )
 
 
 def kinds_caption(document: Document) -> Caption | None:
-    """The best rule of each kind at the same risk; None where there is none, and by the paper."""
-    points = [] if document["protocol"] == "paper" else kind_points(document)
+    """The best rule of each kind at the same risk; None where there is none."""
+    points = kind_points(document)
     if not points:
         return None
     said = [
@@ -105,56 +97,6 @@ def kinds_caption(document: Document) -> Caption | None:
         "off: such a trace cannot be lost, and much of what a fixed budget saves comes from there.",
         f"{document['split']['fit']} fit questions, out of fold",
     )
-
-
-def labels_caption(document: Document) -> Caption | None:
-    """Saving by the number of labels; None where nothing is advised."""
-    rows = document.get("label_savings", [])
-    if not rows:
-        return None
-    here = next(r for r in rows if r["is_here"])
-    most = rows[-1]
-    return Caption(
-        "labels",
-        "What more labels would buy",
-        f"With {here['calibration']} calibration questions (of {here['labels']} labelled ones) "
-        f"calibration is expected to certify a saving of {percent(here['saving_pct'])} with the "
-        f"advised rule; with {most['calibration']} of {most['labels']}, "
-        f"{percent(most['saving_pct'])}. This is a mean over imitated calibrations.",
-        f"{document['split']['fit']} fit questions, calibrations imitated on them",
-    )
-
-
-def saving_by_stack(document: Document) -> dict[str, Any]:
-    """Net saving of the rule that is priced, in percent, by serving stack."""
-    return {name: row["saving_pct"] for name, row in by_stack(document).items()}
-
-
-def serving_caption(document: Document) -> Caption | None:
-    """Net saving by serving regime; None where no rule is priced."""
-    serving, asked = document["serving"], document["recommendation"]["serving"]
-    if serving["operating_point"] is None or "rungs" in document:
-        return None
-    savings = [_by_stack(name, saving) for name, saving in saving_by_stack(document).items()]
-    whose, chosen = "At its peak-gain threshold, which is not the advised one, the learned rule", ""
-    if document["protocol"] == "deploy":
-        whose = "The rule that assess advised"
-        chosen = (
-            f" It was chosen for {asked}; for another stack another rule may save more (assess "
-            "with `--serving`)."
-        )
-    return Caption(
-        "serving",
-        "What the same rule saves on other serving stacks",
-        f"{whose} {listed(savings)}: what a probe costs decides.{chosen}",
-        str(serving["operating_point"]),
-    )
-
-
-def _by_stack(name: str, saving: float) -> str:
-    if saving < 0:
-        return f"costs {percent(-saving)} more under {name}"
-    return f"saves {percent(saving)} under {name}"
 
 
 def saving_by_cached_price(document: Document) -> dict[float, float]:
@@ -311,12 +253,11 @@ def alpha_caption(data: AlphaFigure) -> Caption:
     for name, savings in data.savings.items():
         columns[Column(f"{name.replace(' ', '_')}_saving_pct", f"{name}, saving", "%")] = savings
     sentence = f"Where at most {promised(data.alpha)} may be lost, {'; '.join(found)}."
-    if data.probabilities is not None:
-        columns[Column("chance", "probability to certify", "chance")] = data.probabilities
-        sentence += (
-            " Each promise has the rule chosen for it, at the last threshold that the calibration "
-            "questions could still certify."
-        )
+    sentence += (
+        " Each promise has the rule chosen for it, at the last threshold that the calibration "
+        "questions could still certify."
+    )
+    columns[Column("chance", "probability to certify", "chance")] = data.probabilities
     return Caption(
         "alpha",
         "What a stricter promise costs",
@@ -327,35 +268,6 @@ def alpha_caption(data: AlphaFigure) -> Caption:
             "Saving by what may be lost",
             tuple(columns),
             tuple(zip(*columns.values(), strict=True)),
-        ),
-    )
-
-
-def reliability_caption(data: ReliabilityFigure) -> Caption:
-    """Scores as probabilities."""
-    found = [f"{name} {r.ece:.3f} and {r.brier:.3f}" for name, r in data.scores.items()]
-    rows: list[tuple[Cell, ...]] = []
-    for name, r in data.scores.items():
-        columns = (r.low, r.high, r.count, r.predicted, r.observed)
-        rows += [(name, *row) for row in zip(*columns, strict=True)]
-    return Caption(
-        "reliability",
-        "Can the score be read as a probability?",
-        f"ECE and Brier score, 0 being best: {'; '.join(found)}. On the diagonal a score says how "
-        "often it is right; the certificate holds whether it does or not.",
-        f"{data.basis}; forced answers while the trace goes on",
-        Table(
-            "reliability",
-            "Reliability by bins of the score",
-            (
-                Column("score", "score"),
-                Column("from", "from"),
-                Column("to", "to"),
-                Column("answers", "answers"),
-                Column("predicted", "score says", "share"),
-                Column("observed", "really right", "share"),
-            ),
-            tuple(rows),
         ),
     )
 
@@ -384,45 +296,3 @@ def checkpoint_caption(figure: CheckpointFigure) -> Caption:
             tuple(zip(data.budgets, data.accuracy, data.thinking, strict=True)),
         ),
     )
-
-
-def signal_caption(figures: Sequence[Signal], basis: str) -> Caption:
-    """Signals of right and wrong answers."""
-    known = [(e.auroc, e.name) for e in figures if e.auroc is not None]
-    order = sorted(known, reverse=True)
-    words = [f"{name} {value:.3f}" for value, name in order]
-    sentence = (
-        f"How often a right answer looks better than a wrong one (AUROC): {listed(words)}. "
-        if words
-        else ""
-    )
-    rows = []
-    for data in figures:
-        columns = [data.budgets, *_parts(data.right), *_parts(data.wrong)]
-        for budget, *deciles in zip(*columns, strict=True):
-            rows.append((data.name, budget, *deciles))
-    return Caption(
-        "signals",
-        "What a right answer looks like before the end",
-        sentence + "Lines are medians, bands reach from the first to the last decile.",
-        f"{basis}; forced answers while the trace goes on",
-        Table(
-            "signals",
-            "Deciles of each signal by checkpoint",
-            (
-                Column("signal", "signal"),
-                Column("budget", "budget", "tokens"),
-                Column("right_10", "right, 10%"),
-                Column("right_50", "median"),
-                Column("right_90", "90%"),
-                Column("wrong_10", "wrong, 10%"),
-                Column("wrong_50", "median"),
-                Column("wrong_90", "90%"),
-            ),
-            tuple(rows),
-        ),
-    )
-
-
-def _parts(spread: Spread) -> tuple[Any, Any, Any]:
-    return spread.low, spread.middle, spread.high

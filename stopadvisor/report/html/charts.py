@@ -15,14 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from stopadvisor.assessment.signals import Signal
 from stopadvisor.ground.arrays import FloatArray, Numbers
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
     FrontierFigure,
-    QuestionExample,
-    ReliabilityFigure,
     RiskFigure,
 )
 from stopadvisor.report.html.captions import CACHED_PRICES
@@ -31,24 +28,17 @@ from stopadvisor.report.html.theme import COLOURS, DASHES, SERIES, blank, framed
 __all__ = [
     "draw_alphas",
     "draw_checkpoints",
-    "draw_example",
     "draw_frontier",
     "draw_kinds",
-    "draw_labels",
     "draw_prices",
     "draw_profile",
-    "draw_reliability",
     "draw_risk",
-    "draw_serving",
-    "draw_signals",
 ]
 
 INK, MUTED, SURFACE = COLOURS["ink"], COLOURS["muted"], COLOURS["surface"]
 GOOD, BAD = COLOURS["good"], COLOURS["bad"]
 _WIDEST_COST = 160.0
 """Percent of full thinking up to which costs are drawn; dearer ones stand in the table."""
-_SHORT_ANSWER = 6
-"""Characters of a forced answer that fit above its mark."""
 
 
 def _array(values: Numbers | None) -> FloatArray:
@@ -135,23 +125,6 @@ def draw_kinds(points: Sequence[Mapping[str, Any]], advised: str | None) -> Figu
     most = max(5.0, *saving, *uncut)
     axes.set_xlim(max(min(0.0, *saving, *uncut) * 1.15, -most), most * 1.2)
     axes.set_xlabel("saving in percent; lighter: without traces that were cut off")
-    return figure
-
-
-def draw_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Expected saving against the number of labels, on a logarithmic axis."""
-    figure, axes = framed(3.0)
-    labels = [row["labels"] for row in rows]
-    axes.plot(labels, [row["saving_pct"] for row in rows], color=COLOURS[SERIES[0]], marker="o")
-    here = next(row for row in rows if row["is_here"])
-    _ring(axes, here["labels"], here["saving_pct"], label="these labels")
-    axes.set_xscale("log")
-    axes.set_xticks(labels, [str(label) for label in labels])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("labelled questions")
-    axes.set_ylabel("net saving in percent")
-    _legend_below(axes)
     return figure
 
 
@@ -276,27 +249,6 @@ def draw_risk(data: RiskFigure) -> Figure:
     return figure
 
 
-def draw_serving(savings: Mapping[str, float], asked: str) -> Figure:
-    """Net saving of the rule under each serving stack."""
-    figure, axes = framed(0.9 + 0.5 * len(savings))
-    names = list(savings)
-    values = np.array([savings[name] for name in names])
-    rows = np.arange(len(names))[::-1]
-    colours = [COLOURS["series-1"] if n == asked else COLOURS["series-6"] for n in names]
-    axes.barh(rows, values, color=colours, height=0.6)
-    axes.axvline(0, color=INK, linewidth=1)
-    for row, value in zip(rows, values, strict=True):
-        # A loss is written right of the zero line, where its bar leaves room.
-        _beside(axes, f"{value:+.1f}%", max(value, 0.0), row)
-    span = max(float(np.ptp([0.0, *values])), 1.0)
-    axes.set_xlim(min(0.0, 1.04 * float(values.min())), max(0.0, float(values.max())) + 0.3 * span)
-    labels = [f"{name} (asked for)" if name == asked else name for name in names]
-    _name_rows(axes, rows, labels)
-    _percent_axis(axes, "x", whole=100)
-    axes.set_xlabel("net saving against full thinking")
-    return figure
-
-
 def draw_alphas(data: AlphaFigure) -> Figure:
     """Net saving by risk target, for each kind of rule."""
     figure, axes = framed(3.7)
@@ -322,38 +274,6 @@ def draw_alphas(data: AlphaFigure) -> Figure:
     return figure
 
 
-def draw_reliability(data: ReliabilityFigure) -> Figure:
-    """Predicted probability of a right answer against the share that was; area by their number."""
-    figure, axes = framed(4.4)
-    axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.2, linestyle=DASHES[2], label="calibrated")
-    for k, (name, found) in enumerate(data.scores.items()):
-        colour = COLOURS[SERIES[k]]
-        axes.plot(found.predicted, found.observed, color=colour, linestyle=DASHES[k], linewidth=1.4)
-        axes.scatter(
-            found.predicted,
-            found.observed,
-            s=18 + 220 * np.array(found.count) / max(found.count),
-            marker="o" if k == 0 else "s",
-            facecolor=colour,
-            edgecolor=SURFACE,
-            alpha=0.85,
-            label=name,
-        )
-    axes.set_xlim(-0.03, 1.03)
-    axes.set_ylim(-0.03, 1.03)
-    axes.set_aspect("equal")
-    _percent_axis(axes, "x")
-    _percent_axis(axes, "y")
-    axes.set_xlabel("the score says")
-    axes.set_ylabel("share really right")
-    handles, labels = axes.get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=3)
-    for handle in legend.legend_handles:
-        if handle is not None and hasattr(handle, "set_sizes"):
-            handle.set_sizes([40])
-    return figure
-
-
 def draw_checkpoints(shown: CheckpointFigure) -> Figure:
     """Accuracy of stopping everything at each checkpoint, and the share still thinking."""
     figure, axes = framed(3.5)
@@ -371,93 +291,4 @@ def draw_checkpoints(shown: CheckpointFigure) -> Figure:
     axes.set_xlabel("thinking tokens at the checkpoint")
     axes.set_ylabel("share of questions")
     _legend_below(axes)
-    return figure
-
-
-def draw_signals(signals: Sequence[Signal]) -> Figure:
-    """Median and deciles of each signal at each checkpoint, for right and wrong answers."""
-    rows = (len(signals) + 1) // 2
-    figure = blank(0.6 + 2.1 * rows)
-    grid = figure.subplots(rows, 2, squeeze=False)
-    panels: list[Axes] = list(grid.flat)
-    for axes, data in zip(panels, signals, strict=False):
-        axes.patch.set_visible(False)
-        x = np.arange(len(data.budgets))
-        for spread, colour, mark, label in (
-            (data.right, GOOD, "o", "right"),
-            (data.wrong, BAD, "X", "wrong"),
-        ):
-            low, middle, high = map(_array, (spread.low, spread.middle, spread.high))
-            axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
-            axes.plot(
-                x, middle, color=colour, marker=mark, markersize=4, linewidth=1.4, label=label
-            )
-        axes.set_title(data.name, fontsize=11, color=INK)
-        step = max(1, -(-len(data.budgets) // 5))
-        axes.set_xticks(x[::step], [str(b) for b in data.budgets[::step]])
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-    for axes in grid[-1]:
-        axes.set_xlabel("thinking tokens")
-    for axes in panels[len(signals) :]:
-        axes.set_visible(False)
-    _legend_below(panels[0], 2)
-    return figure
-
-
-def draw_example(example: QuestionExample) -> Figure:
-    """One question: its forced answers in a row, and the rule's score against its threshold."""
-    scored = [
-        (k, step.score)
-        for k, step in enumerate(example.steps)
-        if step.score is not None and not step.ended
-    ]
-    figure = blank(3.3 if scored else 1.9)
-    answers: Axes
-    if scored:
-        answers, axes = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2.4))
-        axes.patch.set_visible(False)
-        axes.plot(*zip(*scored, strict=True), color=COLOURS["series-1"], marker="s", label="score")
-        if example.threshold is not None:
-            axes.axhline(
-                example.threshold, color=INK, linewidth=1.3, linestyle=DASHES[1], label="threshold"
-            )
-        axes.margins(y=0.2)
-        axes.set_ylabel(f"{example.family}")
-    else:
-        answers = axes = figure.subplots()
-    answers.patch.set_visible(False)
-    for right, colour, mark, label in ((True, GOOD, "o", "right"), (False, BAD, "X", "wrong")):
-        mine = [k for k, s in enumerate(example.steps) if s.correct == right and not s.ended]
-        answers.plot(
-            mine, [0] * len(mine), color=colour, marker=mark, markersize=8, linestyle="none",
-            label=label,
-        )  # fmt: skip
-    for k, step in enumerate(example.steps):
-        if step.answer and len(step.answer) <= _SHORT_ANSWER and not step.ended:
-            answers.annotate(
-                step.answer, (k, 0), xytext=(0, 8), textcoords="offset points", ha="center"
-            )
-    if example.stop is not None:
-        for panel in figure.axes:
-            panel.axvline(
-                example.stop,
-                ymax=0.2 if panel is answers else 1.0,  # below the answers' texts
-                color=BAD,
-                linewidth=1.6,
-                linestyle=DASHES[2],
-                label="stop" if panel is axes else None,
-                zorder=1,
-            )
-    answers.set_ylim(-0.5, 1)
-    answers.set_yticks([])
-    answers.spines["left"].set_visible(False)
-    if scored:
-        answers.spines["bottom"].set_visible(False)
-        answers.tick_params(axis="x", length=0)
-    answers.grid(visible=False)
-    axes.set_xlim(-0.5, len(example.steps) - 0.5)
-    axes.set_xticks(range(len(example.steps)), [str(step.budget) for step in example.steps])
-    axes.set_xlabel("thinking tokens")
-    handles = [h for panel in figure.axes for h in panel.get_legend_handles_labels()[0]]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, columnspacing=1.2)
     return figure

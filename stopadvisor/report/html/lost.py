@@ -48,7 +48,6 @@ class LostQuestion:
 
 def lost_question(example: QuestionExample, kept: Mapping[str, KeptThinking]) -> LostQuestion:
     """Put a lost question into words."""
-    assert example.stop is not None  # it would not be lost
     stop = example.steps[example.stop]
     answer = "" if stop.answer is None else f" with {stop.answer!r}"
     gold = "" if example.gold is None else f"; {example.gold!r} is right"
@@ -76,9 +75,8 @@ def _pieces(example: QuestionExample, thinking: KeptThinking) -> tuple[_Piece, .
     for other in example.others:
         if other.position is not None:
             stops.setdefault(other.position, []).append(rule_name(other.family))
-    if example.stop is not None and example.family is not None:
-        at = example.steps[example.stop].budget
-        stops.setdefault(at, []).insert(0, rule_name(example.family))
+    at = example.steps[example.stop].budget
+    stops.setdefault(at, []).insert(0, rule_name(example.family))
     steps = {step.budget: step for step in example.steps if not step.ended}
     known = thinking.characters
     positions = sorted(at for at in {*steps, *stops} if at in known)

@@ -21,14 +21,14 @@ from stopadvisor.ground.errors import OutputError, StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.ground.progress import tracked
 from stopadvisor.ground.results import to_document
-from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
+from stopadvisor.report.assessed import AssessedRun, alpha_of
 from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
 from stopadvisor.report.html.lost import lost_question
 from stopadvisor.report.saved import ReportData, WrittenPage, read_report
 from stopadvisor.report.sheet import Sheet
-from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
+from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.words import cell, kind_points, share, shell_quote
 from stopadvisor.runs.archives import SIMULATED
@@ -54,16 +54,11 @@ _Data = TypeVar("_Data")
 
 _HERE = Path(__file__).parent
 _NEEDED = ("matplotlib", "jinja2")
-_KINDS = {
-    "win": "A win: stopped early, and right",
-    "loss": "A loss: stopped early, and wrong",
-    "oscillation": "An oscillation: the answer changes sides",
-}
 _NUMBER = re.compile(r"[-+]?\d[\d.]*\s?%?")
 """A cell of a sheet that stands to the right."""
-_FORECASTS = {"alpha", "labels", "reliability", "signals"}
-"""Pictures that are folded away: other promises and numbers of labels than these, and signals."""
-_OF_FIT = {"kinds", "frontier", "serving", "prices", "checkpoints"}
+_FORECASTS = {"alpha"}
+"""Pictures that are folded away: other promises than the one asked for."""
+_OF_FIT = {"kinds", "frontier", "prices", "checkpoints"}
 """Pictures whose savings and accuracies are of fit questions; once calibrated, others stand."""
 
 
@@ -149,7 +144,7 @@ def render(data: ReportData) -> str:
     """Write the page."""
     from markupsafe import Markup
 
-    result, calibration = data.result, data.calibration
+    result, calibration, lost = data.result, data.calibration, data.figures.lost
     environment = page_environment()
     environment.filters |= {"sheet": _sheet, "words": _words}
     style = (_HERE / "page.css").read_text(encoding="utf-8")
@@ -174,18 +169,12 @@ def render(data: ReportData) -> str:
         pictures=[p for p in pictures if p.caption.name not in folded],
         folded=[p for p in pictures if p.caption.name in folded],
         fold=_fold(data),
-        examples=[
-            {"example": e, "title": _KINDS[e.kind], "svg": Markup(svg), "table": table}
-            for e, svg, table in _examples(data.figures.examples.questions)
-        ],
         lost=[
             (lost_question(e, data.thinking), _steps(e, f"lost-{k}"))
-            for k, e in enumerate(data.figures.examples.lost, start=1)
+            for k, e in enumerate(() if lost is None else lost.shown, start=1)
         ],
-        n_lost=data.figures.examples.n_lost,
+        of_lost=lost,
         thinking=bool(data.thinking),
-        examples_basis=data.figures.examples.basis,
-        climbs=isinstance(result, AssessedRun) and result.rungs is not None,
         remarks=[*result.remarks, *data.remarks],
         style=Markup(style),
         script=Markup(script),
@@ -197,8 +186,6 @@ def _state(data: ReportData) -> tuple[str, str]:
     """How certain the first line is: a class of the style, and in words."""
     if data.calibration is not None:
         return ("good", "Certified") if data.calibration.certified else ("bad", "Not certified")
-    if isinstance(data.result, AssessedByPaper):
-        return "bad", "No certificate"
     if data.result.recommendation.policy == "full-budget":
         return "bad", "Nothing to certify"
     return "open", "Not yet certified"
@@ -214,11 +201,9 @@ class _Part:
 
 
 def _sections(sheet: Sheet, name: str) -> list[_Part]:
-    """The sections of a sheet; what is to be read first stands among the remarks."""
+    """The sections of a sheet."""
     parts = []
     for k, section in enumerate(sheet.sections):
-        if section.texts == (PAPER_FLAW,):
-            continue
         table = None
         if section.rows:
             header = section.header or ("", "")
@@ -232,7 +217,7 @@ def _fold(data: ReportData) -> tuple[str, str]:
     """Title of what is folded away, and how its figures differ from those of the headline."""
     if data.calibration is None:
         return (
-            "Forecasts, signals and reasons",
+            "Forecasts and reasons",
             "What other promises and other numbers of labels would give. Figures may differ from "
             "the headline's, which are those of the advised rule at its one threshold.",
         )
@@ -261,25 +246,11 @@ def _pictures(data: ReportData) -> list[_Picture]:
         (figures.risk, captions.risk_caption, charts.draw_risk),
         (
             document,
-            captions.serving_caption,
-            lambda d: charts.draw_serving(
-                captions.saving_by_stack(d), d["recommendation"]["serving"]
-            ),
-        ),
-        (
-            document,
             captions.prices_caption,
             lambda d: charts.draw_prices(d["serving"], captions.saving_by_cached_price(d)),
         ),
         (figures.alpha, captions.alpha_caption, charts.draw_alphas),
-        (document, captions.labels_caption, lambda d: charts.draw_labels(d["label_savings"])),
-        (figures.reliability, captions.reliability_caption, charts.draw_reliability),
         (figures.checkpoints, captions.checkpoint_caption, charts.draw_checkpoints),
-        (
-            figures.signals or None,
-            lambda signals: captions.signal_caption(signals, figures.signals_basis),
-            charts.draw_signals,
-        ),
     ]
     return [picture for part in tracked("drawing", parts) for picture in _drawn(*part)]
 
@@ -296,36 +267,6 @@ def _drawn(
     with style(said.name):
         svg = inline_svg(draw(data), said.name, said.title, said.sentence.replace("`", ""))
     return [_Picture(said, svg)]
-
-
-def _examples(examples: Sequence[QuestionExample]) -> list[tuple[QuestionExample, str, Table]]:
-    from stopadvisor.report.html.charts import draw_example
-    from stopadvisor.report.html.theme import inline_svg, style
-
-    found = []
-    for example in examples:
-        name = f"example-{example.kind}"
-        with style(name):
-            svg = inline_svg(draw_example(example), name, _KINDS[example.kind], _in_words(example))
-        found.append((example, svg, _steps(example, name)))
-    return found
-
-
-def _in_words(example: QuestionExample) -> str:
-    """An example in words."""
-    live = [step for step in example.steps if not step.ended]
-    words = ", ".join(f"{s.budget}: {'right' if s.correct else 'wrong'}" for s in live)
-    end = "right" if example.full_correct else "wrong"
-    stop = (
-        "the rule never stops it"
-        if example.stop is None
-        else f"the rule stops at {example.steps[example.stop].budget}"
-    )
-    rule = "" if example.family is None else f"; {stop}"
-    return (
-        f"Forced answers by thinking tokens: {words or 'none'}{rule}; full thinking takes "
-        f"{example.trace_tokens} tokens and is {end}."
-    )
 
 
 def _steps(example: QuestionExample, name: str) -> Table:
@@ -403,17 +344,17 @@ def _cell(value: Cell, column: Column) -> str:
     return text.replace(" %", "%") if column.unit == "chance" else text
 
 
-def _origin(result: Assessed) -> str:
+def _origin(result: AssessedRun) -> str:
     """Whose probes these are, in words."""
     if result.workload.engine == SIMULATED:
         return "simulated probes"
     return result.workload.model or "published archive"
 
 
-def _asked(result: Assessed) -> list[tuple[str, str]]:
+def _asked(result: AssessedRun) -> list[tuple[str, str]]:
     """Where a trace was probed, or which rungs were asked."""
     workload = result.workload
-    if isinstance(result, AssessedRun) and result.rungs is not None:
+    if result.rungs is not None:
         return [("Rungs", ", ".join(dict.fromkeys(rung.name for rung in result.rungs)))]
     return [
         ("Checkpoints", ", ".join(map(str, workload.budgets)) + " thinking tokens"),
@@ -421,9 +362,10 @@ def _asked(result: Assessed) -> list[tuple[str, str]]:
     ]
 
 
-def _provenance(result: Assessed) -> list[tuple[str, str]]:
+def _provenance(result: AssessedRun) -> list[tuple[str, str]]:
     workload, split = result.workload, result.split
-    rows = [
+    weights = result.settings.weights
+    return [
         ("Run", result.run),
         ("Model", workload.model or f"none: {_origin(result)}"),
         ("Engine", workload.engine or "none"),
@@ -433,14 +375,9 @@ def _provenance(result: Assessed) -> list[tuple[str, str]]:
         ("Cut off", f"{share(workload.truncated_share)} of the traces"),
         ("Protocol", result.protocol),
         ("Promise", f"alpha {alpha_of(result):g}, delta {result.delta:g}"),
+        (
+            "Cost of a token",
+            f"prefilled {weights.prefilled:g}, cached {weights.cached:g}, decoded "
+            f"{weights.decoded:g} ({weights.unit})",
+        ),
     ]
-    if isinstance(result, AssessedRun):
-        weights = result.settings.weights
-        rows.append(
-            (
-                "Cost of a token",
-                f"prefilled {weights.prefilled:g}, cached {weights.cached:g}, decoded "
-                f"{weights.decoded:g} ({weights.unit})",
-            )
-        )
-    return rows
