@@ -155,6 +155,8 @@ def recommend(
             if saving > 0
             else f"would cost about {-saving:.1f} % more"
         )
+        if round(saving, 1) == 0:
+            expected = "would save nothing"
         return full_budget(
             f"Serving: under {settings.serving} stopping {expected}: "
             f"{'probing' if rank_of(point.family) else 'it'} is not worth it."
@@ -251,14 +253,14 @@ def standing(
 
 
 def _fixed_budget_reason(choice: Choice) -> str | None:
-    """Say how near a fixed budget comes to the advised rule; None where it saves much less."""
+    """Say how near a fixed budget comes to the advised rule; None where it saves far less."""
     fixed, advised = choice.fixed_budget, choice.advised_point
     if fixed is None or advised is None or fixed.threshold is None or fixed.family == "rung":
         return None
     savings = [point.fit_total_saving_pct for point in (advised, fixed)]
     # Of the figures as they are shown.
     ours, its = (round(saving, 1) for saving in savings if saving is not None)
-    if rank_of(advised.family) == 0 or ours - its > _NEAR:
+    if rank_of(advised.family) == 0 or ours - its > _NEAR or its <= 0:
         return None
     amount = f"{ours - its:.1f} points less"
     if its >= ours:

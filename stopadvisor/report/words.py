@@ -115,7 +115,7 @@ def share(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """A percentage that is one already."""
-    return "-" if value is None else f"{value:.1f}%"
+    return "-" if value is None else f"{round(value, 1) + 0.0:.1f}%"  # never -0.0
 
 
 def number(value: float | None) -> str:

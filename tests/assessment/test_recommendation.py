@@ -192,6 +192,16 @@ def test_a_fixed_budget_that_comes_near_is_named(fixed: float | None, words: str
     assert refused.reasons[-1].endswith("probing is not worth it.")
 
 
+def test_no_saving_is_not_called_a_cost() -> None:
+    nothing = replace(point("learned"), fit_total_saving_pct=-0.04)
+    found = replace(choice("learned", fixed=15.3, lower=-1.0), advised_point=nothing)
+    reasons = recommend(shape("mixed"), found).reasons
+    assert reasons[-1].endswith("stopping would save nothing: probing is not worth it.")
+    fixed = replace(point(FIXED_BUDGET), fit_total_saving_pct=-0.04)
+    reasons = recommend(shape("mixed"), replace(found, fixed_budget=fixed)).reasons
+    assert not [text for text in reasons if text.startswith("Fixed budget: ")]
+
+
 def test_a_fixed_budget_that_is_not_worth_it_probes_nothing() -> None:
     refused = recommend(shape("mixed"), choice(FIXED_BUDGET, fixed=15.3, lower=-1.0))
     assert "probing" not in refused.reasons[-1]
