@@ -29,10 +29,10 @@ __all__ = ["command", "read_gold"]
     cls=Command,
     reads="POLICY, and audit logs that `serve --audit` wrote: files or folders, of any number of "
     "replicas.",
-    writes="With --reset a line in each log; with --out a page.",
+    writes="With --reset a line in each log.",
     examples=[
         "stopadvisor monitor policy.joblib audits",
-        "stopadvisor monitor policy.joblib audits --gold gold.jsonl --out page.html",
+        "stopadvisor monitor policy.joblib audits --gold gold.jsonl",
         "stopadvisor monitor policy.joblib audits --reset 'A. Smith'",
     ],
     exit_codes=(0, 2, 6, 8),
@@ -45,7 +45,6 @@ __all__ = ["command", "read_gold"]
     help="JSONL: `id` of a request, `served_correct` and `full_correct`, for promises about right "
     "answers.",
 )
-@click.option("--out", type=PATH, help="Write charts of the figures over time, as an HTML file.")
 @click.option(
     "--reset", metavar="NAME", help="End an alarm; NAME is the person who looked into it."
 )
@@ -54,7 +53,6 @@ def command(
     policy: Path,
     logs: tuple[Path, ...],
     gold: Path | None,
-    out: Path | None,
     reset: str | None,
     *,
     json: bool,
@@ -84,12 +82,7 @@ def command(
     if grades and not course.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold decides nothing",)
     result = monitored(course, watched, remarks, replicas=len(series))
-    sheet = monitor_sheet(result)
-    if out is not None:
-        from stopadvisor.report.html.monitor_page import write_monitor_page
-
-        write_monitor_page(result, sheet, out)
-    show(result, sheet, json=json)
+    show(result, monitor_sheet(result), json=json)
     return exit_code(course.alarms)
 
 

@@ -1,4 +1,4 @@
-"""`stopadvisor monitor`: the verdict of logs on screen, as JSON and on a page, and the way on."""
+"""`stopadvisor monitor`: the verdict of logs on screen, and as JSON, and the way on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
-from stopadvisor.report.html.page import missing_packages
 from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.watch_settings import drift_reference, watch_settings
 from tests.goldens import Goldens
@@ -74,7 +73,7 @@ def test_a_quiet_course(call: Call, goldens: Goldens) -> None:
 
 
 @pytest.mark.slow
-def test_an_alarm_its_page_and_its_reset(call: Call, goldens: Goldens) -> None:
+def test_an_alarm_and_its_reset(call: Call, goldens: Goldens) -> None:
     policy = write_policy()
     log = write_log(policy, lost_from=600, requests=1_500)
     assert log.course.alarms
@@ -95,38 +94,6 @@ def test_an_alarm_its_page_and_its_reset(call: Call, goldens: Goldens) -> None:
     assert document["upper"] < document["course"][-1]["upper"] < document["upper"] + 0.01
     assert call(POLICY, LOGS, "--reset", "A. Smith")[0] == 0
     assert json.loads(call(POLICY, LOGS, "--json")[1])["resets"] == 1
-
-
-@pytest.mark.skipif(bool(missing_packages()), reason="the page needs the extra report")
-def test_the_page_draws_the_course(call: Call) -> None:
-    write_log(write_policy(), lost_from=600, requests=1_500)
-    assert call(POLICY, LOGS, "--out", "course.html", "--quiet")[0] == 8
-    page = Path("course.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 2
-    assert "Early-warning: raised at request" in page
-    assert "http://" not in page.replace("http://www.w3.org", "")
-
-
-@pytest.mark.skipif(bool(missing_packages()), reason="the page needs the extra report")
-def test_hostile_names_stay_text_on_the_page(call: Call) -> None:
-    """Of folders and replicas, which remarks repeat."""
-    write_log(write_policy(), lost_from=10**9, requests=30)
-    logs = Path("<script>alert(1)<\\script>\x1b[2J\u202e\u2028&amp;\udc80")
-    (log,) = LOGS.iterdir()
-    logs.mkdir()
-    log.rename(logs / log.name)
-    with (logs / log.name).open("a") as file:
-        file.write("torn\n")
-    kept = Path("kept.txt")
-    kept.write_text("mine")
-    Path("course.html").symlink_to(kept)
-    assert call(POLICY, logs, "--out", "course.html", "--quiet")[0] == 0
-    assert kept.read_text() == "mine", "the page takes the link's place"
-    page = Path("course.html").read_text(encoding="utf-8")
-    assert "&lt;script&gt;alert(1)" in page
-    assert "\\x1b[2J\\u202e\\u2028&amp;amp;\\udc80" in page
-    assert "<script" not in page
-    assert not set("\x1b\u202e\u2028") & set(page)
 
 
 def test_gold_breaks_the_promise_itself(call: Call) -> None:

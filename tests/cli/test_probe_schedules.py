@@ -167,15 +167,6 @@ def test_the_papers_protocol_probes_a_grid(
     assert [settings.schedule for settings in asked] == [schedule]
 
 
-def test_a_marker_run_resumes_without_a_second_pilot(bench: Bench) -> None:
-    words = ("--schedule", "marker")
-    bench.probe(*words, "--limit", "40")
-    bench.engine = ScriptedEngine()
-    found = bench.probe(*words)
-    assert (found["questions"], found["new"]) == (100, 60)
-    assert all(plan.markers for _, plan in bench.engine.calls)
-
-
 def test_an_interrupted_marker_run_writes_what_it_would_have(bench: Bench, tmp_path: Path) -> None:
     words = ("--schedule", "marker", "--concurrency", "8")
     bench.engine.stop_after = 12

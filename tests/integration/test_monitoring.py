@@ -127,11 +127,9 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     assert {reply.header.partition(";")[0] for reply in after} == {"shadow"}
     assert all(reply.usage["stopadvisor"]["budget"] is None for reply in after)
 
-    page = folder / "course.html"
-    assert main([*words, "--json", "--out", str(page)]) == 8
+    assert main([*words, "--json"]) == 8
     found = json.loads(capsys.readouterr().out)
     assert found["alarm"]["watch"] == "differs"
     assert len(easy) < found["alarm"]["request"] <= len(easy) + len(hard)
-    assert f"raised at request {found['alarm']['request']}." in page.read_text()
     assert found["audit_tokens"] == metric(server, "audit_tokens_total")
     assert "Compute" not in next((folder / "audits").iterdir()).read_text()

@@ -41,14 +41,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = [
-    "missing_packages",
-    "page_environment",
-    "refresh_report",
-    "render",
-    "require_extra",
-    "write_report",
-]
+__all__ = ["missing_packages", "refresh_report", "render", "write_report"]
 
 _Data = TypeVar("_Data")
 
@@ -73,16 +66,7 @@ def missing_packages() -> tuple[str, ...]:
     return tuple(name for name in _NEEDED if find_spec(name) is None)
 
 
-def require_extra(what: str) -> None:
-    """Refuse to write what needs the extra `report`, where that is not installed."""
-    if missing := missing_packages():
-        raise OutputError(
-            f"{what} needs {' and '.join(missing)}, not installed here: "
-            "pip install 'stopadvisor[report]'"
-        )
-
-
-def page_environment() -> Environment:
+def _environment() -> Environment:
     """Make what renders a template: every text in it is escaped, control characters too."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -103,7 +87,11 @@ def write_report(folder: Path, target: Path | None = None) -> WrittenPage:
     ProbeError
         The run was not assessed, or what `assess` or `calibrate` left is damaged.
     """
-    require_extra("the report")
+    if missing := missing_packages():
+        raise OutputError(
+            f"the report needs {' and '.join(missing)}, not installed here: "
+            "pip install 'stopadvisor[report]'"
+        )
     path = target or folder / REPORT
     data = read_report(folder)
     page = encode(render(data))
@@ -145,7 +133,7 @@ def render(data: ReportData) -> str:
     from markupsafe import Markup
 
     result, calibration, lost = data.result, data.calibration, data.figures.lost
-    environment = page_environment()
+    environment = _environment()
     environment.filters |= {"sheet": _sheet, "words": _words}
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
