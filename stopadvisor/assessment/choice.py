@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stopadvisor.assessment.evidence import Resamples, compare, saving_lower
-from stopadvisor.assessment.imitation import Imitation
-from stopadvisor.assessment.limits import FitLimits, questions_that_count
-from stopadvisor.assessment.probabilities import (
+from stopadvisor.assessment.forecasts import (
+    Imitation,
     certification_probability,
     counted_labels,
     fit_limit,
 )
+from stopadvisor.assessment.limits import FitLimits, questions_that_count
 from stopadvisor.assessment.rated import (
     SIMPLER_WITHIN,
     RatedRule,

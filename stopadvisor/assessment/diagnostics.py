@@ -13,13 +13,13 @@ import numpy as np
 from scipy.special import expit
 
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.forecasts import certification_probability, fit_limit
 from stopadvisor.assessment.frontier import (
     Frontier,
     fixed_accuracy,
     sequence_frontier,
     served_budget_frontier,
 )
-from stopadvisor.assessment.probabilities import certification_probability, fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray, Numbers, numbers
 from stopadvisor.probes.outcomes import GradedTable

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stopadvisor.assessment.evidence import Resamples
-from stopadvisor.assessment.imitation import Imitation
-from stopadvisor.assessment.limits import Shares, labels_for, questions_that_count
-from stopadvisor.assessment.probabilities import (
+from stopadvisor.assessment.forecasts import (
+    Imitation,
     certification_probability,
     first_useful_risk,
     fit_limit,
     useful_shares,
 )
+from stopadvisor.assessment.limits import Shares, labels_for, questions_that_count
 from stopadvisor.assessment.rated import (
     RatedRule,
     RulesOnFit,

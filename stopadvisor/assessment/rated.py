@@ -13,7 +13,7 @@ import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.evidence import Resamples, choice_noise
-from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.forecasts import Imitation
 from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence

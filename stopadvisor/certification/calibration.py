@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, useful_shares
 from stopadvisor.assessment.limits import Shares
-from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, useful_shares
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost
@@ -217,11 +217,11 @@ def calibrate(
         if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
             certified.append((sequence, result))
     advised = choice.advised.scorer.family if choice.advised else None
+    found = Calibration(
+        None, None, tuple(tested), table, advised, counted, traces=traces, plan=plan
+    )
     if not certified:
-        refusal = _refusal(choice, tested, wanted)
-        return Calibration(
-            None, refusal, tuple(tested), table, advised, counted, traces=traces, plan=plan
-        )
+        return replace(found, refusal=_refusal(choice, tested, wanted))
     sequence, certificate = _pick(choice, certified)
     rule = ExportedRule(
         sequence.scorer,
@@ -231,7 +231,7 @@ def calibrate(
         _saving(choice, sequence, certificate.index),
         float(sequence.losses[certificate.index]) / choice.n_fit,
     )
-    return Calibration(rule, None, tuple(tested), table, advised, counted, traces=traces, plan=plan)
+    return replace(found, rule=rule)
 
 
 def recalibrate(

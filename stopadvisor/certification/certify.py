@@ -27,6 +27,7 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.labelling import (
     LabelCounts,
     Labelling,
+    asking_salt,
     graded_by_labels,
     is_partial,
     label_request,
@@ -202,8 +203,7 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
 def _labelling(source: Source, plan: Plan, questions: CalibrationQuestions) -> Labelling:
     choice = plan.assessment.choice
     (rows,) = check_questions(choice, questions)
-    entering = questions.take(rows)
-    return Labelling.of(source, choice, entering, plan.labels)
+    return Labelling(choice, questions.take(rows), asking_salt(source), plan.labels)
 
 
 def _calibrated(

@@ -57,6 +57,7 @@ __all__ = [
     "LabelState",
     "LabelledRun",
     "Labelling",
+    "asking_salt",
     "graded_by_labels",
     "is_partial",
     "known_labels",
@@ -90,7 +91,7 @@ def label_request(source: Source, settings: Settings) -> dict[str, Any]:
             "gold: grade it again with `stopadvisor assess RUN --regrade --grader gold`"
         )
     table = source.part("calibration")
-    keys = [table.keys[row] for row in asking_order(table.keys, _salt(source))]
+    keys = [table.keys[row] for row in asking_order(table.keys, asking_salt(source))]
     return {"asking": _digest("\n".join(keys))}
 
 
@@ -135,7 +136,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _salt(source: Source) -> str:
+def asking_salt(source: Source) -> str:
+    """By which the order of asking is hashed."""
     return f"labels {source.seed}"
 
 
@@ -290,13 +292,6 @@ class Labelling:
     salt: str
     labels: int | None = None
     """How many are planned for; None for as many as change a decision."""
-
-    @classmethod
-    def of(
-        cls, source: Source, choice: Choice, questions: CalibrationQuestions, labels: int | None
-    ) -> Labelling:
-        """For calibration questions of a source, which a look has opened."""
-        return cls(choice, questions, _salt(source), labels)
 
     @cached_property
     def plan(self) -> AskingPlan:

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, risk_to_expect
 from stopadvisor.assessment.limits import counted_rows
-from stopadvisor.assessment.probabilities import counted_labels, first_useful_risk, risk_to_expect
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.certification.calibration import Calibration, counted_traces
 from stopadvisor.certification.several import Counts, certify_all

@@ -70,7 +70,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     assessment = None
     if source is not None:
         from stopadvisor.assessment.fit_assessment import assess
-        from stopadvisor.assessment.probabilities import risk_to_expect
+        from stopadvisor.assessment.forecasts import risk_to_expect
         from stopadvisor.runs.prices import default_settings
         from stopadvisor.runs.sources import open_source, read_assessment
 

@@ -27,7 +27,6 @@ __all__ = [
     "labels_needed",
     "last_passed",
     "max_losses",
-    "p_values",
     "power",
     "unspent",
     "upper_limit",
@@ -138,35 +137,10 @@ class StopCurve:
 # --- Bounds ---------------------------------------------------------------------------------------
 
 
-def p_values(losses: IntArray | int, n: int, alpha: float) -> FloatArray:
-    """Exact p-value of "the risk is above alpha" for observed losses: the binomial tail.
-
-    Parameters
-    ----------
-    losses : int or ndarray of int
-        Lost-correct questions among `n`.
-    n : int
-        Calibration questions.
-    alpha : float
-        Risk to be excluded, in (0, 1).
-
-    Returns
-    -------
-    ndarray of float, shape of `losses`
-    """
-    k = np.asarray(losses)
-    if not np.issubdtype(k.dtype, np.integer):
-        raise CalibrationError(f"losses must be integer counts, got dtype {k.dtype}")
-    if n < 1 or (k.size and (k.min() < 0 or k.max() > n)):
-        raise CalibrationError(f"losses must lie in 0 … n with n >= 1, got n={n!r}")
-    _check_level("alpha", alpha)
-    return np.asarray(scipy.stats.binom.cdf(k, n, alpha), dtype=np.float64)
-
-
 def upper_limit(losses: int, n: int, delta: float) -> float:
     """Upper confidence limit of the risk at level 1 - delta, for one threshold fixed beforehand.
 
-    The inverse of `p_values`: the largest alpha that is not excluded (Clopper-Pearson).
+    The largest alpha that the exact test does not exclude (Clopper-Pearson).
     """
     _check_level("delta", delta)
     return 1.0 if losses >= n else float(scipy.stats.beta.ppf(1 - delta, losses + 1, n - losses))
@@ -191,7 +165,7 @@ def unspent(n: int, alpha: float, delta: float) -> float:
     stays within delta.
     """
     most = max_losses(n, alpha, delta)
-    return 0.0 if most < 0 else max(0.0, delta - float(p_values(most, n, alpha)))
+    return 0.0 if most < 0 else max(0.0, delta - float(scipy.stats.binom.cdf(most, n, alpha)))
 
 
 # --- Certification along a fixed sequence ---------------------------------------------------------

@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.stats import binom
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.choice import Choice, Settings, choose, fewest_labels
-from stopadvisor.assessment.imitation import ExpectedSaving, Imitation
-from stopadvisor.assessment.probabilities import certification_probability, first_useful_risk
+from stopadvisor.assessment.forecasts import (
+    ExpectedSaving,
+    Imitation,
+    certification_probability,
+    first_useful_risk,
+)
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, rank_of
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.ground.errors import CalibrationError
@@ -24,7 +29,7 @@ from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
 from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.schedules import GridSchedule
-from stopadvisor.stats.bounds import max_losses, p_values, power, unspent
+from stopadvisor.stats.bounds import max_losses, power, unspent
 from tests.populations import POPULATIONS, fit_data, regraded, renamed
 
 FREE_FORM = POPULATIONS[3]
@@ -247,11 +252,11 @@ def test_the_second_sequence_has_what_the_exact_test_of_the_first_leaves(
     if most < 0:
         assert second == 0.0  # there is no first test that could leave anything
         return
-    size = float(p_values(most, n, alpha))
+    size = binom.cdf(most, n, alpha)
     assert second == unspent(n, alpha, 0.05) == pytest.approx(first - size)
     # Both together are wrong with a probability of at most delta.
     again = max_losses(n, alpha, second) if second > 0 else -1
-    assert size + (float(p_values(again, n, alpha)) if again >= 0 else 0.0) <= 0.05
+    assert size + binom.cdf(again, n, alpha) <= 0.05
 
 
 @pytest.mark.parametrize("change", [{"loss": "drop"}, {"also": (Guarantee("drop", 0.15),)}])

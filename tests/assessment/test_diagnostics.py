@@ -17,7 +17,7 @@ from stopadvisor.assessment.diagnostics import (
     savings_by_alpha,
     stops_of,
 )
-from stopadvisor.assessment.probabilities import fit_limit
+from stopadvisor.assessment.forecasts import fit_limit
 from stopadvisor.ground.arrays import numbers
 from stopadvisor.rules.families import FIXED_BUDGET
 from tests.populations import POPULATIONS

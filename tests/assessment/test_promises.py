@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.probabilities import certification_probability
+from stopadvisor.assessment.forecasts import certification_probability
 from stopadvisor.assessment.promises import Promise, promises, proposed
 from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence

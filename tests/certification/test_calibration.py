@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.probabilities import counted_labels
+from stopadvisor.assessment.forecasts import counted_labels
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.certification.calibration import (
     calibrate,

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.forecasts import Imitation, fit_limit
 from stopadvisor.assessment.limits import FitLimits, block_counts
-from stopadvisor.assessment.probabilities import fit_limit
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.refusals import refused_beforehand

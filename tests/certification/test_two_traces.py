@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.forecasts import Imitation
 from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_probability
 from stopadvisor.certification.calibration import calibrate, counted_traces
 from stopadvisor.certification.several import counts_of

@@ -22,7 +22,7 @@ from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import Certified, certify_thresholds, max_losses, p_values
+from stopadvisor.stats.bounds import Certified, certify_thresholds, max_losses
 from tests.long.coverage import DELTA, Truth, seeded, settings_of
 from tests.populations import MARKED, POPULATIONS, KnownPopulation, renamed
 
@@ -137,7 +137,7 @@ def _five_thresholds(repeats: int, *, fixed_sequence: bool) -> Found:
             for row in losses
         ]
         return Found(repeats, sum(found))
-    passed = p_values(losses, n, alpha) <= DELTA
+    passed = losses <= max_losses(n, alpha, DELTA)
     return Found(repeats, int(passed.any(axis=1).sum()))
 
 

@@ -19,7 +19,6 @@ from stopadvisor.stats.bounds import (
     certify_thresholds,
     labels_needed,
     max_losses,
-    p_values,
     power,
     unspent,
     upper_limit,
@@ -115,48 +114,6 @@ def test_impossible_curves_are_refused(scores: Any, thresholds: Any, message: st
         StopCurve.build(scores, np.ones(scores.shape, dtype=bool), thresholds)
 
 
-# --- p-values -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("k", "n", "alpha"), [(0, 59, 0.05), (3, 100, 0.1), (7, 40, 0.15)])
-def test_exact_p_values_are_scipys_binomial_test(k: int, n: int, alpha: float) -> None:
-    # Recipe: scipy.stats.binomtest(k, n, alpha, alternative="less").pvalue
-    reference = stats.binomtest(k, n, alpha, alternative="less").pvalue
-    assert float(p_values(k, n, alpha)) == pytest.approx(reference, rel=1e-12)
-
-
-@given(st.integers(1, 400), st.floats(0.001, 0.6))
-def test_p_values_grow_with_losses(n: int, alpha: float) -> None:
-    counts = np.arange(n + 1)
-    found = p_values(counts, n, alpha)
-    assert ((found >= 0) & (found <= 1)).all()
-    assert (np.diff(found) >= -1e-12).all()
-
-
-@given(st.integers(1, 120), st.floats(0.01, 0.5), st.floats(0.005, 0.4))
-def test_p_values_are_valid(n: int, alpha: float, delta: float) -> None:
-    # At a risk of exactly alpha, P(p <= delta) <= delta: computed from the law, not simulated.
-    counts = np.arange(n + 1)
-    rejected = p_values(counts, n, alpha) <= delta
-    assert stats.binom.pmf(counts, n, alpha)[rejected].sum() <= delta + 1e-12
-
-
-@pytest.mark.parametrize(
-    ("losses", "n", "alpha", "message"),
-    [
-        (0.5, 10, 0.1, "integer counts"),
-        (11, 10, 0.1, "0 … n"),
-        (-1, 10, 0.1, "0 … n"),
-        (0, 0, 0.1, "n >= 1"),
-        (0, 10, 0.0, "alpha"),
-        (0, 10, 1.0, "alpha"),
-    ],
-)
-def test_impossible_counts_are_refused(losses: Any, n: int, alpha: float, message: str) -> None:
-    with pytest.raises(CalibrationError, match=message):
-        p_values(losses, n, alpha)
-
-
 # --- Limits ---------------------------------------------------------------------------------------
 
 
@@ -168,19 +125,19 @@ def test_the_exact_limit_is_clopper_pearsons(k: int, n: int) -> None:
 
 
 @given(st.integers(1, 300), st.data(), st.floats(0.001, 0.5))
-def test_limits_invert_p_values(n: int, data: st.DataObject, delta: float) -> None:
+def test_limits_invert_the_exact_test(n: int, data: st.DataObject, delta: float) -> None:
     k = data.draw(st.integers(0, n - 1))
     limit = upper_limit(k, n, delta)
     assert k / n <= limit <= 1
     if limit < 0.999:
-        assert float(p_values(k, n, min(limit * 1.001 + 1e-9, 0.9999))) <= delta + 1e-9
+        assert stats.binom.cdf(k, n, min(limit * 1.001 + 1e-9, 0.9999)) <= delta + 1e-9
     if k / n < limit * 0.999:
-        assert float(p_values(k, n, limit * 0.999)) >= delta - 1e-9
+        assert stats.binom.cdf(k, n, limit * 0.999) >= delta - 1e-9
 
 
 @given(st.integers(1, 400), st.floats(0.005, 0.6), st.floats(1e-6, 0.4))
 def test_most_losses_is_the_last_that_passes(n: int, alpha: float, delta: float) -> None:
-    passing = np.flatnonzero(p_values(np.arange(n + 1), n, alpha) <= delta)
+    passing = np.flatnonzero(stats.binom.cdf(np.arange(n + 1), n, alpha) <= delta)
     assert max_losses(n, alpha, delta) == (int(passing[-1]) if passing.size else -1)
 
 
@@ -207,7 +164,7 @@ def test_the_fixed_sequence_stops_at_the_first_failure(losses: list[int], alpha:
     found = certify_thresholds(np.array(losses, dtype=int), n, alpha=alpha, delta=0.05)
     last = -1
     for position, count in enumerate(losses):
-        if float(p_values(count, n, alpha)) > 0.05:
+        if stats.binom.cdf(count, n, alpha) > 0.05:
             break
         last = position
     if last < 0:
