@@ -399,5 +399,5 @@ def _by_the_test(exported: str, advised: str | None, calibration: Calibration) -
         )
     return (
         "both passed on the calibration questions, and at the threshold that each was certified "
-        f"for, {_name(exported)} saves more (by fit questions), or as much more simply"
+        f"for, {_name(exported)} saves more (by fit questions), or as much with a simpler rule"
     )

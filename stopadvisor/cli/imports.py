@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -24,13 +23,16 @@ from stopadvisor.cli.parts.declare import (
 )
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.ground.constants import KNOWN_MARKERS
+from stopadvisor.ground.progress import Progress
 from stopadvisor.report.progress import progress_on, remark_first
+from stopadvisor.report.sheet import Sheet
 from stopadvisor.report.sheets.files import (
     import_dataset_sheet,
     import_log_sheet,
     import_probes_sheet,
     import_replies_sheet,
 )
+from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
 from stopadvisor.workload.converters import BENCHMARKS
 from stopadvisor.workload.imports.logged import LogOptions
@@ -50,7 +52,10 @@ _OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
 _OF_REPLIES = ("ladder", "grader", "seed", "split")
 _OF_DATASET = ("questions", "copy", "seed")
 _OF_LOGS = ("columns", "task", "traces_only", "think_tags")
-_OF_ALL = ("sources", "out", "json", "quiet")
+
+
+_Imported = tuple[ImportedLog | ImportedDataset | ImportedProbes | ImportedReplies, Sheet]
+"""What was read, and how it looks."""
 
 
 def _columns(text: str) -> dict[str, str]:
@@ -188,15 +193,12 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
     known correct, prompt_tokens, cached_tokens and mean_logprob.
     """
-    _check_options(ctx, params["kind"], params)
-    if params["kind"] == PROBES:
-        _import_probes(**{name: params[name] for name in (*_OF_PROBES, *_OF_ALL)})
-    elif params["kind"] == REPLIES:
-        _import_replies(**{name: params[name] for name in (*_OF_REPLIES, *_OF_ALL)})
-    elif params["kind"] == DATASET:
-        _import_dataset(**{name: params[name] for name in (*_OF_DATASET, *_OF_ALL)})
-    else:
-        _import_log(**{name: params[name] for name in ("kind", *_OF_LOGS, *_OF_ALL)})
+    kind = params["kind"]
+    _check_options(ctx, kind, params)
+    make = _MAKERS.get(kind, _import_log)
+    with progress_on(sys.stderr, quiet=params["quiet"]) as progress:
+        imported, sheet = make(params, progress)
+    show(imported, sheet, json=params["json"])
     return 0
 
 
@@ -230,136 +232,100 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
         raise click.UsageError(f"--out {params['out']} is a file to be read")
 
 
-def _import_log(
-    kind: str,
-    sources: tuple[Path, ...],
-    out: Path,
-    columns: dict[str, str] | None,
-    task: str | None,
-    think_tags: tuple[str, str] | None,
-    *,
-    traces_only: bool,
-    json: bool,
-    quiet: bool,
-) -> None:
+def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read the logs, write the workload, and read back what was written."""
     from stopadvisor.runs.imported import write_log
     from stopadvisor.workload.imports.gather import gather
 
-    columns = columns or {}
-    markers = KNOWN_MARKERS if think_tags is None else (think_tags,)
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        log = FORMATS[kind].read(sources, LogOptions(columns, markers))
-        gathered = gather(log, task=task, traces_only=traces_only)
-        imported = write_log(kind, sources, gathered, out)
-        remark_first(progress, "left out", gathered.left_out)
-        remark_first(progress, "renamed", gathered.renamed)
-        without = gathered.without_thinking
-        if gathered.n_traces and kind in ("csv", "parquet"):
-            progress.remark(
-                f"{columns['question']!r} is asked as it stands: for recorded thinking it must be "
-                "the prompt that was sent, with all its instructions"
-            )
-        if gathered.n_traces and gathered.n_untraced:
-            progress.remark(
-                f"{gathered.n_untraced} questions have no recorded trace: --traces-only leaves "
-                "them out, as probe --traces wants it"
-            )
-        if without:
-            progress.remark(
-                f"{len(without)} replies hold no thinking that can be separated, the first in "
-                f"{without[0]}"
-            )
-    show(imported, import_log_sheet(imported), json=json)
+    kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
+    markers = KNOWN_MARKERS if params["think_tags"] is None else (params["think_tags"],)
+    log = FORMATS[kind].read(sources, LogOptions(columns, markers))
+    gathered = gather(log, task=params["task"], traces_only=params["traces_only"])
+    imported = write_log(kind, sources, gathered, params["out"])
+    remark_first(progress, "left out", gathered.left_out)
+    remark_first(progress, "renamed", gathered.renamed)
+    without = gathered.without_thinking
+    if gathered.n_traces and kind in ("csv", "parquet"):
+        progress.remark(
+            f"{columns['question']!r} is asked as it stands: for recorded thinking it must be "
+            "the prompt that was sent, with all its instructions"
+        )
+    if gathered.n_traces and gathered.n_untraced:
+        progress.remark(
+            f"{gathered.n_untraced} questions have no recorded trace: --traces-only leaves "
+            "them out, as probe --traces wants it"
+        )
+    if without:
+        progress.remark(
+            f"{len(without)} replies hold no thinking that can be separated, the first in "
+            f"{without[0]}"
+        )
+    return imported, import_log_sheet(imported)
 
 
-def _import_dataset(
-    sources: tuple[Path, ...],
-    out: Path,
-    questions: int | None,
-    copy: Path | None,
-    seed: int,
-    *,
-    json: bool,
-    quiet: bool,
-) -> None:
+def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Draw a benchmark, write the workload, and read back what was written."""
     from stopadvisor.runs.imported import write_dataset
     from stopadvisor.workload.converters import convert, load_rows
 
-    name = str(sources[0])
-    wanted = questions or BENCHMARKS[name].size
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        converted = convert(name, load_rows(name, copy, quiet=quiet), wanted, seed=seed)
-        imported = write_dataset(name, converted, out, copy=copy, seed=seed)
-        remark_first(progress, "left out", converted.left_out)
-        if imported.n_questions < wanted:
-            progress.remark(
-                f"{wanted} questions were wanted, the data set has {imported.n_questions}"
-            )
-    show(imported, import_dataset_sheet(imported), json=json)
+    name, copy, seed = str(params["sources"][0]), params["copy"], params["seed"]
+    wanted = params["questions"] or BENCHMARKS[name].size
+    rows = load_rows(name, copy, quiet=params["quiet"])
+    converted = convert(name, rows, wanted, seed=seed)
+    imported = write_dataset(name, converted, params["out"], copy=copy, seed=seed)
+    remark_first(progress, "left out", converted.left_out)
+    if imported.n_questions < wanted:
+        progress.remark(f"{wanted} questions were wanted, the data set has {imported.n_questions}")
+    return imported, import_dataset_sheet(imported)
 
 
-def _import_probes(
-    sources: tuple[Path, ...],
-    out: Path,
-    cap: int | None,
-    suffix_tokens: int,
-    model: str | None,
-    grader: str | None,
-    seed: int,
-    split: tuple[float, float, float] | None,
-    *,
-    json: bool,
-    quiet: bool,
-) -> None:
+def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read recorded answers, label them, write the run, and say what was written."""
     from stopadvisor.answers.function_grader import open_graders
     from stopadvisor.runs.imported import imported_probes, write_recording
     from stopadvisor.runs.recording import read_recording
 
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        with open_graders(grader) as graders:
-            recording = read_recording(
-                sources[0], graders.right, suffix_tokens=suffix_tokens, cap=cap
-            )
-            of_grades = graders.right.remarks()
-        fractions = split or default_split(len(recording.records))
-        run = write_recording(out, recording, cap=cap, model=model, seed=seed, fractions=fractions)
-        for sentence in [*_remarks(recording, cap), *of_grades]:
-            progress.remark(sentence)
+    cap, model, suffix_tokens = params["cap"], params["model"], params["suffix_tokens"]
+    with open_graders(params["grader"]) as graders:
+        recording = read_recording(
+            params["sources"][0], graders.right, suffix_tokens=suffix_tokens, cap=cap
+        )
+        of_grades = graders.right.remarks()
+    run = write_recording(
+        params["out"],
+        recording,
+        cap=cap,
+        model=model,
+        seed=params["seed"],
+        fractions=params["split"] or default_split(len(recording.records)),
+    )
+    for sentence in [*_remarks(recording, cap), *of_grades]:
+        progress.remark(sentence)
     imported = imported_probes(run, recording, suffix_tokens=suffix_tokens, model=model)
-    show(imported, import_probes_sheet(imported), json=json)
+    return imported, import_probes_sheet(imported)
 
 
-def _import_replies(
-    sources: tuple[Path, ...],
-    out: Path,
-    ladder: Path,
-    grader: str | None,
-    seed: int,
-    split: tuple[float, float, float] | None,
-    *,
-    json: bool,
-    quiet: bool,
-) -> None:
+def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read recorded replies, label them, write the run, and say what was written."""
     from stopadvisor.answers.function_grader import open_graders
     from stopadvisor.runs.imported import imported_replies, write_replies
     from stopadvisor.runs.ladder import read_ladder
     from stopadvisor.runs.replies import read_replies
 
-    rungs = read_ladder(ladder)
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        with open_graders(grader) as graders:
-            recorded = read_replies(sources[0], rungs, graders.right)
-            of_grades = graders.right.remarks()
-        fractions = split or default_split(len(recorded.records))
-        run = write_replies(out, recorded, rungs, seed=seed, fractions=fractions)
-        for sentence in of_grades:
-            progress.remark(sentence)
+    rungs = read_ladder(params["ladder"])
+    with open_graders(params["grader"]) as graders:
+        recorded = read_replies(params["sources"][0], rungs, graders.right)
+        of_grades = graders.right.remarks()
+    fractions = params["split"] or default_split(len(recorded.records))
+    run = write_replies(params["out"], recorded, rungs, seed=params["seed"], fractions=fractions)
+    for sentence in of_grades:
+        progress.remark(sentence)
     imported = imported_replies(run, recorded, rungs)
-    show(imported, import_replies_sheet(imported), json=json)
+    return imported, import_replies_sheet(imported)
+
+
+_MAKERS = {PROBES: _import_probes, REPLIES: _import_replies, DATASET: _import_dataset}
+"""What makes a run or a workload; all other formats are logs."""
 
 
 def _remarks(recording: Recording, cap: int | None) -> list[str]:
