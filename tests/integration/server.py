@@ -6,8 +6,12 @@ asked of it.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import functools
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -72,6 +76,34 @@ def free_port() -> int:
         return int(asked.getsockname()[1])
 
 
+@functools.cache
+def _imported(home: Path) -> subprocess.Popen[str]:
+    """The process that has imported vLLM, and forks the servers of this one."""
+    process = subprocess.Popen(
+        [home / "bin" / "python", "-P", SERVE],
+        env=_surroundings(home),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    atexit.register(process.communicate)
+    return process
+
+
+def _surroundings(home: Path) -> dict[str, str]:
+    """Environment of every server: without what this process's says of its own packages."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return kept | {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        # What it finds out about the model's class takes seconds, and stays as it is.
+        "VLLM_CACHE_ROOT": str(home / "cache"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def with_plugin(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Environment of a server that finds this package, and the plugin that it declares.
 
@@ -89,6 +121,18 @@ def with_plugin(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": path, "VLLM_PLUGINS": "stopadvisor", **settings}
 
 
+class _Process:
+    """A process that another one started: it leads a session of its own."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.handle = os.pidfd_open(pid)
+
+    def has_ended(self, within: float = 0.0) -> bool:
+        """Whether it has, or does in so many seconds."""
+        return bool(select.select([self.handle], (), (), within)[0])
+
+
 @dataclass
 class VllmServer:
     """One server; its port stays the same when it is started again."""
@@ -103,7 +147,7 @@ class VllmServer:
     """Beside that of every test."""
     model: Path = TINY_REASONER
     port: int = field(default_factory=free_port)
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+    _process: _Process | None = field(default=None, init=False, repr=False)
 
     @property
     def base_url(self) -> str:
@@ -133,7 +177,7 @@ class VllmServer:
         deadline = time.monotonic() + STARTS_WITHIN
         while not self.answers():
             assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self._process.has_ended() or time.monotonic() > deadline:
                 self.kill()
                 said = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
                 raise RuntimeError(f"the vLLM server does not start:\n{said}")
@@ -142,7 +186,6 @@ class VllmServer:
     def begin(self) -> None:
         """Start the process and wait for nothing."""
         words = [
-            *(str(self.home / "bin" / "python"), "-P", str(SERVE)),
             *("serve", str(self.model), "--served-model-name", NAME),
             *("--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"),
             *("--max-model-len", str(CONTEXT), "--block-size", str(BLOCK), "--enforce-eager"),
@@ -150,30 +193,22 @@ class VllmServer:
             "--enable-prompt-tokens-details",
             *self.arguments,
         ]
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        settings = {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_NO_USAGE_STATS": "1",
-            # What it finds out about the model's class takes seconds, and stays as it is.
-            "VLLM_CACHE_ROOT": str(self.home / "cache"),
-            "VLLM_CONFIG_ROOT": str(self.folder / "config"),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
+        settings = {"VLLM_CONFIG_ROOT": str(self.folder / "config"), **self.environment}
+        asked = {
+            "words": words,
+            "environment": _surroundings(self.home) | settings,
+            "folder": str(self.folder),
+            "log": str(self.log),
         }
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                words,
-                env=kept | settings | dict(self.environment),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        forking = _imported(self.home)
+        assert forking.stdin is not None
+        assert forking.stdout is not None
+        print(json.dumps(asked), file=forking.stdin, flush=True)
+        self._process = _Process(int(forking.stdout.readline()))
 
     def answers(self) -> bool:
         """Whether it is up."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or self._process.has_ended():
             return False
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as reply:
@@ -193,10 +228,9 @@ class VllmServer:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None:
+        if not process.has_ended():
             os.killpg(process.pid, how)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
+        if not process.has_ended(30):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            assert process.has_ended(30)
+        os.close(process.handle)
