@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.benchmarks.plugin import policy_of, served
+from tests.integration.asking import easiest
 from tests.integration.server import VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -23,11 +25,14 @@ SERVED = {
 }
 """Arguments of each benchmark."""
 
+SHORT_THINKING = {"read_workload": lambda _: SimpleNamespace(questions=easiest(80))}
 CELLS: dict[str, dict[str, Any]] = {
-    "gateway": {"PASSED": ((True, 8),), "STOPPED": ((True, 8),)},
-    "roofline_here": {"SIZES": ()},
+    "gateway": {"PASSED": ((True, 8),), "STOPPED": ((True, 8),), **SHORT_THINKING},
+    "goodput": SHORT_THINKING,
+    "plugin": {"AT_ONCE": (8,), **SHORT_THINKING},
+    "roofline_here": {"SIZES": (), "BATCHES": (1, 2), "TIMED": 2},
 }
-"""One cell of tables that have several, by constant of the module."""
+"""Questions and one cell of tables that have several, by what the module calls them."""
 
 
 @pytest.fixture(scope="module")

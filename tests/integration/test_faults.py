@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
+from tests.integration.asking import write_easiest
 from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer
 
@@ -30,10 +31,7 @@ CLOSE = 1e-4
 
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
-    path = tmp_path_factory.mktemp("workload") / "few.jsonl"
-    path.write_text("\n".join(lines[:N_QUESTIONS]) + "\n", encoding="utf-8")
-    return path
+    return write_easiest(tmp_path_factory.mktemp("workload") / "few.jsonl", N_QUESTIONS)
 
 
 def _words(workload: Path, out: Path, base_url: str, *more: str, at_once: int = 4) -> list[str]:

@@ -12,10 +12,10 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, ThinkingMode, make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
-from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
+from tests.integration.asking import easiest
 from tests.integration.conftest import SIZES
-from tests.integration.server import NAME, ROOT, VllmServer
+from tests.integration.server import NAME, VllmServer
 from tests.serving.gateways import RunningGateway, running, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -33,8 +33,7 @@ def policy(local: HfEngine) -> Policy:
 
 @pytest.fixture(scope="module", params=SIZES)
 def asked(policy: Policy, request: pytest.FixtureRequest) -> list[Request]:
-    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[: request.param], policy)
+    return make_requests(easiest(request.param), policy)
 
 
 @pytest.fixture(scope="module")

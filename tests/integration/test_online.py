@@ -14,14 +14,14 @@ from stopadvisor.engines.openai.policy_server import connect
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
-from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
-from tests.integration.server import NAME, ROOT, VllmServer
+from tests.integration.asking import easiest
+from tests.integration.server import NAME, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
-N_QUESTIONS = 50
+N_QUESTIONS = 32
 
 
 def _policy(local: HfEngine, family: str, threshold: float, **changes: Any) -> Policy:
@@ -30,8 +30,7 @@ def _policy(local: HfEngine, family: str, threshold: float, **changes: Any) -> P
 
 
 def _requests(policy: Policy) -> list[Request]:
-    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[:N_QUESTIONS], policy)
+    return make_requests(easiest(N_QUESTIONS), policy)
 
 
 def _untimed(replies: dict[int, Reply]) -> list[dict[str, Any]]:
@@ -71,7 +70,7 @@ def test_one_asynchronous_call_answers_one_prompt(local: HfEngine, vllm: VllmSer
     policy = _policy(local, "run-stability", 2.0)
     asked = _requests(policy)[:4]
     expected = dict(local.serve(asked, policy_plan(policy), policy))
-    questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:4]
+    questions = easiest(4)
 
     async def ask() -> tuple[list[Reply], tuple[str, ...]]:
         async with connect(policy, [vllm.base_url], model=NAME) as server:

@@ -24,6 +24,7 @@ from stopadvisor.policy.requests import (
 )
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
+from tests.integration.asking import easiest
 from tests.integration.proxy import FAULTS, FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer
 
@@ -41,8 +42,7 @@ def policy_of(local: HfEngine, family: str, threshold: float, **changes: Any) ->
 
 
 def requests_of(policy: Policy, number: int = N_QUESTIONS) -> list[Request]:
-    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[:number], policy)
+    return make_requests(easiest(number), policy)
 
 
 def served(

@@ -27,12 +27,12 @@ from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import RecordedTrace, Workload, read_workload
-from tests.integration.conftest import AT_ONCE
+from tests.integration.asking import AT_ONCE, easiest
 from tests.integration.server import NAME, ROOT, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
-N_QUESTIONS = 60
+N_QUESTIONS = 32
 PLAN = ProbePlan(
     budgets=(0, 10, 15, 20, 30, 40, 50, 60, 80, 120),
     cue=CUES["terse"],
@@ -46,7 +46,7 @@ PLAN = ProbePlan(
 @pytest.fixture(scope="module")
 def workload() -> Workload:
     whole = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return replace(whole, questions=whole.questions[:N_QUESTIONS])
+    return replace(whole, questions=easiest(N_QUESTIONS))
 
 
 @pytest.fixture

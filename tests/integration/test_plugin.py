@@ -24,17 +24,9 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
-from stopadvisor.workload.questions import read_workload
-from tests.integration.asking import Seen, ask, ask_all, busy, differing, gauges, metrics
+from tests.integration.asking import Seen, ask, ask_all, busy, differing, easiest, gauges, metrics
 from tests.integration.conftest import POLICY
-from tests.integration.server import (
-    AS_CALIBRATED,
-    NAME,
-    ROOT,
-    TINY_REASONER,
-    VllmServer,
-    with_plugin,
-)
+from tests.integration.server import AS_CALIBRATED, NAME, TINY_REASONER, VllmServer, with_plugin
 from tests.policy_content import family_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -55,11 +47,13 @@ class Served:
         seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
         return differing(self.policy, seen, replayed)
 
-    def differing_while_busy(self, count: int, *, stream: bool, at_once: int) -> list[int]:
+    def differing_while_busy(
+        self, count: int, *, stream: bool, at_once: int, processors: int = 0
+    ) -> list[int]:
         """Do so on a busy machine; usage must name every token that the engine decodes."""
         requests, replayed = self.replay(count)
         before = metrics(self.server)["vllm:generation_tokens_total"]
-        with busy(self.server):
+        with busy(self.server, processors=processors):
             seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
         decoded = metrics(self.server)["vllm:generation_tokens_total"] - before
         assert sum(found.usage["completion_tokens"] for found in seen) == decoded
@@ -67,8 +61,7 @@ class Served:
 
     def replay(self, count: int) -> tuple[list[Request], list[Reply]]:
         """Return so many requests, and what the local engine answers."""
-        questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:count]
-        requests = make_requests(questions, self.policy)
+        requests = make_requests(easiest(count), self.policy)
         new = [request for request in requests if request.prompt.key not in self._known]
         plan = policy_plan(self.policy)
         for i, reply in self.local.serve(new, plan, self.policy, batch_size=64):
@@ -128,7 +121,10 @@ def test_replies_are_those_of_the_local_replay_on_a_busy_machine(
 def test_no_reply_of_400_differs_on_a_busy_machine(
     served: Served, stream: bool, at_once: int
 ) -> None:
-    assert served.differing_while_busy(400, stream=stream, at_once=at_once) == []
+    found = served.differing_while_busy(
+        400, stream=stream, at_once=at_once, processors=os.cpu_count() or 1
+    )
+    assert found == []
 
 
 OTHER_ENGINES = {

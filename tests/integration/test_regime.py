@@ -13,7 +13,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai.engine import measure_regime
 from stopadvisor.runs.server_regime import RegimeMeasure, read_regime
-from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer
+from tests.integration.asking import write_easiest
+from tests.integration.server import BLOCK, CONTEXT, NAME, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -38,12 +39,11 @@ def test_a_prefix_cache_is_told_with_its_blocks(vllm: VllmServer) -> None:
 
 def assessed(server: VllmServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """The document of `assess` at a server; the run is `run` in the folder."""
-    lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
-    (folder / "few.jsonl").write_text("\n".join(lines[:60]) + "\n", encoding="utf-8")
+    workload = write_easiest(folder / "few.jsonl", 32)
     words = ("--engine", "openai", "--base-url", server.base_url, "--model", NAME)
     code = main(
         [
-            *("assess", str(folder / "few.jsonl"), "--out", str(folder / "run"), *words),
+            *("assess", str(workload), "--out", str(folder / "run"), *words),
             *("--concurrency", "32", "--split", "50/50/0", "--budgets", "0,16,43,86"),
             *("--no-preflight", "--no-report", "--json", "--quiet"),
         ]

@@ -12,7 +12,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines import hf
 from stopadvisor.policy.frozen import save_policy
 from tests.engines.online_policies import rule
-from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer, free_port
+from tests.integration.asking import write_easiest
+from tests.integration.server import NAME, TINY_REASONER, VllmServer, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -30,9 +31,7 @@ class Bench:
             engine, "run-stability", 2.0, budgets=[0, 16, 43, 64], entropy_source="top-k:20"
         )
         save_policy(policy.content, folder / "policy.joblib")
-        lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
-        text = "\n".join(lines[:N_QUESTIONS]) + "\n"
-        (folder / "few.jsonl").write_text(text, encoding="utf-8")
+        write_easiest(folder / "few.jsonl", N_QUESTIONS)
 
     def run(self, out: str, *words: str) -> tuple[int, str, str]:
         files = (str(self.folder / "policy.joblib"), str(self.folder / "few.jsonl"))
