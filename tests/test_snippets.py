@@ -16,6 +16,7 @@ from stopadvisor.cli.main import cli, main
 from stopadvisor.cli.schema import RESULTS
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.runs.ladder import read_ladder
+from tests.forked import Forked
 from tests.generate import ROOT
 from tests.policy_content import family_content
 from tests.schemas import schema
@@ -39,12 +40,22 @@ SERVER = ("127.0.0.1", 8000)
 
 
 @pytest.fixture(scope="module")
-def workplaces(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Workplace]:
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+    """What every command of the pages is forked from."""
+    process = Forked(tmp_path_factory.mktemp("forked"))
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def workplaces(
+    tmp_path_factory: pytest.TempPathFactory, forked: Forked
+) -> Callable[[Path], Workplace]:
     """A folder for each page: a block finds what those above it left there."""
 
     @cache
     def of(page: Path) -> Workplace:
-        return Workplace(tmp_path_factory.mktemp("page"))
+        return Workplace(tmp_path_factory.mktemp("page"), forked)
 
     return of
 
@@ -168,7 +179,9 @@ def test_ci_installs_what_pages_say() -> None:
     check_install(["install", "-e", ".[hf,dev]"])
 
 
-def test_a_failing_snippet_is_named_with_its_output(tmp_path: Path) -> None:
+def test_a_failing_snippet_is_named_with_its_output(tmp_path: Path, forked: Forked) -> None:
     page = ROOT / "README.md"
     with pytest.raises(AssertionError, match=r"README.md:7 ends with 2:(.|\n)*No such option"):
-        Workplace(tmp_path).run(Snippet(page, 7, "sh", "stopadvisor plan --no-such-thing\n"))
+        Workplace(tmp_path, forked).run(
+            Snippet(page, 7, "sh", "stopadvisor plan --no-such-thing\n")
+        )

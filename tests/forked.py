@@ -1,0 +1,117 @@
+"""Commands in processes forked from one that has imported what they need, which is most of each.
+
+`Forked` starts that one; its `client` is a shell's words before a command's: `stopadvisor` and its
+words, or `-c` and a program.  The command has the folder, environment, standard streams and exit
+code of a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+IMPORTED = ("stopadvisor.cli.main", "stopadvisor.engines.hf.engine", "transformers.models.qwen3")
+_STREAMS = 3
+_LONGEST = 2**20
+"""Bytes of a command with its environment."""
+
+
+class Forked:
+    """The process that the commands are forked from; it ends with the one that started it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = folder / "forked"
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(self.address))
+            listening.listen()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forked", str(listening.fileno())],
+                cwd=Path(__file__).parent.parent,
+                pass_fds=[listening.fileno()],
+            )
+
+    @property
+    def client(self) -> list[str]:
+        """Words that come before those of a command; this file imports quickly by itself."""
+        return [sys.executable, "-I", "-S", __file__, str(self.address)]
+
+    def close(self) -> None:
+        """End it; commands end by themselves."""
+        self._process.terminate()
+        self._process.wait()
+
+
+def ask(address: str, words: list[str]) -> int:
+    """Have a command run; return its exit code."""
+    command = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        socket.send_fds(connection, [json.dumps(command).encode() + b"\n"], range(_STREAMS))
+        return int(connection.makefile().read())
+
+
+def answer(connection: socket.socket) -> None:
+    """Run one command, in a process of its own, and say how it ended."""
+    data, streams, _, _ = socket.recv_fds(connection, _LONGEST, _STREAMS)
+    while not data.endswith(b"\n"):
+        data += connection.recv(_LONGEST)
+    command = os.fork()
+    if not command:
+        run(json.loads(data), streams)
+    _, status = os.waitpid(command, 0)
+    connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def run(command: dict[str, Any], streams: list[int]) -> None:
+    """Turn this process into the command's."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    # Streams know what kind of file they were opened on.
+    sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace")
+    os.chdir(command["folder"])
+    os.environ.clear()
+    os.environ.update(command["environment"])
+    sys.path.insert(0, command["folder"])
+    name, *words = command["words"]
+    if name == "-c":
+        program, *words = words
+        sys.argv = ["-c", *words]
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = [name, *words]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def serve(listening: socket.socket) -> None:
+    """Import, then fork for each command."""
+    gc.disable()
+    for name in IMPORTED:
+        __import__(name)
+    gc.freeze()
+    gc.enable()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets those who have answered
+    while True:
+        connection, _ = listening.accept()
+        if not os.fork():
+            listening.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            with connection:
+                answer(connection)
+            sys.exit()
+        connection.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1].isdigit():
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    sys.exit(ask(sys.argv[1], sys.argv[2:]))
