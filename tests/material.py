@@ -18,9 +18,11 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import Look, read_log
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.studies.registry import STUDIES
-from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
+from stopadvisor.workload.questions import PARTS, Question, assign_parts, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
+WORKLOAD = Path(__file__).resolve().parent.parent / "samples" / "arithmetic.jsonl"
+"""The bundled questions."""
 ARCHIVES = Path(__file__).resolve().parent / "testdata" / "paper"
 """The archives of the paper's protocol, with the published scripts' results for them."""
 BUDGETS = (0, 8, 16, 24, 32, 48, 64, 96)
@@ -29,6 +31,20 @@ CERTIFY = ("--alpha", "0.15", "--despite", "advice", "--despite", "large-alpha")
 """For `calibrate`: a usual alpha where no other follows, and a look whatever the advice is."""
 Call = Callable[..., tuple[int, str, str]]
 """The command line called with words: exit code, stdout, stderr."""
+
+
+def easiest(count: int) -> tuple[Question, ...]:
+    """The bundled questions with the fewest operands: a model thinks the shortest about them."""
+    questions = read_workload(WORKLOAD).questions
+    return tuple(sorted(questions, key=lambda question: question.category or "")[:count])
+
+
+def write_easiest(path: Path, count: int) -> Path:
+    """The same, as a workload of their own."""
+    lines = WORKLOAD.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines.sort(key=lambda line: str(json.loads(line)["category"]))
+    path.write_text("".join(lines[:count]), encoding="utf-8")
+    return path
 
 
 def caller(capsys: pytest.CaptureFixture[str], default: str | None = None) -> Call:

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from tests.forked import Forked
 from tests.generate import ROOT, pages
+from tests.material import write_easiest
 
 __all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "command_lines", "snippets"]
 
@@ -41,9 +42,8 @@ COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz", "openssl"}
 """What a line of a `sh` block may begin with."""
 
 MODEL = "samples/tiny-reasoner"
-WORKLOAD = "samples/arithmetic.jsonl"
 N_BUNDLED = 80
-"""Questions of it in a scratch folder, in place of all 600."""
+"""Questions in a scratch folder, in place of all 600."""
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -104,12 +104,9 @@ class Workplace:
         self.folder, self._forked = folder, forked
         for name in ("samples", "policies"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.py[co]"))
-        lines = (ROOT / WORKLOAD).read_text(encoding="utf-8").splitlines(keepends=True)
         # Whether a command runs is a matter of its words: what its figures are, others measure.
-        # The easiest questions are thought about for the shortest time.
-        few = "".join([line for line in lines if '"3 operands"' in line][:N_BUNDLED])
-        for name in (WORKLOAD, "my.jsonl"):
-            (folder / name).write_text(few, encoding="utf-8")
+        for name in ("samples/arithmetic.jsonl", "my.jsonl"):
+            write_easiest(folder / name, N_BUNDLED)
         self._lend_model(folder / "Qwen" / "Qwen3-8B")
         shutil.copy(folder / "policies" / "arithmetic.joblib", folder / "policy.joblib")
         bin = folder / ".bin"

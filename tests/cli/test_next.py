@@ -20,7 +20,7 @@ from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.vllm import plugin_settings
 from tests.engines.online_policies import TINY_REASONER, rule
-from tests.material import Call, caller, make_run
+from tests.material import Call, caller, make_run, write_easiest
 
 pytestmark = pytest.mark.slow
 
@@ -120,8 +120,7 @@ def test_labels_keep_their_options(call: Call) -> None:
 def test_a_policy_is_tried_and_then_served(
     call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workload = (TINY_REASONER.parent / "arithmetic.jsonl").read_text(encoding="utf-8")
-    Path("my sums.jsonl").write_text("\n".join(workload.splitlines()[:80]), encoding="utf-8")
+    write_easiest(Path("my sums.jsonl"), 80)
     shutil.copytree(TINY_REASONER, "llm/our model")
     engine = load_engine("llm/our model", device="cpu")
     monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)

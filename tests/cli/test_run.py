@@ -21,10 +21,10 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
+from tests.material import WORKLOAD, easiest, write_easiest
 from tests.policy_content import full_budget_content
 from tests.replay import recorded_index
 
-WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 N = 16
 BUDGETS = (0, 16, 32, 64)
 LINE = [
@@ -66,8 +66,7 @@ class Bench:
     ) -> None:
         self.folder, self.engine = folder, engine
         self.file = folder / "sums.jsonl"
-        lines = WORKLOAD.read_text(encoding="utf-8").splitlines()[:N]
-        self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_easiest(self.file, N)
         self.out = folder / "answers.jsonl"
         self.policy = self.save(policy)
         self._capsys = capsys
@@ -112,7 +111,7 @@ def recorded(
 ) -> RunDirectory:
     """A run that holds the probes of the same questions."""
     workload = read_workload(WORKLOAD)
-    questions = workload.questions[:N]
+    questions = easiest(N)
     plan = policy_plan(policy)
     traces = engine.probe([r.prompt for r in make_requests(questions, policy)], plan)
     with Grader() as grader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -14,7 +13,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
@@ -22,39 +20,10 @@ from openai import AsyncOpenAI
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
-from stopadvisor.workload.questions import Question, read_workload
-from tests.integration.server import NAME, ROOT, VllmServer
+from tests.integration.conftest import AT_ONCE
+from tests.integration.server import NAME, VllmServer
 
-__all__ = [
-    "AT_ONCE",
-    "Seen",
-    "ask",
-    "ask_all",
-    "busy",
-    "differing",
-    "easiest",
-    "gauges",
-    "metrics",
-    "write_easiest",
-]
-
-AT_ONCE = 32
-"""Requests: they share steps of the model, so that more at once take fewer CPU seconds."""
-WORKLOAD = ROOT / "samples" / "arithmetic.jsonl"
-
-
-def easiest(count: int) -> tuple[Question, ...]:
-    """The bundled questions with the fewest operands, whose thinking takes the fewest steps."""
-    questions = read_workload(WORKLOAD).questions
-    return tuple(sorted(questions, key=lambda question: question.category or "")[:count])
-
-
-def write_easiest(path: Path, count: int) -> Path:
-    """The same, as a workload of their own."""
-    lines = WORKLOAD.read_text(encoding="utf-8").splitlines(keepends=True)
-    lines.sort(key=lambda line: json.loads(line)["category"])
-    path.write_text("".join(lines[:count]), encoding="utf-8")
-    return path
+__all__ = ["Seen", "ask", "ask_all", "busy", "differing", "gauges", "metrics"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
-from tests.integration.asking import AT_ONCE, easiest
+from stopadvisor.workload.questions import read_workload
 from tests.integration.server import (
     AS_CALIBRATED,
     NAME,
@@ -29,6 +29,10 @@ from tests.missing import skip_without
 
 SIZES = (60, pytest.param(400, marks=pytest.mark.long))
 """Questions whose stops and answers are held against the local engine's, one by one."""
+
+
+AT_ONCE = 32
+"""Requests: they share steps of the model, so that more at once take fewer CPU seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +87,8 @@ def policy() -> Policy:
 
 @pytest.fixture(scope="module")
 def requests(policy: Policy) -> list[Request]:
-    return make_requests(easiest(118), policy)
+    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
+    return make_requests(workload.questions[:120], policy)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.plugin import policy_of, served
-from tests.integration.asking import easiest
 from tests.integration.server import VllmServer
+from tests.material import easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

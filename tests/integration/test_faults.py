@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from tests.integration.asking import write_easiest
 from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer
+from tests.material import write_easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -34,7 +34,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_easiest(tmp_path_factory.mktemp("workload") / "few.jsonl", N_QUESTIONS)
 
 
-def _words(workload: Path, out: Path, base_url: str, *more: str, at_once: int = 4) -> list[str]:
+def _words(workload: Path, out: Path, base_url: str, *more: str, at_once: int = 8) -> list[str]:
     return [
         *("probe", str(workload), "--out", str(out), "--model", NAME, "--engine", "openai"),
         *("--base-url", base_url, "--concurrency", str(at_once), "--split", "70/30/0"),

@@ -13,9 +13,9 @@ from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, ThinkingMode, make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
 from tests.engines.online_policies import rule
-from tests.integration.asking import easiest
 from tests.integration.conftest import SIZES
 from tests.integration.server import NAME, VllmServer
+from tests.material import easiest
 from tests.serving.gateways import RunningGateway, running, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]

@@ -15,8 +15,8 @@ from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
 from tests.engines.online_policies import rule
-from tests.integration.asking import easiest
 from tests.integration.server import NAME, VllmServer
+from tests.material import easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

@@ -24,9 +24,9 @@ from stopadvisor.policy.requests import (
 )
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
-from tests.integration.asking import easiest
 from tests.integration.proxy import FAULTS, FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer
+from tests.material import easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

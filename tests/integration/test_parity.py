@@ -27,8 +27,9 @@ from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import RecordedTrace, Workload, read_workload
-from tests.integration.asking import AT_ONCE, easiest
+from tests.integration.conftest import AT_ONCE
 from tests.integration.server import NAME, ROOT, VllmServer
+from tests.material import easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

@@ -24,9 +24,17 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
-from tests.integration.asking import Seen, ask, ask_all, busy, differing, easiest, gauges, metrics
+from stopadvisor.workload.questions import read_workload
+from tests.integration.asking import Seen, ask, ask_all, busy, differing, gauges, metrics
 from tests.integration.conftest import POLICY
-from tests.integration.server import AS_CALIBRATED, NAME, TINY_REASONER, VllmServer, with_plugin
+from tests.integration.server import (
+    AS_CALIBRATED,
+    NAME,
+    ROOT,
+    TINY_REASONER,
+    VllmServer,
+    with_plugin,
+)
 from tests.policy_content import family_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -61,7 +69,8 @@ class Served:
 
     def replay(self, count: int) -> tuple[list[Request], list[Reply]]:
         """Return so many requests, and what the local engine answers."""
-        requests = make_requests(easiest(count), self.policy)
+        questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:count]
+        requests = make_requests(questions, self.policy)
         new = [request for request in requests if request.prompt.key not in self._known]
         plan = policy_plan(self.policy)
         for i, reply in self.local.serve(new, plan, self.policy, batch_size=64):

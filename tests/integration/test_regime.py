@@ -13,8 +13,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai.engine import measure_regime
 from stopadvisor.runs.server_regime import RegimeMeasure, read_regime
-from tests.integration.asking import write_easiest
 from tests.integration.server import BLOCK, CONTEXT, NAME, VllmServer
+from tests.material import write_easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -39,7 +39,7 @@ def test_a_prefix_cache_is_told_with_its_blocks(vllm: VllmServer) -> None:
 
 def assessed(server: VllmServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """The document of `assess` at a server; the run is `run` in the folder."""
-    workload = write_easiest(folder / "few.jsonl", 32)
+    workload = write_easiest(folder / "few.jsonl", 60)
     words = ("--engine", "openai", "--base-url", server.base_url, "--model", NAME)
     code = main(
         [

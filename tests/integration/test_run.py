@@ -12,8 +12,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines import hf
 from stopadvisor.policy.frozen import save_policy
 from tests.engines.online_policies import rule
-from tests.integration.asking import write_easiest
 from tests.integration.server import NAME, TINY_REASONER, VllmServer, free_port
+from tests.material import write_easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 

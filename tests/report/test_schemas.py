@@ -26,7 +26,15 @@ from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
 from tests.engines.rung_server import Said, rung_server
 from tests.keys import make_key
-from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
+from tests.material import (
+    CERTIFY,
+    PLAN,
+    edit_records,
+    keep_studies,
+    make_run,
+    write_archive,
+    write_easiest,
+)
 from tests.policy_content import example_contents, family_content, ladder_content, open_cue_content
 from tests.runs.test_replies import reply, run_of
 from tests.schemas import check_valid, schema
@@ -354,8 +362,7 @@ def test_run(
     policy = rule(engine, "run-stability", 2.0, budgets=[0, 16])
     save_policy(policy.content, tmp_path / "policy.joblib")
 
-    lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()[:48]
-    (tmp_path / "few.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_easiest(tmp_path / "few.jsonl", 48)
     answer(
         capsys, "probe", "few.jsonl", "--model", TINY_REASONER, "--budgets", "0,16", "--out", "r",
         "--split", "50/50/0", "--seed", "4", "--no-preflight",
