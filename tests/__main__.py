@@ -22,8 +22,9 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 
-N_WORKERS = min((os.cpu_count() or 1) + 2, 4)
-"""Two more than cores: tests of servers wait.  Up to four: each takes a gigabyte of memory."""
+N_WORKERS = min((os.cpu_count() or 1) + 1, 4)
+"""One more than cores: tests of servers wait.  Up to four: each takes a gigabyte of memory, and
+collects all tests, ten seconds of a processor."""
 WORKERS = ("-n", str(N_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
 """Whole files, in order."""
 

@@ -1,7 +1,7 @@
 """What every test gets: no network, no user settings, two threads; `gpu` tests need a GPU.
 
-And how `pytest -n` shares the tests out: a worker takes whole files, or a page's snippets; two take
-the vLLM servers.
+And how `pytest -n` shares the tests out: a worker takes whole files, and one takes all that ask
+vLLM servers.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ _REAL_MODEL = {"tiny_reasoner"}
 """Fixtures that ask the bundled model: a test with one of them is an integration test."""
 
 _SERVED = "tests/integration/"
-"""Tests of vLLM servers, each of which takes seconds to start and then most of a core."""
-_OTHER_SERVERS = (f"{_SERVED}test_chat.py", f"{_SERVED}test_monitoring.py")
-"""Ask servers that no other file asks, so that another worker can take them."""
+"""Tests of vLLM servers, which are forked from one process and take most of a core."""
 _SNIPPETS = "tests/test_snippets.py"
 _FIRST = (_SERVED, _SNIPPETS)
 """What takes one worker longest: begun last, it would end alone."""
@@ -175,10 +173,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
-            if scope == _SNIPPETS:  # each page has a folder of its own
-                return nodeid.partition(".md:")[0]
-            if not scope.startswith(_SERVED):
-                return scope
-            return "other servers" if scope in _OTHER_SERVERS else _SERVED
+            return _SERVED if scope.startswith(_SERVED) else scope
 
     return Scheduling(config, log)
