@@ -13,10 +13,11 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import ExportedRule
-from stopadvisor.ground.arrays import FloatArray
+from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.stats.bootstrap import resample_counts
@@ -126,21 +127,29 @@ def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> dict[s
     -------
     dict of str to list of float
         One value a question, of evenly spaced ones: `stop` in thinking tokens, -1 where it never
-        stops; `prompt_tokens`; `first_logprob` of the first forced answer, where known.
+        stops; `prompt_tokens`; `first_logprob` of the first forced answer, where known.  Of a
+        ladder `stop` is the number of the reply that is served, -1 for the reference's.
     """
+    n = entered.n_questions
+    spaced: IntArray = np.linspace(0, n - 1, min(n, _MOST_STORED)).astype(np.int64)
+    climb = rule.scorer.schedule
+    if isinstance(climb, Climb):
+        column = climb.serves(entered, rule.threshold)
+        served = np.where(column == entered.n_checkpoints - 1, -1, column)
+        return _spaced(spaced, stop=served, prompt_tokens=entered.prompt_tokens)
     view = rule.scorer.view(entered)
     stops = rule.scorer.stops(view, rule.threshold)
     positions = view.positions_at(range(view.n_checkpoints))
     positions = np.broadcast_to(positions, (view.n_questions, view.n_checkpoints))
     never = np.full((view.n_questions, 1), -1)
     where = np.hstack([positions, never])[np.arange(view.n_questions), stops]
-    spaced = np.linspace(0, view.n_questions - 1, min(view.n_questions, _MOST_STORED)).astype(int)
-    found = {
-        "stop": where[spaced].astype(float).tolist(),
-        "prompt_tokens": view.prompt_tokens[spaced].astype(float).tolist(),
-    }
+    found = _spaced(spaced, stop=where, prompt_tokens=view.prompt_tokens)
     if rule.scorer.asking.before and view.n_checkpoints:
         first = view.mean_logprob[:, 0][spaced]
         known = view.live[:, 0][spaced] & np.isfinite(first)
         found["first_logprob"] = first[known].astype(float).tolist()
     return found
+
+
+def _spaced(rows: IntArray, **values: FloatArray | IntArray) -> dict[str, list[float]]:
+    return {name: each[rows].astype(float).tolist() for name, each in values.items()}

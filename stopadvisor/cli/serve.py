@@ -48,6 +48,7 @@ _LOADED_UNASKED = (
         "stopadvisor serve policy.joblib -- Qwen/Qwen3-8B --reasoning-parser qwen3",
         "stopadvisor serve policy.joblib --shadow -- MODEL --reasoning-parser NAME",
         "stopadvisor serve policy.joblib --upstream http://127.0.0.1:8000/v1",
+        "stopadvisor serve policy.joblib --ladder ladder.toml",
     ],
     exit_codes=(0, 1, 2, 6, 8),
 )

@@ -42,6 +42,8 @@ class RungAnswer:
     seconds: float = 0.0
     down: str | None = None
     """Why there is none, in one line."""
+    reasoning: str = ""
+    """Its thinking, as far as a server shows it."""
 
     def price(self, rung: Rung) -> float:
         """What it costs at the rung's prices."""

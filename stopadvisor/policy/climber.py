@@ -128,14 +128,30 @@ class Climber:
     @property
     def ask(self) -> Ask | None:
         """The reply to ask for next; None once one was served."""
-        rule = self._rule
-        if self._next >= len(self._columns):
-            return None
-        column = self._columns[self._next]
+        return self._ask(self._next) if self._next < len(self._columns) else None
+
+    @property
+    def certain(self) -> tuple[Ask, ...]:
+        """`ask` and those after it that will be asked whatever is said until then, at once.
+
+        What is left of the reference, and replies until as many can agree as the rule wants.
+        """
+        rule, at = self._rule, self._next
+        last = at
+        if rule.family == "rung-agreement":
+            most = max(self._run, *self._counts.values(), 0)
+            while last < len(rule.asked) and rule.thresholds[last] > most + last - at + 1:
+                last += 1
+        if last >= len(rule.asked):
+            last = len(self._columns) - 1
+        return tuple(self._ask(k) for k in range(at, min(last + 1, len(self._columns))))
+
+    def _ask(self, at: int) -> Ask:
+        rule, column = self._rule, self._columns[at]
         rung, most = rule.rungs[column], rule.rungs[column].max_tokens
-        is_reference = self._next >= len(rule.asked)
+        is_reference = at >= len(rule.asked)
         if rule.family == "cap" and not is_reference:
-            cap = max(1, int(-rule.thresholds[self._next]))
+            cap = max(1, int(-rule.thresholds[at]))
             most = cap if most is None else min(cap, most)
         return Ask(rung, column, most, rule.needs_logprob and not is_reference, is_reference)
 

@@ -137,8 +137,8 @@ def policy_plan(
     terms = policy.terms
     if terms.ladder is not None:
         raise PolicyError(
-            "the policy climbs a ladder of whole replies and stops no trace: `stopadvisor run` "
-            "climbs with it, and `Policy.climb()` in a program of your own"
+            "the policy climbs a ladder of whole replies and stops no trace: `stopadvisor run` and "
+            "`serve` climb with --ladder ladder.toml, a program of your own with `Policy.climb()`"
         )
     if terms.model is None:
         raise PolicyError(

@@ -184,6 +184,15 @@ class Climb:
         paths = replace(of_reply, names=(), rates=(), spent=paid.plus(block_paid))
         return replace(view, rungs=paths)
 
+    def serves(self, table: ProbeTable, step: float) -> IntArray:
+        """Column of the reply that is served at a step of the path; shape (n_questions,)."""
+        rungs, scores = _rungs(table), rung_scores(self.family, table, self.columns, self.model)
+        columns = [*self.columns, len(rungs.names) - 1]
+        passes = np.ones((table.n_questions, len(columns)), dtype=bool)
+        passes[:, :-1] = scores >= np.array(self.path[round(step) - 1])
+        passes[:, :-1] &= rungs.served[:, list(self.columns)]
+        return np.asarray(np.array(columns)[passes.argmax(axis=1)])
+
     @classmethod
     def of(cls, family: str, ladder: Mapping[str, Any], model: Model | None) -> Climb:
         """The climb of a policy's field `ladder`."""

@@ -86,13 +86,15 @@ class AuditedReply:
     id: str
     """Assigned by the server."""
     stop: int | None
-    """Thinking tokens at which it was stopped; None where it thought to its end."""
+    """Thinking tokens at which it was stopped, or the number of a ladder's reply that was served;
+    None where it is the reference's."""
     answer: str | None
     """Its short answer, as taken out of the reply."""
     task: str
     tokens: int
     """Decoded for it in all."""
-    prompt_tokens: int
+    prompt_tokens: int | None
+    """None where nobody said."""
     first_logprob: float | None = None
     """Mean over the first forced answer's tokens; None where none was asked for."""
 

@@ -43,10 +43,10 @@ Route = Literal["policy", "passthrough", "shadow"]
 Finish = Literal["stop", "length"]
 
 
-def header_value(route: Route, reason: str, digest: str | None) -> str:
-    """Return the value of `HEADER`."""
+def header_value(route: Route, reason: str, digest: str | None, rung: str = "") -> str:
+    """Return the value of `HEADER`; of a ladder it names the rung that answered."""
     short = "none" if digest is None else digest[:8]
-    return f"{route}; reason={reason}; digest={short}"
+    return f"{route}; reason={reason}; digest={short}" + (f"; rung={rung}" if rung else "")
 
 
 def forced_content(cue: str, answer: str) -> str:
@@ -137,13 +137,13 @@ class ChatReply:
     """Seconds since 1970."""
 
     def body(
-        self, *, reasoning: str, content: str | None, finish: Finish, counts: ChatCounts
+        self, *, reasoning: str, content: str | None, finish: Finish, usage: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the reply as one object; `content` is None where thinking was never closed."""
         message = {"role": "assistant", "content": content} | _reasoning(reasoning)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
         frame = self._frame("chat.completion")
-        return frame | {"choices": [choice], "usage": counts.usage()}
+        return frame | {"choices": [choice], "usage": usage}
 
     def first(self) -> bytes:
         """Return the chunk that opens a stream."""
@@ -157,12 +157,12 @@ class ChatReply:
         """Return a chunk of the answer; nothing where there is no text."""
         return self._chunk({"content": text}) if text else b""
 
-    def last(self, finish: Finish, counts: ChatCounts, *, include_usage: bool) -> bytes:
+    def last(self, finish: Finish, usage: Mapping[str, Any] | None) -> bytes:
         """Return the end of a stream: its reason, counts where they were asked for, and `DONE`."""
         end = self._chunk({}, finish)
-        if include_usage:
+        if usage is not None:
             frame = self._frame("chat.completion.chunk")
-            end += _event(frame | {"choices": [], "usage": counts.usage()})
+            end += _event(frame | {"choices": [], "usage": usage})
         return end + DONE
 
     def error(self, message: str) -> bytes:

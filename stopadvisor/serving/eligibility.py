@@ -8,10 +8,11 @@ Knows the fields of a request; no server, no tokenizer and no network.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from stopadvisor.engines.sampling import Sampling
+from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.probes.asking import ProbePlan
@@ -112,11 +113,11 @@ _FIELDS: dict[str, tuple[Reason, Callable[[Any], bool]]] = {
 }
 """By field: the reason that it gives, and the values other than null that change no answer."""
 
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _READ_HERE = frozenset(
     (
         *("model", "messages", "stream", "stream_options", "seed"),
-        *("max_tokens", "max_completion_tokens", "chat_template_kwargs"),
-        *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+        *("max_tokens", "max_completion_tokens", "chat_template_kwargs", *_SAMPLING),
     )
 )
 
@@ -138,8 +139,9 @@ class Coverage:
     policy: Policy
     names: frozenset[str]
     """The model's names at the server."""
-    sampling: Sampling
-    """How the policy's traces are drawn there, the model's own settings filled in."""
+    sampling: Mapping[str, float | None]
+    """How the policy's replies are drawn there, by the names of a request's fields; None where the
+    server's own settings decide, which are not known here."""
     most_tokens: int
     """Tokens that thinking, closer and visible answer may need."""
     any_text: bool
@@ -171,7 +173,15 @@ class Coverage:
             workload held ``messages``, which a policy does not record.
         """
         most = plan.max_think + closer_tokens + plan.answer_cap
-        return cls(policy, frozenset(names), sampling, most, any_text)
+        return cls(policy, frozenset(names), asdict(sampling), most, any_text)
+
+    @classmethod
+    def of_ladder(cls, policy: Policy, *, any_text: bool = False) -> Coverage:
+        """Take from a policy that climbs what a request is held against: the reference's rung."""
+        rung = policy.ladder[-1]
+        sampling = dict.fromkeys(_SAMPLING) | {"temperature": rung.temperature}
+        most = rung.max_tokens or MOST_TOKENS  # without one calibration cut no reply
+        return cls(policy, frozenset({rung.model or ""}), sampling, most, any_text)
 
     def check(self, body: Mapping[str, Any], *, task: str | None) -> CoveredRequest | NotCovered:
         """Say whether a request is covered, and what it asks for.
@@ -181,8 +191,11 @@ class Coverage:
         Whether prompt and thinking fit the context shows when the prompt is rendered; such a
         request is passed on for ``room``.
         """
+        reference = self.policy.ladder[-1] if self.policy.ladder else None
         for name, value in body.items():
             if value is None or name in _READ_HERE:
+                continue
+            if name == "reasoning_effort" and reference and value == reference.reasoning_effort:
                 continue
             reason, changes_nothing = _FIELDS.get(name, ("field", _neutral()))
             if not changes_nothing(value):
@@ -215,8 +228,12 @@ class Coverage:
         seed = body.get("seed")
         if seed is not None and type(seed) is not int:
             return "field"
+        ladder = self.policy.ladder
+        if seed is not None and ladder and self.sampling["temperature"] != 0:
+            return "sampling"  # replies of a ladder are drawn without one
+        own = ladder[-1].chat_template_kwargs if ladder else self.policy.terms.chat_template_kwargs
         arguments = body.get("chat_template_kwargs")
-        if arguments is not None and arguments != dict(self.policy.terms.chat_template_kwargs):
+        if arguments is not None and arguments != dict(own or {}):
             off = isinstance(arguments, Mapping) and arguments.get("enable_thinking") is False
             return "thinking" if off else "template"
         if not self._samples_alike(body):
@@ -229,14 +246,14 @@ class Coverage:
 
     def _samples_alike(self, body: Mapping[str, Any]) -> bool:
         """Whether the request names no other sampling than the policy's."""
-        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
-            value, own = body.get(name), getattr(self.sampling, name)
-            if value is None or (name == "top_k" and value == -1 and not own):
+        for name in _SAMPLING:
+            value, own = body.get(name), self.sampling[name]
+            if value is None or (name == "top_k" and value == -1 and own == 0):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return False
             in_range = _OF_CHANCE.get(name)
-            if self.sampling.temperature == 0 and in_range is not None:
+            if self.sampling["temperature"] == 0 and in_range is not None:
                 if not in_range(value):
                     return False
             elif value != own:

@@ -48,6 +48,8 @@ class RequestRecord:
     """Number of the server that answered it, as they were named, from 0."""
     budget: int | None = None
     """Thinking tokens at which the policy stopped it, or with a shadow would have."""
+    rung: str = ""
+    """Of a ladder: whose reply was served, or with a shadow would have been."""
     probes: int = 0
     failed_probes: int = 0
     prompt_tokens: int = 0
@@ -58,7 +60,8 @@ class RequestRecord:
     probe_tokens: int = 0
     visible_tokens: int = 0
     discarded_tokens: int = 0
-    """Thinking tokens decoded but not shown, without those of probes."""
+    """Thinking tokens decoded but not shown, without those of probes; of a ladder, the replies that
+    were climbed past."""
     queue_seconds: float = 0.0
     own_seconds: float = 0.0
     """From the request's arrival to the first that the server was asked, without the queue."""
@@ -87,8 +90,10 @@ class Metrics:
         self.requests = counter("requests", "Requests, by how and why.", "route", "reason")
         self.responses = counter("responses", "Responses by status; 0 means no response.", "status")
         self.stops = counter("stops", "Traces stopped, by thinking tokens.", "route", "budget")
+        self.rungs = counter("rungs", "Requests by the rung that answered.", "route", "rung")
+        self.rungs_down = counter("rungs_down", "Requests for which a rung gave nothing.", "rung")
         self.tokens = counter("tokens", "Decoded tokens of covered requests.", "kind")
-        self.discarded = counter("discarded_tokens", "Thinking decoded after a stop.")
+        self.discarded = counter("discarded_tokens", "Decoded, and no part of a reply.")
         self.reasoning = Counter(
             "gen_ai_usage_reasoning_output_tokens",
             "Thinking tokens shown: OpenTelemetry's gen_ai.usage.reasoning.output_tokens.",
@@ -133,6 +138,8 @@ class Metrics:
             self.ttft_seconds.labels(route).observe(record.ttft_seconds)
         if record.budget is not None:
             self.stops.labels(route, self._name(record.budget)).inc()
+        if record.rung:
+            self.rungs.labels(route, record.rung).inc()
         for kind in ("think", "probe", "visible"):
             self.tokens.labels(kind).inc(getattr(record, f"{kind}_tokens"))
         self.discarded.inc(record.discarded_tokens)

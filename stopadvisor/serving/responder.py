@@ -31,6 +31,8 @@ from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
 __all__ = [
+    "JSON",
+    "STREAM",
     "Gone",
     "Responder",
     "Sender",
@@ -40,8 +42,8 @@ __all__ = [
     "unless_gone",
 ]
 
-_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
-_JSON = ((b"content-type", b"application/json"),)
+STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+JSON = ((b"content-type", b"application/json"),)
 
 
 class SlowReader(Exception):
@@ -171,8 +173,8 @@ class Responder:
             self._put(self.chat_reply.content(content or ""))
         else:
             self._put(self.chat_reply.content(self._visible.take((), last=True)))
-        counts, usage = self._counts(answered), self.covered.include_usage
-        self._put(self.chat_reply.last(finish, counts, include_usage=usage))
+        usage = self._counts(answered).usage() if self.covered.include_usage else None
+        self._put(self.chat_reply.last(finish, usage))
         await self._piece(bytes(self._out), last=True)
         return answered
 
@@ -183,10 +185,10 @@ class Responder:
             reasoning=self.backend.chat.decode(thinking),
             content=content,
             finish=finish,
-            counts=self._counts(answered),
+            usage=self._counts(answered).usage(),
         )
         body = json.dumps(whole, separators=(",", ":")).encode()
-        headers = [*_JSON, (b"content-length", b"%d" % len(body)), self.header]
+        headers = [*JSON, (b"content-length", b"%d" % len(body)), self.header]
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -195,7 +197,7 @@ class Responder:
         try:
             async with asyncio.timeout(self.between):
                 if not self.send.begun:
-                    start = {"status": 200, "headers": [*_STREAM, self.header]}
+                    start = {"status": 200, "headers": [*STREAM, self.header]}
                     await self.send({"type": "http.response.start", **start})
                 if not self._opened and piece != KEEP_ALIVE:
                     self._opened = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.collection.rung_recording import ASKED
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
-from tests.engines.rung_server import RungServer, Said, rung_server
+from tests.engines.rung_server import RungServer, Said, ladder_toml, number_of, rung_server, say
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
 
@@ -23,19 +22,6 @@ RUNGS: list[dict[str, Any]] = [
     {"name": "small", "model": "tiny", "max_tokens": 800, "price": [1.0, 0.5, 1.0]},
     {"name": "large", "model": "big", "price": [10.0, 1.0, 10.0]},
 ]
-
-
-def number_of(question: str) -> int:
-    return int(question.split("Say ")[1].split()[0])
-
-
-def say(model: str, question: str) -> Said:
-    """The small model is long, and wrong, on some questions; thinking is no answer."""
-    number = number_of(question)
-    if model == "big":
-        return Said(f"<think>1 + 1</think>The answer is {number}.", 300)
-    tokens = 10 + zlib.crc32(question.encode()) % 900
-    return Said(f"The answer is {number if tokens < 600 else 10**6}.", tokens, logprob=-0.2)
 
 
 @pytest.fixture
@@ -47,11 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ladder_at(folder: Path, url: str, rungs: list[dict[str, Any]] = RUNGS) -> None:
-    text = ""
-    for rung in rungs:
-        given = {**rung, "base_url": url}
-        text += "[[rung]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items())
-    (folder / "ladder.toml").write_text(text)
+    ladder_toml(folder / "ladder.toml", rungs, url)
 
 
 def record(*words: str, command: str = "probe", code: int = 0) -> None:

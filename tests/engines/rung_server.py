@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-__all__ = ["RungServer", "Said", "rung_server"]
+__all__ = ["RungServer", "Said", "ladder_toml", "number_of", "rung_server", "say"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,30 @@ class Said:
     logprob: float | None = None
 
 
+def number_of(question: str) -> int:
+    """The number that a question asks for, as in ``Say 7``."""
+    return int(question.split("Say ")[1].split()[0])
+
+
+def say(model: str, question: str) -> Said:
+    """``tiny`` is long, and wrong, on some questions; ``big`` never is, and thinks aloud."""
+    number = number_of(question)
+    if model == "big":
+        return Said(f"<think>1 + 1</think>The answer is {number}.", 300)
+    tokens = 10 + zlib.crc32(question.encode()) % 900
+    return Said(f"The answer is {number if tokens < 500 else 10**6}.", tokens, logprob=-0.2)
+
+
+def ladder_toml(path: Path, rungs: Sequence[Mapping[str, Any]], *urls: str, **changes: str) -> str:
+    """Write a ladder's file, each rung at its server, the last URL for all that follow."""
+    text = ""
+    for number, rung in enumerate(rungs):
+        given = {**rung, "base_url": urls[min(number, len(urls) - 1)], **changes}
+        text += "[[rung]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items())
+    path.write_text(text)
+    return str(path)
+
+
 @dataclass
 class RungServer:
     """Answers ``/v1/chat/completions``; a fault is what a model does instead."""
@@ -33,6 +59,8 @@ class RungServer:
     faults: dict[str, str] = field(default_factory=dict)
     """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``."""
     asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    """Header ``Authorization`` of each that was asked."""
     url: str = ""
 
     def answer(self, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -72,6 +100,12 @@ class RungServer:
                 "prompt_tokens_details": {"cached_tokens": 2},
             },
         }
+        if body.get("stream"):
+            deltas = [
+                {"role": "assistant", "content": word} for word in message["content"].split(" ")
+            ]
+            chunks = [json.dumps({"choices": [{"index": 0, "delta": each}]}) for each in deltas]
+            return 200, "".join(f"data: {each}\n\n" for each in (*chunks, "[DONE]")).encode()
         data = json.dumps(found).encode()
         return 200, data[:40] if fault == "broken" else data
 
@@ -86,10 +120,12 @@ def rung_server(say: Callable[[str, str], Said], **faults: str) -> Iterator[Rung
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            served.keys.append(self.headers.get("Authorization", ""))
             status, data = served.answer(body)
             try:
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
+                kind = "text/event-stream" if body.get("stream") else "application/json"
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)

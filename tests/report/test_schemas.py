@@ -24,7 +24,7 @@ from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProf
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
 from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
-from tests.engines.rung_server import Said, rung_server
+from tests.engines.rung_server import Said, rung_server, say
 from tests.keys import make_key
 from tests.material import (
     CERTIFY,
@@ -39,7 +39,7 @@ from tests.policy_content import example_contents, family_content, ladder_conten
 from tests.runs.test_replies import reply, run_of
 from tests.schemas import check_valid, schema
 from tests.scripted import ScriptedEngine
-from tests.serving.test_climbing import RUNGS, ladder_at, say
+from tests.serving.test_climbing import RUNGS, ladder_at
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

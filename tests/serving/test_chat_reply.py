@@ -47,7 +47,9 @@ def test_usage_counts_everything_that_was_decoded() -> None:
 
 
 def test_a_body() -> None:
-    body = REPLY.body(reasoning="1+1=2", content="Final answer: 2", finish="stop", counts=COUNTS)
+    body = REPLY.body(
+        reasoning="1+1=2", content="Final answer: 2", finish="stop", usage=COUNTS.usage()
+    )
     assert (body["object"], body["id"], body["model"]) == ("chat.completion", "chatcmpl-1", "tiny")
     (choice,) = body["choices"]
     assert choice["finish_reason"] == "stop"
@@ -62,7 +64,7 @@ def test_a_body() -> None:
 
 def test_a_stream() -> None:
     data = REPLY.first() + REPLY.reasoning("1+") + REPLY.reasoning("") + REPLY.content("2")
-    chunks = events(data + REPLY.last("stop", COUNTS, include_usage=True))
+    chunks = events(data + REPLY.last("stop", COUNTS.usage()))
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     assert deltas == [
         {"role": "assistant", "content": ""},
@@ -74,7 +76,7 @@ def test_a_stream() -> None:
     assert [c["finish_reason"] for chunk in chunks for c in chunk["choices"]][-1] == "stop"
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"] == COUNTS.usage()
-    without = events(REPLY.last("length", COUNTS, include_usage=False))
+    without = events(REPLY.last("length", None))
     assert [chunk["choices"][0]["finish_reason"] for chunk in without] == ["length"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
-from tests.engines.rung_server import Said, rung_server
+from tests.engines.rung_server import ladder_toml, rung_server, say
 from tests.policy_content import ladder_content
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
@@ -22,15 +21,6 @@ RUNGS: list[dict[str, Any]] = [
     {"name": "small", "model": "tiny", "price": [1.0, 0.5, 1.0]},
     {"name": "large", "model": "big", "reasoning_effort": "high", "price": [10.0, 1.0, 10.0]},
 ]
-
-
-def say(model: str, question: str) -> Said:
-    """The small model is long, and wrong, on some questions; thinking is no answer."""
-    number = int(question.split()[-1])
-    if model == "big":
-        return Said(f"<think>1 + 1</think>The answer is {number}.", 300)
-    tokens = 10 + zlib.crc32(question.encode()) % 900
-    return Said(f"The answer is {number if tokens < 500 else 10**6}.", tokens, logprob=-0.2)
 
 
 @pytest.fixture
@@ -45,12 +35,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ladder_at(folder: Path, *urls: str, **changes: str) -> str:
-    text = ""
-    for rung, url in zip(RUNGS, urls, strict=True):
-        given = {**rung, "base_url": url, **changes}
-        text += "[[rung]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items())
-    (folder / "ladder.toml").write_text(text)
-    return str(folder / "ladder.toml")
+    return ladder_toml(folder / "ladder.toml", RUNGS, *urls, **changes)
 
 
 def run(capsys: pytest.CaptureFixture[str], ladder: str, *words: str, code: int = 0) -> Any:

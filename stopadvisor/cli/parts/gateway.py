@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import COUNT, Parsed, is_given, option
+from stopadvisor.cli.parts.declare import COUNT, PATH, Parsed, is_given, option
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.policy.requests import THINKING_MODES
+from stopadvisor.runs.ladder import Ladder, read_ladder
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 
 __all__ = ["GATEWAY", "gateway_settings", "require_gateway"]
@@ -25,9 +26,11 @@ _PACKAGES = (
 )
 
 _NAMES = (
-    *("upstream", "listen", "api_key_env", "model", "tokenizer", "serving"),
+    *("upstream", "ladder", "listen", "api_key_env", "model", "tokenizer", "serving"),
     *("concurrency", "grace", "patience", "request_timeout"),
 )
+_OF_RUNGS = ("upstream", "api_key_env", "model", "tokenizer", "serving")
+"""Options that a ladder's file answers, or that have no use for it."""
 _gateway = option("Gateway")
 _OWN = GatewaySettings(Path(), ())
 
@@ -49,6 +52,12 @@ GATEWAY = (
         metavar="URL",
         multiple=True,
         help="Run a gateway to this server, such as http://host:8000/v1; repeat it for equal ones.",
+    ),
+    _gateway(
+        "--ladder",
+        metavar="LADDER.TOML",
+        type=PATH,
+        help="Of a policy that climbs, in place of --upstream: the rungs with their servers.",
     ),
     _gateway(
         "--listen",
@@ -88,7 +97,8 @@ GATEWAY = (
 
 def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings | None:
     """Take the gateway's settings out of click's parameters; None without an upstream."""
-    if not params["upstream"]:
+    ladder = None if params["ladder"] is None else _ladder(params["ladder"])
+    if not params["upstream"] and ladder is None:
         for name in _NAMES:
             if is_given(name):
                 raise click.UsageError(
@@ -96,6 +106,12 @@ def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings
                 )
         return None
     found = {name: params[name] for name in _NAMES}
+    if ladder is not None:
+        for name in filter(is_given, _OF_RUNGS):
+            raise click.UsageError(f"--{name.replace('_', '-')}: expected it in the --ladder file")
+        found["upstream"] = (ladder.reference.base_url,)
+        found["api_key_env"] = ladder.reference.api_key_env
+    found["ladder"] = ladder
     found["host"], found["port"] = found.pop("listen")
     limits = Timeouts(total=found.pop("request_timeout"))
     found["retry_timeout"] = found.pop("patience")
@@ -109,6 +125,17 @@ def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings
         timeouts=limits,
         **found,
     )
+
+
+def _ladder(path: Path) -> Ladder:
+    ladder = read_ladder(path)
+    for rung in ladder.rungs:
+        if rung.base_url is None or rung.model is None:
+            raise click.UsageError(
+                f"{path}: rung {rung.name!r}: expected model and base_url, got none: the gateway "
+                "asks servers alone"
+            )
+    return ladder
 
 
 def require_gateway() -> None:

@@ -6,8 +6,9 @@ and what it cost is counted.  Knows the rule through the policy's climber, and n
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,16 +19,18 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines.asked_rungs import RungAnswer
+from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.errors import ModelError
+from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import AskedRung, Climbed, OnStop, Reply, Request, ThinkingMode
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
-__all__ = ["LadderEngine", "check_rungs", "climb", "open_ladder"]
+__all__ = ["Ascent", "LadderEngine", "check_rungs", "climb", "open_ladder"]
 
 
 def check_rungs(policy: Policy, ladder: Ladder) -> None:
@@ -53,6 +56,55 @@ def check_rungs(policy: Policy, ladder: Ladder) -> None:
                 )
 
 
+@dataclass(frozen=True)
+class Ascent:
+    """How one question climbed."""
+
+    replies: tuple[tuple[Rung, RungAnswer], ...]
+    """All that were asked for, in the order of the ladder."""
+    at: int
+    """Which of them is served; beyond the last: the reference, which whoever called asks."""
+    column: int | None
+    """Number of the reply in the ladder at which the rule served; None for the reference."""
+    answer: str | None = None
+    """The short answer of what is served."""
+
+    @property
+    def rung(self) -> Rung:
+        """Whose reply is served."""
+        return self.replies[self.at][0]
+
+    @property
+    def served(self) -> RungAnswer:
+        """The reply that is served."""
+        return self.replies[self.at][1]
+
+    @property
+    def discarded_tokens(self) -> int:
+        """Decoded for replies that are not served."""
+        others = (*self.replies[: self.at], *self.replies[self.at + 1 :])
+        return sum(reply.completion_tokens for _, reply in others)
+
+    def reply(self, seconds: float) -> Reply:
+        """The same as `run` records it."""
+        served, is_reference = self.served, self.column is None
+        return Reply(
+            text=served.text if served.finished else None,
+            answer=self.answer,
+            stopped_at=self.column,
+            budget=None,
+            prompt_tokens=sum(reply.prompt_tokens for _, reply in self.replies),
+            think_tokens=0,
+            probe_tokens=self.discarded_tokens,
+            visible_tokens=served.completion_tokens,
+            n_probes=len(self.replies) - 1,
+            seconds=seconds,
+            finish="stopped" if not is_reference else "stop" if served.finished else "length",
+            thinking="",
+            climbed=Climbed(self.rung.name, tuple(_asked(*each) for each in self.replies)),
+        )
+
+
 async def climb(
     servers: RungServers,
     policy: Policy,
@@ -60,54 +112,69 @@ async def climb(
     task: str,
     *,
     reference_alone: bool = False,
-) -> Reply:
+    before: Sequence[tuple[Rung, RungAnswer]] = (),
+    leaves_reference: bool = False,
+) -> Ascent:
     """Climb for one question.
+
+    Parameters
+    ----------
+    reference_alone : bool
+        Ask nothing else.
+    before : sequence of (Rung, RungAnswer)
+        Samples that the same question got already, to be taken again; cut ones are not.
+    leaves_reference : bool
+        Return before the reference is asked, where it is a single reply.
 
     Raises
     ------
     EngineError
         The reference cannot answer.
     """
-    began = time.perf_counter()
     climber = policy.climb(task, reference_alone=reference_alone)
-    found: list[tuple[Rung, RungAnswer, str | None]] = []
+    left = leaves_reference and policy.ladder[-1].repeat == 1
+    replies: list[tuple[Rung, RungAnswer]] = []
+    answers: list[str | None] = []
     column, at, is_reference = 0, 0, False
-    while (ask := climber.ask) is not None:
-        sample = sum(rung is ask.rung for rung, _, _ in found)
-        reply = await servers.ask(
-            ask.rung,
-            replace(prompt, sample=sample),
-            max_tokens=ask.max_tokens,
-            logprobs=ask.needs_logprob,
+
+    async def one(ask: Ask, sample: int) -> RungAnswer:
+        made = [reply for rung, reply in before if rung == ask.rung]
+        if sample < len(made) and made[sample].finished:
+            return made[sample]
+        each = replace(prompt, sample=sample)
+        return await servers.ask(
+            ask.rung, each, max_tokens=ask.max_tokens, logprobs=ask.needs_logprob
         )
-        # Without the figure that the rule reads a reply cannot be judged, and is climbed past.
-        known = reply.mean_logprob is not None or not ask.needs_logprob
-        answer = extract_natural(task, reply.text) if reply.finished else None
-        found.append((ask.rung, reply, answer))
-        column, is_reference = ask.column, ask.is_reference
-        at = climber.observe(
-            answer=answer or "",
-            finished=reply.finished and known,
-            completion_tokens=reply.completion_tokens,
-            mean_logprob=reply.mean_logprob,
-        ).reply
-    rung, said, answer = found[at]
-    decoded = sum(reply.completion_tokens for _, reply, _ in found)
-    return Reply(
-        text=said.text if said.finished else None,
-        answer=answer,
-        stopped_at=None if is_reference else column,
-        budget=None,
-        prompt_tokens=sum(reply.prompt_tokens for _, reply, _ in found),
-        think_tokens=0,
-        probe_tokens=decoded - said.completion_tokens,
-        visible_tokens=said.completion_tokens,
-        n_probes=len(found) - 1,
-        seconds=time.perf_counter() - began,
-        finish="stopped" if not is_reference else "stop" if said.finished else "length",
-        thinking="",
-        climbed=Climbed(rung.name, tuple(_asked(rung, reply) for rung, reply, _ in found)),
-    )
+
+    while climber.ask is not None:
+        asks = [ask for ask in climber.certain if not (left and ask.is_reference)]
+        if not asks:
+            return Ascent(tuple(replies), len(replies), None)
+        rungs = [*(rung for rung, _ in replies), *(ask.rung for ask in asks)]
+        samples = [rungs[:k].count(rungs[k]) for k in range(len(replies), len(rungs))]
+        for ask, reply in zip(asks, await _together(map(one, asks, samples)), strict=True):
+            # Without the figure that the rule reads a reply cannot be judged, and is climbed past.
+            known = reply.mean_logprob is not None or not ask.needs_logprob
+            answers.append(extract_natural(task, reply.text) if reply.finished else None)
+            replies.append((ask.rung, reply))
+            column, is_reference = ask.column, ask.is_reference
+            at = climber.observe(
+                answer=answers[-1] or "",
+                finished=reply.finished and known,
+                completion_tokens=reply.completion_tokens,
+                mean_logprob=reply.mean_logprob,
+            ).reply
+    return Ascent(tuple(replies), at, None if is_reference else column, answers[at])
+
+
+async def _together(asked: Iterable[Coroutine[Any, Any, RungAnswer]]) -> list[RungAnswer]:
+    """Ask for several replies at once; the first that fails ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in asked]
+    except BaseExceptionGroup as several:
+        raise first_error(several) from None
+    return [task.result() for task in tasks]
 
 
 def _asked(rung: Rung, reply: RungAnswer) -> AskedRung:
@@ -162,13 +229,15 @@ class LadderEngine:
         del plan, on_stop, serving
 
         async def ask(request: Request, _: anyio.CapacityLimiter) -> Reply:
-            reply = await climb(
+            began = time.perf_counter()
+            climbed = await climb(
                 self.servers,
                 self.policy,
                 request.prompt,
                 request.task,
                 reference_alone=rule is None,
             )
+            reply = climbed.reply(time.perf_counter() - began)
             self._remark(reply)
             return reply
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -26,7 +27,7 @@ from stopadvisor.engines.http.client import (
     Refused,
     Unreachable,
 )
-from stopadvisor.engines.http.key import Key
+from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import Prompt
@@ -38,7 +39,7 @@ _PATIENCE = 5.0
 """Seconds for which a rung that can be climbed past is asked again before it is."""
 _REST = 30.0
 """Seconds for which a rung that was down is climbed past without being asked."""
-_THINKING_ENDS = "</think>"
+_THINKING_BEGINS, _THINKING_ENDS = "<think>", "</think>"
 
 
 def request_of(
@@ -69,12 +70,14 @@ def reply_of(data: Mapping[str, Any], seconds: float = 0.0) -> RungAnswer:
     """
     try:
         (choice,) = data["choices"]
-        text = choice["message"].get("content") or ""
+        message = choice["message"]
+        thinking, _, text = (message.get("content") or "").rpartition(_THINKING_ENDS)
+        shown = message.get("reasoning") or message.get("reasoning_content") or thinking
         usage = data["usage"]
         details = usage.get("prompt_tokens_details") or {}
         prompt, decoded = usage["prompt_tokens"], usage["completion_tokens"]
         cached = min(details.get("cached_tokens") or 0, prompt)
-        if not isinstance(text, str) or not all(
+        if not isinstance(shown, str) or not all(
             type(count) is int and count >= 0 for count in (prompt, decoded, cached)
         ):
             raise TypeError("its text or its counts are none")
@@ -83,13 +86,14 @@ def reply_of(data: Mapping[str, Any], seconds: float = 0.0) -> RungAnswer:
         raise EngineError(f"no chat completion ({type(error).__name__}: {error})") from error
     mean = min(sum(tokens) / len(tokens), 0.0) if tokens else None
     return RungAnswer(
-        text.rpartition(_THINKING_ENDS)[2].strip(),
+        text.strip(),
         choice.get("finish_reason") == "stop",
         prompt,
         cached,
         decoded,
         mean if mean is not None and mean == mean and mean > -1e6 else None,
         seconds,
+        reasoning=shown.removeprefix(_THINKING_BEGINS).strip(),
     )
 
 
@@ -99,7 +103,9 @@ class RungServers:
     The reference is waited for as any server is; a rung before it that refuses or talks nonsense is
     climbed past, and one that is down or busy is after five seconds, and left alone for thirty.
     Whoever records, and does not climb (`climbs`), waits for every rung.  A server that refuses to
-    give log-probabilities is asked without.
+    give log-probabilities is asked without.  For a gateway each rung before the reference has
+    `rung_timeout` seconds for a reply, and a client's own key (`forwards`) is sent to the
+    reference's server, and to no other.
     """
 
     def __init__(
@@ -109,7 +115,9 @@ class RungServers:
         concurrency: int,
         request_timeout: float = REQUEST_TIMEOUT,
         patience: float = RETRY_TIMEOUT,
+        rung_timeout: float | None = None,
         climbs: bool = True,
+        forwards: bool = False,
         local: LocalRungs | None = None,
     ) -> None:
         self._reference = ladder.reference
@@ -127,13 +135,15 @@ class RungServers:
             key = None
             if rung.api_key_env is not None:
                 key = Key.of_environment(rung.api_key_env, required=True)
+            elif forwards and _origin(rung.base_url) == _origin(ladder.reference.base_url):
+                key = ForwardedKey()
             can_climb = climbs and rung is not ladder.reference
             waits = min(patience, _PATIENCE) if can_climb else patience
             self._clients[rung.name] = Client(
                 [rung.base_url],
                 rung.model,
                 key=key,
-                request_timeout=request_timeout,
+                request_timeout=(rung_timeout if can_climb else None) or request_timeout,
                 retry_timeout=waits,
             )
             # Rungs of one server share its places.
@@ -149,6 +159,22 @@ class RungServers:
         """Close all connections."""
         for client in self._clients.values():
             await client.aclose()
+
+    async def listed(self) -> Mapping[str, Any]:
+        """What the reference's server says of its models; nothing where it keeps that to itself.
+
+        Raises
+        ------
+        Unreachable
+            It is down.
+        """
+        try:
+            client = self._clients[self._reference.name]
+            return await client.ask("GET", "/models", opening=True)
+        except Unreachable:
+            raise
+        except EngineError:
+            return {}
 
     async def ask(
         self, rung: Rung, prompt: Prompt, *, max_tokens: int | None = None, logprobs: bool = False
@@ -199,6 +225,11 @@ class RungServers:
         if client.key is not None:
             data = client.key.hide_in_data(data)
         return reply_of(data, time.monotonic() - began)
+
+
+def _origin(url: str | None) -> tuple[str, str]:
+    parts = urlsplit(url or "")
+    return parts.scheme, parts.netloc
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -20,13 +20,14 @@ import aiohttp
 from stopadvisor.engines.http.client import Refused
 from stopadvisor.engines.http.key import FORWARDED, Key
 from stopadvisor.engines.live import LiveAnswer
+from stopadvisor.engines.openai.climbing import climb
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Request
-from stopadvisor.serving.audits import Auditor, AuditSettings, FullThinking
+from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send, error_body
@@ -38,6 +39,13 @@ from stopadvisor.serving.gateway.intake import (
     QueueFull,
     Receive,
     Refusal,
+)
+from stopadvisor.serving.gateway.ladder_reply import (
+    as_reference,
+    audited_ascent,
+    finishing,
+    note_ascent,
+    send_served,
 )
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
@@ -70,12 +78,14 @@ class _Way:
     record: RequestRecord
     served: ServedPolicy | None = None
     covered: CoveredRequest | None = None
+    rung: str = ""
+    """Of a ladder: who answers."""
 
     @property
     def header(self) -> tuple[bytes, bytes]:
         """The `X-StopAdvisor` header of this request."""
         digest = None if self.served is None else self.served.policy.digest
-        value = header_value(self.record.route, self.record.reason, digest)
+        value = header_value(self.record.route, self.record.reason, digest, self.rung)
         return HEADER.lower().encode(), value.encode()
 
 
@@ -220,8 +230,13 @@ class Gateway:
                 record.own_seconds = time.perf_counter() - began - record.queue_seconds
                 FORWARDED.set(request.header(b"authorization"))
                 TRACE_CONTEXT.set(trace_context(request.headers))
-                if way.covered is None or not await self._under_policy(way, sender):
-                    await self._forward(request, way, sender)
+                left: Incoming | None = request
+                if way.covered is not None:
+                    climbs = self.settings.ladder is not None
+                    answer = self._climb if climbs else self._under_policy
+                    left = await answer(request, way, sender)
+                if left is not None:
+                    await self._forward(left, way, sender)
         except QueueFull as full:
             after = (b"retry-after", b"%d" % full.retry_after)
             await sender.error(429, "the queue is full", "rate_limit_exceeded", after, way.header)
@@ -265,14 +280,48 @@ class Gateway:
         _, upstream = await self._forwarder.forward(request, (way.header,), sender)
         way.record.upstream = None if upstream is None else upstream.number
 
-    async def _under_policy(self, way: _Way, sender: _Sender) -> bool:
-        """Answer a covered request; False where nothing was sent and it is to be sent on."""
+    async def _climb(self, request: Incoming, way: _Way, sender: _Sender) -> Incoming | None:
+        """Answer a covered request by a rung; what is to be sent on where the reference answers."""
+        served, covered, record = way.served, way.covered, way.record
+        assert served is not None
+        assert covered is not None
+        record.upstream, reference, asked = 0, served.policy.ladder[-1], covered.request
+        bound = served.rungs
+        try:
+            if bound is None:
+                raise EngineError("not checked yet")
+            with bound.used() as servers:
+                async with asyncio.timeout(self.settings.timeouts.total):
+                    ascent = await climb(
+                        servers, served.policy, asked.prompt, asked.task, leaves_reference=True
+                    )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the reference answers
+            if not isinstance(error, StopAdvisorError | TimeoutError):
+                record.error = type(error).__name__  # a fault of ours
+            record.route, record.reason = "passthrough", "failed"
+            return request
+        note_ascent(ascent, reference, record, self.metrics)
+        if ascent.at == len(ascent.replies) or record.route == "shadow":
+            way.rung = reference.name
+            left: Incoming | None = as_reference(request, reference)
+        else:
+            way.rung, left = ascent.rung.name, None
+            chat, limit = ChatReply(served.name, record.id), self.settings.timeouts.between
+            await send_served(ascent, chat, covered, sender, way.header, seconds=limit)
+
+        if record.route == "policy" and self.audits.settings is not None:
+            found = audited_ascent(ascent, served.policy, asked.task, record)
+            self.audits.served(served.policy, found, finishing(bound, served.policy, asked, ascent))
+        return left
+
+    async def _under_policy(self, request: Incoming, way: _Way, sender: _Sender) -> Incoming | None:
+        """Answer a covered request; what is to be sent on where nothing was sent."""
         served, covered, record = way.served, way.covered, way.record
         assert served is not None
         assert covered is not None
         chance = secrets.randbits(31) if covered.seed is None else covered.seed
         prompt = replace(covered.request.prompt, sample=chance)
-        request = replace(covered.request, prompt=prompt)
+        asked = replace(covered.request, prompt=prompt)
         tried: list[Upstream] = []
         reason = "failed"
         while True:
@@ -306,7 +355,7 @@ class Gateway:
                     self.metrics,
                     between=self.settings.timeouts.between,
                 )
-                live = service.live(request, prompt_ids=prompt_ids, replica=0, observer=responder)
+                live = service.live(asked, prompt_ids=prompt_ids, replica=0, observer=responder)
                 record.upstream = upstream.number
                 try:
                     async with asyncio.timeout(self.settings.timeouts.total):
@@ -325,11 +374,13 @@ class Gateway:
                     break
                 else:
                     self.pool.worked(upstream)
-                    if record.route == "policy":
-                        self.audits.served(bound, covered, request, answered, record.id)
-                    return True
+                    if record.route == "policy" and self.audits.settings is not None:
+                        policy, model = served.policy, service.model
+                        found = audited_reply(record.id, covered, answered, model, policy)
+                        self.audits.served(policy, found, _finishing(bound, asked, answered))
+                    return None
         record.route, record.reason, record.budget = "passthrough", reason, None
-        return False
+        return request
 
 
 class _Sender(Sender):
@@ -357,6 +408,20 @@ def _parsed(body: bytearray) -> Any:
 async def _beside(work: Callable[..., T], *given: Any, size: int) -> T:
     """Work on something; where it is large, in a thread, so that the others are served on."""
     return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
+
+
+def _finishing(
+    bound: Bound[PolicyService], asked: Request, answered: LiveAnswer
+) -> Callable[[], Awaitable[FullThinking]]:
+    """What thinks a stopped request to its end, with the seed that it was answered under."""
+
+    async def finish() -> FullThinking:
+        with bound.used() as service:
+            full = replace(service, rule=None, shadow=False)
+            whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)
+        return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
+
+    return finish
 
 
 def _has_room(service: PolicyService, prompt_ids: tuple[int, ...]) -> bool:
@@ -399,32 +464,12 @@ class GatewayAudits:
         return auditor is not None and auditor.is_shadowed()
 
     def served(
-        self,
-        bound: Bound,
-        covered: CoveredRequest,
-        request: Request,
-        answered: LiveAnswer,
-        name: str,
+        self, policy: Policy, found: AuditedReply, finish: Callable[[], Awaitable[FullThinking]]
     ) -> None:
-        """Take note of a request that was answered under its policy.
-
-        `request` is the covered one with the seed that it was answered under.
-        """
-        service = bound.service
-        policy = service.rule
-        auditor = self._auditors.get(policy.digest) if isinstance(policy, Policy) else None
-        if auditor is None:
-            return
-        prompt_ids = answered.trace.prompt_ids
-
-        async def finish() -> FullThinking:
-            with bound.used():
-                full = replace(service, rule=None, shadow=False)
-                whole = await full.answer(request, prompt_ids=prompt_ids, replica=0)
-            return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
-
-        found = audited_reply(name, covered, answered, service.model, auditor.policy)
-        auditor.served(found, None if self.is_crowded() else finish)
+        """Take note of a request that was answered under its policy."""
+        auditor = self._auditors.get(policy.digest)
+        if auditor is not None:
+            auditor.served(found, None if self.is_crowded() else finish)
 
     def shed(self) -> None:
         """Give up all audits under way: somebody waits for the place they take."""

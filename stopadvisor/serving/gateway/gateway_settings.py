@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stopadvisor.policy.requests import ThinkingMode
+from stopadvisor.runs.ladder import Ladder
 from stopadvisor.serving.audits import AuditSettings
 
 __all__ = ["GatewaySettings", "Timeouts"]
@@ -35,6 +36,8 @@ class GatewaySettings:
     """A policy's file, or a folder of them, one for each served model and task."""
     upstreams: tuple[str, ...]
     """Base URLs of equal servers, such as ``http://host:8000/v1``."""
+    ladder: Ladder | None = None
+    """Of policies that climb; the upstream is then its reference's server."""
     host: str = "127.0.0.1"
     port: int = 8080
     api_key_env: str | None = None

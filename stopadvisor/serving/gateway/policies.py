@@ -6,21 +6,24 @@ they began with.  Knows files and upstreams; no request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from stopadvisor.engines.http.client import Client, StreamTimeouts
 from stopadvisor.engines.http.key import ForwardedKey, Key
+from stopadvisor.engines.openai.climbing import check_rungs
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.opening import open_client
 from stopadvisor.engines.openai.policy_server import bind_policy
+from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.runs.ladder import Ladder
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.pool import Upstream
@@ -34,16 +37,21 @@ _MOST_PROMPT = 4 * 2**20
 """Bytes of a prompt where a server does not tell its context."""
 
 
+_Service = TypeVar("_Service")
+
+
 @dataclass(eq=False)
-class Bound:
+class Bound(Generic[_Service]):
     """A policy at one upstream, closed when it was replaced and its last request is over."""
 
-    service: PolicyService
+    service: _Service
+    close: Callable[[], Awaitable[None]]
+    is_retired: bool = False
+    """It takes no further requests."""
     _users: int = 0
-    _retired: bool = False
 
     @contextmanager
-    def used(self) -> Iterator[PolicyService]:
+    def used(self) -> Iterator[_Service]:
         """Hold it open for a request."""
         self._users += 1
         try:
@@ -54,11 +62,7 @@ class Bound:
     @property
     def is_idle(self) -> bool:
         """Whether nothing uses it, and nothing will."""
-        return self._retired and not self._users
-
-    def retire(self) -> None:
-        """Take no further requests."""
-        self._retired = True
+        return self.is_retired and not self._users
 
 
 @dataclass(eq=False)
@@ -66,14 +70,17 @@ class ServedPolicy:
     """One policy, and what it is bound to."""
 
     policy: Policy
-    plan: ProbePlan
+    plan: ProbePlan | None
+    """None for a policy that climbs."""
     asked_for: str
     """The model's name, as it is looked for at an upstream."""
     name: str = ""
     """The model's name at the upstreams, once one was opened."""
     coverage: Coverage | None = None
-    at: dict[int, Bound] = field(default_factory=dict)
+    at: dict[int, Bound[PolicyService]] = field(default_factory=dict)
     """By the upstream's number."""
+    rungs: Bound[RungServers] | None = None
+    """Of a policy that climbs."""
 
 
 class PolicySet:
@@ -82,7 +89,7 @@ class PolicySet:
     def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
         self.all = policies
         self._settings = settings
-        self._retired: list[Bound] = []
+        self._retired: list[Bound[Any]] = []
         self._entries: dict[str, Any] = {}
 
     @classmethod
@@ -100,11 +107,18 @@ class PolicySet:
         policies: list[ServedPolicy] = []
         by_model: dict[str, list[tuple[Path, Policy]]] = {}
         for file, policy in found:
-            plan = policy_plan(policy, at_server=True)
-            assert policy.terms.model is not None  # or there is no plan
-            name = settings.model or policy.terms.model.name
+            if settings.ladder is not None:
+                check_rungs(policy, settings.ladder)
+                name = settings.ladder.reference.model or ""
+                coverage = Coverage.of_ladder(policy, any_text=settings.any_text)
+                served = ServedPolicy(policy, None, name, name, coverage)
+            else:
+                plan = policy_plan(policy, at_server=True)
+                assert policy.terms.model is not None  # or there is no plan
+                name = settings.model or policy.terms.model.name
+                served = ServedPolicy(policy, plan, name)
             by_model.setdefault(name, []).append((file, policy))
-            policies.append(ServedPolicy(policy, plan, name))
+            policies.append(served)
         for name, named in by_model.items():
             check_tasks(named, name)
         return cls(tuple(policies), settings)
@@ -123,7 +137,10 @@ class PolicySet:
         Unreachable
             The upstream is down for longer than `retry_timeout`.
         """
-        opened: dict[ServedPolicy, Bound] = {}
+        if self._settings.ladder is not None:
+            await self._open_ladder(upstream, self._settings.ladder)
+            return
+        opened: dict[ServedPolicy, Bound[PolicyService]] = {}
         try:
             for served in self.all:
                 opened[served] = await self._open(served, upstream, retry_timeout)
@@ -131,12 +148,12 @@ class PolicySet:
             listed = await first.ask("GET", "/models", opening=True)
         except BaseException:
             for bound in opened.values():
-                await bound.service.model.aclose()
+                await bound.close()
             raise
         for served, bound in opened.items():
-            model = bound.service.model
+            model, plan = bound.service.model, bound.service.plan
             if served.name and model.client.model != served.name:
-                await model.aclose()
+                await bound.close()
                 raise PolicyError(
                     f"all --upstream must be equal servers: the model is {model.client.model!r} "
                     f"at {upstream.url}, {served.name!r} elsewhere"
@@ -144,9 +161,9 @@ class PolicySet:
             served.name = model.client.model
             served.coverage = Coverage.of(
                 served.policy,
-                served.plan,
+                plan,
                 names={served.name},
-                sampling=model.sampling(served.plan),
+                sampling=model.sampling(plan),
                 closer_tokens=len(model.chat.closer.ids),
                 any_text=self._settings.any_text,
             )
@@ -155,6 +172,29 @@ class PolicySet:
             if before is not None:
                 self._retire(before)
         self._entries[upstream.url] = entries(listed, self.names)
+        await self.sweep()
+
+    async def _open_ladder(self, upstream: Upstream, ladder: Ladder) -> None:
+        """Open the servers of a ladder; only the reference's has to be there."""
+        limits = self._settings.timeouts
+        servers = RungServers(
+            ladder,
+            concurrency=self._settings.concurrency,
+            request_timeout=limits.total,
+            rung_timeout=limits.total / len(ladder.rungs),
+            patience=0.0,
+            forwards=True,
+        )
+        try:
+            self._entries[upstream.url] = entries(await servers.listed(), self.names)
+        except BaseException:
+            await servers.aclose()
+            raise
+        bound = Bound(servers, servers.aclose)
+        for served in self.all:
+            if served.rungs is not None:
+                self._retire(served.rungs)
+            served.rungs = bound
         await self.sweep()
 
     @property
@@ -179,20 +219,28 @@ class PolicySet:
             for bound in served.at.values():
                 self._retire(bound)
             served.at.clear()
+            if served.rungs is not None:
+                self._retire(served.rungs)
+            served.rungs = None
 
-    def _retire(self, bound: Bound) -> None:
-        bound.retire()
-        self._retired.append(bound)
+    def _retire(self, bound: Bound[Any]) -> None:
+        """Close it when it is idle; policies that climb one ladder share theirs."""
+        if not bound.is_retired:
+            bound.is_retired = True
+            self._retired.append(bound)
 
     async def sweep(self) -> bool:
         """Close what was retired and is idle; return whether nothing is left to close."""
         idle = [bound for bound in self._retired if bound.is_idle]
         self._retired = [bound for bound in self._retired if not bound.is_idle]
         for bound in idle:
-            await bound.service.model.aclose()
+            await bound.close()
         return not self._retired
 
-    async def _open(self, served: ServedPolicy, upstream: Upstream, retry_timeout: float) -> Bound:
+    async def _open(
+        self, served: ServedPolicy, upstream: Upstream, retry_timeout: float
+    ) -> Bound[PolicyService]:
+        assert served.plan is not None  # of a policy that stops a trace
         settings, limits = self._settings, self._settings.timeouts
         named = settings.api_key_env
         own = None if named is None else Key.of_environment(named, required=True)
@@ -217,7 +265,8 @@ class PolicySet:
             raise
         # Waiting was for the opening: a request that fails is sent to another upstream.
         client.retry_timeout = 0.0
-        return Bound(replace(service, shadow=settings.shadow, probe_timeout=limits.probe))
+        service = replace(service, shadow=settings.shadow, probe_timeout=limits.probe)
+        return Bound(service, model.aclose)
 
 
 def entries(listed: Any, names: frozenset[str]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_what_a_policy_says_of_its_draws_decides() -> None:
     sampling = {"greedy": False, "temperature": None, "seed": 5, "drawn": drawn}
     policy = policy_of(sampling=sampling)
     bound = bound_at(FakeEngine(), policy, sampling={**drawn, "max_tokens": 512})
-    assert bound.coverage.sampling == sampled
+    assert bound.coverage.sampling == drawn
     with pytest.raises(PolicyError, match=r"calibrated with \{'temperature': 0.6, 'top_k': 20, "):
         bound_at(FakeEngine(), policy)
 

@@ -1,0 +1,142 @@
+"""The reply to a covered request of a ladder: sent whole once a rung is judged, or left to forward.
+
+Knows the form of replies and of requests; no server, and nothing of who judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from stopadvisor.engines.openai.climbing import Ascent, climb
+from stopadvisor.engines.openai.rung_servers import RungServers, request_of
+from stopadvisor.ground.json_text import parse_json
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Request
+from stopadvisor.runs.ladder import Rung
+from stopadvisor.serving.audits import AuditedReply, FullThinking
+from stopadvisor.serving.chat_reply import ChatReply, Finish
+from stopadvisor.serving.eligibility import CoveredRequest
+from stopadvisor.serving.gateway.intake import Incoming
+from stopadvisor.serving.gateway.policies import Bound
+from stopadvisor.serving.metrics import Metrics, RequestRecord
+from stopadvisor.serving.responder import JSON, STREAM, Sender, SlowReader
+
+__all__ = ["as_reference", "audited_ascent", "finishing", "note_ascent", "send_served"]
+
+
+def as_reference(request: Incoming, rung: Rung) -> Incoming:
+    """The request with what the reference was asked with when its replies were recorded."""
+    body = parse_json(request.body)
+    fields = request_of(rung, (), max_tokens=rung.max_tokens, logprobs=False)
+    fields = {name: value for name, value in fields.items() if name not in ("model", "messages")}
+    if rung.max_tokens is not None:
+        body.pop("max_completion_tokens", None)
+    return replace(request, body=bytearray(json.dumps(body | fields).encode()))
+
+
+async def send_served(
+    ascent: Ascent,
+    chat: ChatReply,
+    covered: CoveredRequest,
+    sender: Sender,
+    header: tuple[bytes, bytes],
+    *,
+    seconds: float,
+) -> None:
+    """Send the reply that is served; its usage counts all that was decoded.
+
+    Raises
+    ------
+    SlowReader
+        The client takes longer than `seconds` to read it.
+    """
+    served = ascent.served
+    finish: Finish = "stop" if served.finished else "length"
+    asked = ascent.reply(0.0).climbed
+    assert asked is not None
+    completion = served.completion_tokens + ascent.discarded_tokens
+    usage = {
+        "prompt_tokens": served.prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": served.prompt_tokens + completion,
+        "stopadvisor": {
+            "rung": asked.rung,
+            "discarded_tokens": ascent.discarded_tokens,
+            "asked": [each.name for each in asked.asked],
+        },
+    }
+    if covered.stream:
+        pieces = (
+            *(chat.first(), chat.reasoning(served.reasoning), chat.content(served.text)),
+            chat.last(finish, usage if covered.include_usage else None),
+        )
+        body, headers = b"".join(pieces), [*STREAM, header]
+    else:
+        whole = chat.body(
+            reasoning=served.reasoning, content=served.text, finish=finish, usage=usage
+        )
+        body = json.dumps(whole, separators=(",", ":")).encode()
+        headers = [*JSON, (b"content-length", b"%d" % len(body)), header]
+    try:
+        async with asyncio.timeout(seconds):
+            await sender({"type": "http.response.start", "status": 200, "headers": headers})
+            await sender({"type": "http.response.body", "body": body, "more_body": False})
+    except TimeoutError as error:
+        raise SlowReader from error
+
+
+def note_ascent(ascent: Ascent, reference: Rung, record: RequestRecord, metrics: Metrics) -> None:
+    """Take down what climbing came to; what the reference decodes is not known where it is left."""
+    is_left = ascent.at == len(ascent.replies)
+    record.rung = reference.name if is_left else ascent.rung.name
+    record.discarded_tokens = ascent.discarded_tokens
+    if not is_left:
+        record.prompt_tokens = ascent.served.prompt_tokens
+        record.visible_tokens = ascent.served.completion_tokens
+    for rung, reply in ascent.replies:
+        if reply.down is not None:
+            metrics.rungs_down.labels(rung.name).inc()
+
+
+# --- Audits ---------------------------------------------------------------------------------------
+
+
+def audited_ascent(
+    ascent: Ascent, policy: Policy, task: str, record: RequestRecord
+) -> AuditedReply:
+    """What is written down of a reply, and what the reference's is compared with."""
+    first = ascent.replies[0] if ascent.replies else None
+    # Calibration holds the prompt's length as the first rung counts it.
+    counted = first is not None and first[0] == policy.ladder[0]
+    return AuditedReply(
+        id=record.id,
+        stop=ascent.column,
+        answer=ascent.answer,
+        task=task,
+        tokens=record.visible_tokens + record.discarded_tokens,
+        prompt_tokens=(first[1].prompt_tokens or None) if first and counted else None,
+    )
+
+
+def finishing(
+    bound: Bound[RungServers], policy: Policy, asked: Request, ascent: Ascent
+) -> Callable[[], Awaitable[FullThinking]]:
+    """What asks the reference too; samples of it that were drawn already count."""
+
+    async def finish() -> FullThinking:
+        with bound.used() as servers:
+            full = await climb(
+                servers,
+                policy,
+                asked.prompt,
+                asked.task,
+                reference_alone=True,
+                before=ascent.replies,
+            )
+        decoded = sum(reply.completion_tokens for _, reply in full.replies)
+        return FullThinking(full.served.text if full.served.finished else None, decoded)
+
+    return finish

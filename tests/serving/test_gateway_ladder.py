@@ -1,0 +1,281 @@
+"""The gateway before a ladder's servers, on loopback: as the replay says, whatever a rung does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.serving.audits import AuditSettings
+from tests.engines.rung_server import RungServer, Said, ladder_toml, rung_server, say
+from tests.policy_content import ladder_content
+from tests.serving.gateways import Answer, RunningGateway, running, until
+
+N = 24
+RUNGS: list[dict[str, Any]] = [
+    {"name": "small", "model": "tiny", "price": [1.0, 0.5, 1.0]},
+    {"name": "large", "model": "big", "reasoning_effort": "high", "price": [10.0, 1.0, 10.0]},
+]
+VOTE = [{"name": "vote", "model": "big", "temperature": 1.0, "repeat": 4, "price": [1.0, 0.1, 1.0]}]
+
+
+def policy_of(folder: Path, rungs: list[dict[str, Any]] = RUNGS, **changes: Any) -> Path:
+    content = ladder_content(changes.pop("family", "cap"), **changes)
+    content["ladder"] = {**content["ladder"], **changes.get("ladder", {}), "rungs": rungs}
+    save_policy(build_policy(content), folder / "policy.json", format="json")
+    return folder / "policy.json"
+
+
+@contextmanager
+def ladder_gateway(
+    folder: Path, *urls: str, rungs: list[dict[str, Any]] = RUNGS, **changes: Any
+) -> Iterator[RunningGateway]:
+    """A gateway before the servers at some URLs."""
+    file = folder / "ladder.toml"
+    ladder = read_ladder(Path(ladder_toml(file, rungs, *urls)))
+    with running(folder / "policy.json", urls[-1], ladder=ladder, **changes) as gateway:
+        yield gateway
+
+
+def body_of(number: int, **fields: Any) -> dict[str, Any]:
+    return {"model": "big", "messages": [{"role": "user", "content": f"Say {number}"}], **fields}
+
+
+def is_served(number: int) -> bool:
+    """Whether the replay serves the small model's reply."""
+    return say("tiny", f"Say {number}").tokens <= 500
+
+
+def content_of(answer: Answer) -> str:
+    content: str = answer.json["choices"][0]["message"]["content"]
+    return content
+
+
+def rung_of(answer: Answer) -> str:
+    return answer.headers["x-stopadvisor"].rpartition("; rung=")[2]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RungServer]:
+    with rung_server(say) as server:
+        yield server
+
+
+@pytest.fixture
+def gateway(server: RungServer, tmp_path: Path) -> Iterator[RunningGateway]:
+    policy_of(tmp_path)
+    server.asked.clear()
+    server.keys.clear()
+    with ladder_gateway(tmp_path, server.url) as gateway:
+        yield gateway
+
+
+def test_replies_are_those_of_the_replay(
+    server: RungServer, gateway: RunningGateway, tmp_path: Path
+) -> None:
+    digest = load_policy(tmp_path / "policy.json").digest[:8]
+    served = 0
+    for number in range(N):
+        answer = gateway.ask(body_of(number))
+        wanted = "small" if is_served(number) else "large"
+        header = f"policy; reason=covered; digest={digest}; rung={wanted}"
+        assert answer.headers["x-stopadvisor"] == header
+        small = say("tiny", f"Say {number}")
+        if wanted == "small":
+            served += 1
+            assert content_of(answer) == small.text
+            usage = answer.json["usage"]
+            assert usage["completion_tokens"] == small.tokens
+            assert usage["stopadvisor"]["asked"] == ["small"]
+            assert answer.json["model"] == "big"
+        else:
+            assert f"The answer is {number}." in content_of(answer)
+    assert 0 < served < N
+    # The reference is asked as its rung says, and the small model no further than its cap.
+    by_model = {name: [b for b in server.asked if b["model"] == name] for name in ("tiny", "big")}
+    assert {body["max_tokens"] for body in by_model["tiny"]} == {500}
+    assert {body["reasoning_effort"] for body in by_model["big"]} == {"high"}
+    assert (len(by_model["tiny"]), len(by_model["big"])) == (N, N - served)
+    record = gateway.record(N)
+    assert {each["rung"] for each in gateway.records} == {"small", "large"}
+    assert sum(each["discarded_tokens"] for each in gateway.records) == 500 * (N - served)
+    assert record["upstream"] == 0
+    text = gateway.get("/metrics").body.decode()
+    assert f'stopadvisor_rungs_total{{route="policy",rung="small"}} {float(served)}' in text
+
+
+def test_a_stream_has_the_same_reply(gateway: RunningGateway) -> None:
+    for number in range(8):
+        asked = body_of(number, stream=True, stream_options={"include_usage": True})
+        answer = gateway.ask(asked)
+        assert rung_of(answer) == ("small" if is_served(number) else "large")
+        if is_served(number):
+            assert answer.text("content") == say("tiny", f"Say {number}").text
+            assert answer.events[-1]["usage"]["stopadvisor"]["rung"] == "small"
+        else:
+            assert answer.text("content").endswith(f"Theansweris{number}.")
+
+
+def test_thinking_of_a_rung_is_reasoning(server: RungServer, tmp_path: Path) -> None:
+    def thinks(model: str, question: str) -> Said:
+        return replace(say("big", question), tokens=50)
+
+    policy_of(tmp_path)
+    with rung_server(thinks) as server, ladder_gateway(tmp_path, server.url) as gateway:
+        message = gateway.ask(body_of(3)).json["choices"][0]["message"]
+    assert (message["reasoning"], message["content"]) == ("1 + 1", "The answer is 3.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"model": "tiny"}, "model"),
+        ({"reasoning_effort": "low"}, "thinking"),
+        ({"temperature": 0.7}, "sampling"),
+        ({"top_k": -1}, "sampling"),
+        ({"seed": 1}, "sampling"),
+        ({"max_tokens": 1000}, "max-tokens"),
+        ({"chat_template_kwargs": {"x": 1}}, "template"),
+        ({"n": 2}, "n"),
+    ],
+)
+def test_what_is_not_asked_as_the_reference_was_is_passed_on(
+    server: RungServer, gateway: RunningGateway, fields: dict[str, Any], reason: str
+) -> None:
+    asked = body_of(1, **fields)
+    answer = gateway.ask(asked)
+    assert answer.way == f"passthrough; reason={reason}"
+    assert server.asked == [asked]
+
+
+def test_what_is_asked_as_the_reference_was_is_covered(gateway: RunningGateway) -> None:
+    answer = gateway.ask(body_of(1, reasoning_effort="high", user="me", n=1))
+    assert answer.headers["x-stopadvisor"].startswith("policy; reason=covered")
+
+
+@pytest.mark.parametrize("fault", ["500", "400", "slow", "broken", "strange", "gone"])
+def test_a_cheap_rung_that_fails_is_climbed_past(tmp_path: Path, fault: str) -> None:
+    policy_of(tmp_path)
+    with rung_server(say, tiny=fault) as server:
+        cheap = "http://127.0.0.1:9/v1" if fault == "gone" else server.url
+        timeouts = {"total": 4.0 if fault == "slow" else 20.0}
+        with ladder_gateway(tmp_path, cheap, server.url, timeouts=timeouts) as gateway:
+            answers = [gateway.ask(body_of(number)) for number in range(3)]
+            text = gateway.get("/metrics").body.decode()
+    assert [rung_of(answer) for answer in answers] == ["large"] * 3
+    assert all(f"The answer is {n}." in content_of(a) for n, a in enumerate(answers))
+    assert 'stopadvisor_rungs_down_total{rung="small"} 3.0' in text
+
+
+def test_a_reference_that_is_down_is_an_error_of_its_own(tmp_path: Path) -> None:
+    policy_of(tmp_path)
+    served = next(n for n in range(N) if is_served(n))
+    climbs = next(n for n in range(N) if not is_served(n))
+    with rung_server(say, big="500") as server, ladder_gateway(tmp_path, server.url) as gateway:
+        assert rung_of(gateway.ask(body_of(served))) == "small"
+        assert gateway.ask(body_of(climbs)).status == 500
+
+
+def test_a_shadow_serves_the_reference(server: RungServer, tmp_path: Path) -> None:
+    policy_of(tmp_path)
+    number = next(n for n in range(N) if is_served(n))
+    with ladder_gateway(tmp_path, server.url, shadow=True) as gateway:
+        answer = gateway.ask(body_of(number))
+        assert gateway.record()["rung"] == "small"
+    assert answer.way.startswith("shadow; reason=covered")
+    assert rung_of(answer) == "large"
+    assert "<think>" in content_of(answer)
+
+
+def test_a_clients_key_stays_with_the_references_server(server: RungServer, tmp_path: Path) -> None:
+    policy_of(tmp_path)
+    climbs = next(n for n in range(N) if not is_served(n))
+    server.keys.clear()
+    with rung_server(say) as other, ladder_gateway(tmp_path, other.url, server.url) as gateway:
+        gateway.ask(body_of(climbs), Authorization="Bearer of-the-client")
+    assert (other.keys, server.keys) == ([""], ["Bearer of-the-client"])
+
+
+def audit(folder: Path) -> AuditSettings:
+    return AuditSettings(1.0, folder / "audits", differs_limit=0.05, at_once=64)
+
+
+def test_audits_ask_the_reference_too(server: RungServer, tmp_path: Path, capsys: Any) -> None:
+    # Where it is short the small model is right, but for these: every tenth says something else.
+    def errs(model: str, question: str) -> Said:
+        said = say(model, question)
+        wrong = model == "tiny" and question.endswith("0")
+        return replace(said, text="The answer is 77.") if wrong else said
+
+    policy_of(tmp_path)
+    served = [number for number in range(2 * N) if is_served(number)]
+    with (
+        rung_server(errs) as server,
+        ladder_gateway(tmp_path, server.url, audit=audit(tmp_path)) as gateway,
+    ):
+        for number in range(2 * N):
+            gateway.ask(body_of(number))
+        (auditor,) = gateway.gateway.audits._auditors.values()
+        until(lambda: auditor.log.course.counts["resolved"] == len(served))
+    differing = sum(number % 10 == 0 for number in served)
+    assert differing > 0
+    capsys.readouterr()
+    words = ["monitor", str(tmp_path / "policy.json"), str(tmp_path / "audits"), "--json"]
+    main(words)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["requests"], found["stopped"]) == (2 * N, len(served))
+    assert (found["resolved"], found["differing"]) == (len(served), differing)
+    assert found["audit_tokens"] == 300 * len(served)
+
+
+def test_samples_of_a_vote_are_continued_by_its_audit(tmp_path: Path) -> None:
+    """As its promise is about the vote of the same samples, the audit draws the missing ones."""
+    ladder = {"asked": [0, 1, 2], "path": [[9.0, 2.0, 2.0]]}
+    changes = {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
+    policy_of(tmp_path, VOTE, family="rung-agreement", ladder=ladder, **changes)
+    with (
+        rung_server(say) as server,
+        ladder_gateway(tmp_path, server.url, rungs=VOTE, audit=audit(tmp_path)) as gateway,
+    ):
+        answer = gateway.ask(body_of(5))
+        (auditor,) = gateway.gateway.audits._auditors.values()
+        until(lambda: auditor.log.course.counts["resolved"] == 1)
+        assert len(server.asked) == 4
+    assert answer.json["usage"]["stopadvisor"]["asked"] == ["vote", "vote"]
+    assert answer.json["usage"]["completion_tokens"] == 600
+    assert auditor.log.course.counts["audit_tokens"] == 4 * 300
+
+
+@pytest.mark.parametrize(
+    ("rung", "words", "message"),
+    [
+        (
+            {},
+            ["--upstream", "http://127.0.0.1:9/v1"],
+            "--upstream: expected it in the --ladder file",
+        ),
+        ({"engine": "hf"}, [], "the gateway asks servers alone"),
+        ({"model": "other"}, [], "calibrated with model 'tiny' of rung 'small'"),
+    ],
+)
+def test_what_cannot_climb_does_not_start(
+    tmp_path: Path, capsys: Any, rung: dict[str, Any], words: list[str], message: str
+) -> None:
+    policy = policy_of(tmp_path)
+    rows = [{**RUNGS[0], **rung}, RUNGS[1]]
+    file = ladder_toml(tmp_path / "ladder.toml", rows, "http://127.0.0.1:9/v1")
+    if "engine" in rung:
+        text = Path(file).read_text().replace('base_url = "http://127.0.0.1:9/v1"\n', "", 1)
+        Path(file).write_text(text)
+    assert main(["serve", str(policy), "--ladder", file, *words]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["serve", str(policy), "--upstream", "http://127.0.0.1:9/v1"]) == 2
+    assert "--ladder ladder.toml" in capsys.readouterr().err
