@@ -13,6 +13,7 @@ from typing import Literal
 from stopadvisor.assessment.choice import Choice, fewest_labels
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.probes.trajectories import Profile
+from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.families import rule_name
 from stopadvisor.rules.outcomes import BlindStopping
 
@@ -148,6 +149,8 @@ def recommend(
     assert point.fit_total_saving_pct is not None
     assert choice.saving_lower is not None
     saving, lower = point.fit_total_saving_pct, choice.saving_lower
+    climbs = settings.serving == LADDER
+    does = "climbing the ladder" if climbs else f"under {settings.serving} stopping"
     if lower <= 0:
         expected = (
             f"is expected to save {saving:.1f} % and may save nothing (one-sided 95 % lower limit "
@@ -158,11 +161,11 @@ def recommend(
         if round(saving, 1) == 0:
             expected = "would save nothing"
         return full_budget(
-            f"Serving: under {settings.serving} stopping {expected}: "
-            f"{'probing' if rank_of(point.family) else 'it'} is not worth it."
+            f"Serving: {does} {expected}: "
+            f"{'probing' if rank_of(point.family) and not climbs else 'it'} is not worth it."
         )
     reasons.append(
-        f"Serving: under {settings.serving} stopping is expected to save "
+        f"Serving: {does} is expected to save "
         f"{saving:.1f} % of the cost, at least {lower:.1f} % (one-sided 95 %)."
     )
     if profile.predicted == "full-budget":

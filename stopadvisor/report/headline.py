@@ -322,6 +322,8 @@ def assessed_headline(document: Document) -> str:
     serving = document["recommendation"]["serving"]
     on = " on vLLM" if serving == "vllm" else on_stack(serving)
     keep = f"Don't stop early{on}: no saving shown."
+    if serving == LADDER:
+        keep = "Don't climb, serve the reference: no saving shown."
     if document["recommendation"]["policy"] == "full-budget":
         gain = gain_against_advice(document)
         return keep if gain is None else sentence(gain)

@@ -89,6 +89,17 @@ def test_the_screen_says_what_is_counted_and_why(
     assert f"stopadvisor calibrate {run} --alpha drop=0.05" in screen
 
 
+def test_where_nothing_is_saved_the_screen_speaks_of_climbing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dear = recorded(tmp_path / "dear", 0, ladder=LADDER.replace("[1, 0.1, 1]", "[100, 10, 100]"))
+    assert main(["assess", str(dear), "--alpha", "0.05", "--quiet", "--no-report"]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "Don't climb, serve the reference: no saving shown." in screen
+    assert "serve the reference as you do now; there is nothing to calibrate" in screen
+    assert "prob" not in screen.replace("probability", "")
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -17,20 +17,20 @@ from tests.policy_content import ladder_content
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
-N = 40
 CAP = 123
 """Tokens; some replies of the sibling are longer."""
 
 
+@pytest.mark.parametrize("n", [40, pytest.param(300, marks=pytest.mark.long)])
 def test_two_models_here_climb_as_the_replay_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "samples").symlink_to(ROOT / "samples")
-    ladder = ["--ladder", "samples/ladder.toml", "--limit", str(N), "--quiet"]
+    ladder = ["--ladder", "samples/ladder.toml", "--limit", str(n), "--quiet"]
     assert main(["probe", "samples/hard.jsonl", "--out", "run", *ladder]) == 0
     replies = {record.id: record.rungs for record in RunDirectory.load(Path("run")).replies()}
-    assert len(replies) == N
+    assert len(replies) == n
     content = ladder_content("cap", task="numeric")
     rungs = [rung.to_policy() for rung in read_ladder(Path("samples/ladder.toml")).rungs]
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_bytes())

@@ -140,7 +140,9 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
     advice, split, effect = run.recommendation, run.split, assessed_effect(document)
     if effect is None:
         yield "why", why(document)
-        yield "do", "serve as you do now, without probes; there is nothing to calibrate"
+        climbs = advice.serving == LADDER
+        now = "the reference as you do now" if climbs else "as you do now, without probes"
+        yield "do", f"serve {now}; there is nothing to calibrate"
         if priced := computed_for(document):
             yield "stack", f"{explained(advice.serving)}{priced}"
         yield from _server(run)
