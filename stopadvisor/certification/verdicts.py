@@ -189,18 +189,12 @@ def limit_verdicts(
             raise PolicyError(
                 f"the certificate limits category {category!r}, and no fresh question is of it"
             )
-
-        def at(
-            level: float,
-            values: IntArray = values,
-            loss: Loss = loss,
-            each: Mapping[str, Any] = each,
-        ) -> Evidence:
-            expected = each["lost"] / each["n"] / (1 if each.get("both") is None else 2)
-            counts = {**each, "losses": each["lost"]}
-            return of_values(loss, values, each["alpha"], level, expected, counts)
-
-        alone, shared = at(delta), at(delta / len(several))
+        expected = each["lost"] / each["n"] / (1 if each.get("both") is None else 2)
+        counts = {**each, "losses": each["lost"]}
+        alone, shared = (
+            of_values(loss, values, alpha, level, expected, counts)
+            for level in (delta, delta / len(several))
+        )
         verdict: Verdict = "confirmed" if alone.verdict == "confirmed" else "silent"
         found.append(
             LimitVerdict(

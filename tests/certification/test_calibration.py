@@ -13,6 +13,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.forecasts import counted_labels
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.certification.calibration import (
+    Calibration,
     calibrate,
     check_questions,
     entering_rows,
@@ -157,18 +158,6 @@ def test_both_sequences_together_are_false_with_at_most_delta() -> None:
     assert 0 < false <= stats.binom.ppf(0.999, runs, 0.05)
 
 
-def test_calibration_changes_nothing_that_was_chosen(choice: Choice) -> None:
-    one, other = (
-        calibrate(choice, draw(160, 3).as_calibration()),
-        calibrate(choice, draw(160, 4).as_calibration()),
-    )
-    for found in (one, other):
-        assert found.rule is not None
-        assert any(found.rule.scorer is c.scorer for c in choice.sequences)
-        sequence = next(c for c in choice.sequences if c.scorer is found.rule.scorer)
-        assert found.rule.threshold in sequence.thresholds
-
-
 def test_questions_are_copied_only_where_some_stay_out(choice: Choice) -> None:
     table = draw(160, 3).as_calibration()
     assert calibrate(choice, table).entered is table
@@ -306,59 +295,45 @@ def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
     assert all(isinstance(r, NotCertified) and r.labels_needed is None for _, r in found.tested)
 
 
+def moved(choice: Choice, table: OpenQuestions, **settings: Any) -> Calibration:
+    """The first sequence, as if it had been fitted elsewhere."""
+    scorer, order = choice.sequences[0].scorer, choice.sequences[0].thresholds
+    asked = replace(choice.settings, **settings)
+    return recalibrate(scorer, order, table.as_calibration(), asked)
+
+
 def test_a_rule_from_elsewhere_is_one_chain_at_the_whole_of_delta(choice: Choice) -> None:
     table = draw(160, 15)
-    sequence = choice.sequences[0]
-    found = recalibrate(
-        sequence.scorer, sequence.thresholds, table.as_calibration(), choice.settings
-    )
-    assert found.rule is not None
-    certificate = found.rule.certificate
-    assert certificate.delta == 0.05
-    assert certificate.losses == lost_by_replay(table, sequence, found.rule.threshold)
-    assert certificate.losses <= max_losses(160, 0.15, 0.05)
-    few = recalibrate(
-        sequence.scorer, sequence.thresholds, draw(10, 16).as_calibration(), choice.settings
-    )
-    assert few.rule is None
-    assert few.refusal is not None
+    rule = moved(choice, table).rule
+    assert rule is not None
+    assert rule.certificate.delta == 0.05
+    lost = lost_by_replay(table, choice.sequences[0], rule.threshold)
+    assert rule.certificate.losses == lost <= max_losses(160, 0.15, 0.05)
+    few = moved(choice, draw(10, 16))
+    assert (few.rule, few.refusal is None) == (None, False)
 
 
 def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choice) -> None:
-    table = draw(160, 17)
-    dear = replace(table, probe_tokens=np.full(table.probe_tokens.shape, 4000.0))
-    sequence = choice.sequences[0]
-    found = recalibrate(
-        sequence.scorer, sequence.thresholds, dear.as_calibration(), choice.settings
-    )
-    assert found.rule is None
-    assert found.refusal is not None
-    assert "eat the saving" in found.refusal.reason
-
-
-def test_a_rule_from_elsewhere_that_costs_as_much_as_full_thinking_is_withheld(
-    choice: Choice,
-) -> None:
-    table = draw(160, 17)
+    table, scorer, never = draw(160, 17), choice.sequences[0].scorer, np.array([1e9])
+    dear = moved(choice, replace(table, probe_tokens=np.full(table.probe_tokens.shape, 4000.0)))
+    # And where it costs exactly as much as full thinking.
     free = replace(table, probe_tokens=np.zeros(table.probe_tokens.shape), suffix_tokens=0)
-    scorer, never = choice.sequences[0].scorer, np.array([1e9])
     view = scorer.view(free)
     costs = scorer.curve(view, never).totals(scorer.costs(view, choice.settings.costing))
     assert costs[0, 0] == choice.settings.costing.full(free).sum()
-    found = recalibrate(scorer, never, free.as_calibration(), choice.settings)
-    assert found.refusal is not None
-    assert "costs more than full thinking" in found.refusal.reason
+    same = recalibrate(scorer, never, free.as_calibration(), choice.settings)
+    for found in (dear, same):
+        assert found.rule is None
+        assert found.refusal is not None
+        assert "costs more than full thinking: its probes eat the saving" in found.refusal.reason
 
 
 def test_a_rule_from_elsewhere_takes_an_alpha_below_the_accuracy(choice: Choice) -> None:
     """At exactly the accuracy, never being right would meet it."""
-    sequence, table = choice.sequences[0], draw(160, 15)
+    table = draw(160, 15)
     half = regraded(table, correct=table.correct, natural_correct=np.arange(160) % 2 == 0)
     for alpha, refused in ((0.5, True), (0.49, False)):
-        settings = replace(choice.settings, alpha=alpha)
-        found = recalibrate(
-            sequence.scorer, sequence.thresholds, half.as_calibration(), settings
-        ).refusal
+        found = moved(choice, half, alpha=alpha).refusal
         assert (found is not None and "must be below the full-thinking" in found.reason) == refused
 
 
