@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -174,6 +176,22 @@ def test_the_fixed_sequence_stops_at_the_first_failure(losses: list[int], alpha:
         assert (found.index, found.losses) == (last, losses[last])
         assert found.upper == upper_limit(losses[last], n, 0.05)
         assert found.upper <= alpha + 1e-9
+
+
+def test_what_a_question_counts_on_average_is_less_what_it_gains() -> None:
+    lost = Certified(0, 0.5, 0.05, n=10, losses=3, upper=0.4)
+    assert (lost.risk, replace(lost, gained=1).risk) == (0.3, 0.2)
+    pairs = replace(lost, both=1, one=1, none=8)
+    assert (pairs.traces, pairs.risk) == (2, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("n", "said"), [(58, "not even with no loss"), (59, "loses 1 of 59 .* at most 0 are allowed")]
+)
+def test_a_refusal_says_whether_any_number_of_losses_would_do(n: int, said: str) -> None:
+    found = certify_thresholds(np.array([1]), n, alpha=0.05, delta=0.05)
+    assert isinstance(found, NotCertified)
+    assert re.search(said, found.reason)
 
 
 def test_a_fixed_sequence_never_jumps_over_a_failure() -> None:
