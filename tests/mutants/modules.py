@@ -93,6 +93,8 @@ TESTS: dict[str, str] = {
 
 EQUIVALENT: dict[str, str] = {
     "stats/bounds : _MOST_LABELS = 1000000 ->": "a size more is as good",
+    "stats/bounds labels_needed: 2 * high -> 3 * high": "ends alike",
+    "stats/bounds labels_needed: high - low > 1 -> high - low > 2": "ends alike",
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
     "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"

@@ -236,7 +236,7 @@ def test_impossible_requests_are_refused(change: dict[str, Any]) -> None:
 # --- Sample size ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("alpha", "n"), [(0.05, 59), (0.10, 29), (0.15, 19)])
+@pytest.mark.parametrize(("alpha", "n"), [(0.05, 59), (0.10, 29), (0.15, 19), (0.96, 1)])
 def test_with_no_loss_expected_it_is_the_rule_of_three(alpha: float, n: int) -> None:
     # Recipe: smallest n with (1 - alpha)^n <= 0.05.
     assert labels_needed(alpha, 0.05, expected_risk=0.0) == n
