@@ -138,16 +138,19 @@ def test_a_certificate_is_about_the_exact_rule_that_is_exported(
     keys = set(frozen.content["split"]["calibration"])
     source = open_source(run)
     entered = [record for record in RunDirectory.load(run).replies() if record.key in keys]
-    lost, price = 0, 0.0
+    lost, price, rungs = 0, 0.0, []
     for record in entered:
         climber, small = frozen.climb(), record.rungs[0]
         served = climber.observe(
             answer=small.answer, finished=small.finished, completion_tokens=small.completion_tokens
         ).serve
         cap = int(-frozen.content["ladder"]["path"][int(found["threshold"]) - 1][0])
+        rungs.append(0.0 if served else -1.0)
         price += min(small.completion_tokens, cap) + (0 if served else 5000)
         lost += served and not small.correct
     assert (certificate["n"], certificate["losses"]) == (len(entered), lost)
+    # Traffic is compared with which reply these questions got.
+    assert sorted(frozen.content["served"]["stop"]) == sorted(rungs)
     saving = found["expected"]["calibration_total_saving_pct"]
     assert saving == pytest.approx(100 * (1 - price / (5000 * len(entered))))
     assert certificate["claim"].startswith("With confidence 95 %")

@@ -83,10 +83,15 @@ def test_a_climber_serves_what_the_table_says(
     climb = Climb.of(family, policy.content["ladder"], _model(policy))
     view = climb.view(table)
     assert view.rungs is not None
-    first = 0
+    first, most, served = 0, 0, climb.serves(table, 1)
     for row, line in enumerate(lines):
         climber, answers, judged = policy.climb(), [], None
+        certain, columns = set[int](), []
         while (ask := climber.ask) is not None:
+            assert climber.certain[0] == ask
+            certain |= {each.column for each in climber.certain}
+            most = max(most, len(climber.certain))
+            columns.append(ask.column)
             given = line["rungs"][ask.column]
             answers.append((given["answer"], given["finished"]))
             tokens = given["completion_tokens"]
@@ -102,8 +107,12 @@ def test_a_climber_serves_what_the_table_says(
         of_reference = len(answers) > len(asked)
         assert of_reference == bool(view.rungs.is_reference[row, 0])
         first += not of_reference
+        assert certain == set(columns)
+        assert columns[-1] == served[row]
         said, finished = answers[judged.reply]
         assert (said == "1" and finished) == bool(view.stop_correct[row, 0])
+    # A lead of two takes two replies, which may be asked for at once.
+    assert (most > 1) == (family == "rung-agreement")
     assert 0 < first < len(lines)  # some are served before the reference, and some are not
 
 
