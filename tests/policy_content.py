@@ -11,7 +11,9 @@ from typing import Any
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
 from stopadvisor.ground.fields import parse, plain
+from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.file import Format, encode_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
@@ -22,6 +24,7 @@ __all__ = [
     "IDENTITY",
     "TRIGGERS",
     "anywhere_content",
+    "certificate_in",
     "example_content",
     "example_contents",
     "example_terms",
@@ -325,4 +328,11 @@ def example_contents() -> dict[str, dict[str, Any]]:
     found["one-checkpoint"] = example_content(budgets=[0])
     found["open-cue"] = open_cue_content()
     found["ladder"] = ladder_content()
+    return found
+
+
+def certificate_in(policy: Policy) -> dict[str, Any]:
+    """The certificate of a policy that stops, with its claim."""
+    found = shown_certificate(policy.content)
+    assert found is not None
     return found

@@ -15,7 +15,6 @@ from typing import Any
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import parse, plain
-from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.climber import Climber, ClimbRule
 from stopadvisor.policy.consistency import check_consistency
 from stopadvisor.policy.file import (
@@ -172,22 +171,6 @@ class Policy:
             raise PolicyError("the policy stops a trace and climbs no ladder: start() follows it")
         rule = self._climb
         return Climber(rule.of_reference() if reference_alone else rule, task)
-
-    def summary(self) -> dict[str, Any]:
-        """Give the main fields as plain values, the certificate with its claim in words."""
-        names = (
-            *("kind", "family", "features", "threshold", "decision_threshold", "budgets"),
-            *("on_stop", "task", "serving", "entropy_source", "max_think", "model", "engine"),
-            *("certificate", "profile", "expected", "versions", "created", "digest"),
-        )
-        content, split = self.content, self._terms.split
-        summary = {name: content[name] for name in names}
-        where = trigger_content(self.trigger, family=self.family)["trigger"]
-        summary["trigger"] = where if self.trigger.probes else None
-        summary["certificate"] = shown_certificate(content)
-        parts = ("fit", "calibration", "test")
-        summary["n_questions"] = split and {part: len(getattr(split, part)) for part in parts}
-        return summary
 
     check_source = check_source
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.policy.terms import (
@@ -140,36 +141,45 @@ def inspected(
     model : str, optional
         Where its model is; by default the policy's name for it.
     """
-    if model is None and policy.terms.model is not None:
-        model = policy.terms.model.name
-    content, summary = policy.content, policy.summary()
-    taken = {
-        name: summary[name]
-        for name in (
-            *("kind", "family", "threshold", "decision_threshold", "on_stop", "task", "serving"),
-            *("entropy_source", "max_think", "certificate", "profile", "expected", "versions"),
-            *("created", "digest"),
-        )
-    }
-    taken |= {name: content[name] for name in ("normalizer", "grader", "workload_sha256")}
-    counts = summary["n_questions"]
-    signature = Signature(str(signature_path(path)), signed_by)
+    terms, content = policy.terms, policy.content
+    if model is None and terms.model is not None:
+        model = terms.model.name
+    split = terms.split
     return InspectedPolicy(
         policy=path,
-        policy_schema=content["schema"],
-        trigger=policy.terms.trigger,
-        budgets=tuple(summary["budgets"]),
-        ladder=policy.terms.ladder,
-        model=policy.terms.model,
-        engine=policy.terms.engine,
-        n_questions=None if counts is None else PartCounts(**counts),
+        policy_schema=terms.schema,
+        kind=terms.kind,
+        family=terms.family,
+        threshold=terms.threshold,
+        decision_threshold=terms.decision_threshold,
+        trigger=terms.trigger,
+        budgets=terms.budgets,
+        ladder=terms.ladder,
+        on_stop=terms.on_stop,
+        task=terms.task,
+        serving=terms.serving,
+        entropy_source=terms.entropy_source,
+        max_think=terms.max_think,
+        model=terms.model,
+        engine=terms.engine,
+        certificate=shown_certificate(content),
+        profile=content["profile"],
+        expected=content["expected"],
+        versions=terms.versions,
+        created=terms.created,
+        digest=terms.digest,
+        n_questions=None
+        if split is None
+        else PartCounts(len(split.fit), len(split.calibration), len(split.test)),
         features=tuple(_features(content)),
-        probe=policy.terms.probe,
-        engine_settings=engine_settings(policy.terms),
+        probe=terms.probe,
         sampling=content["sampling"] or {},
-        signature=signature if is_signed(path) else None,
+        normalizer=terms.normalizer,
+        grader=terms.grader,
+        workload_sha256=terms.workload_sha256,
+        engine_settings=engine_settings(terms),
+        signature=Signature(str(signature_path(path)), signed_by) if is_signed(path) else None,
         serve_with=server_words(content, model),
-        **taken,
     )
 
 

@@ -225,19 +225,6 @@ class ProbeTable:
         return found if self.is_grid else found & (self._rows != NO_PROBE)
 
     @property
-    def knows_logprob(self) -> bool:
-        """Whether every probe that happens online has a log-probability."""
-        return self._knows(self.mean_logprob)
-
-    @property
-    def knows_entropy(self) -> bool:
-        """Whether every probe that happens online has an entropy."""
-        return self._knows(self.mean_entropy)
-
-    def _knows(self, values: FloatArray) -> bool:
-        return self.entropy_source != "none" and not bool((np.isnan(values) & self.live).any())
-
-    @property
     def on_stop(self) -> OnStop:
         """What a stopped question gets: ``answer`` where visible answers were collected."""
         return "probe" if self.visible_tokens is None else "answer"

@@ -43,11 +43,6 @@ class Scorer:
     model: LinearModel | BoostedModel | None
 
     @property
-    def is_learned(self) -> bool:
-        """Whether a fitted model gives the scores."""
-        return self.model is not None
-
-    @property
     def asking(self) -> Asking:
         """Where it forces an answer on its way to a stop."""
         return Asking(self.family != FIXED_BUDGET, self.schedule.stop_at)

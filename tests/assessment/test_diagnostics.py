@@ -65,7 +65,7 @@ def test_each_rule_that_is_compared_has_a_curve(choice: Choice) -> None:
         full = choice.fit.full_cost.sum()
         np.testing.assert_allclose(curve.cost, 100 * sequence.costs / full)
         assert len(curve.at) == len(curve.cost) == len(curve.accuracy)
-        if sequence.scorer.is_learned or sequence.scorer.family == "confidence":
+        if sequence.scorer.model is not None or sequence.scorer.family == "confidence":
             assert all(at is not None and 0 <= at <= 1 for at in curve.at[1:])
         else:
             assert curve.at == numbers(sequence.thresholds)

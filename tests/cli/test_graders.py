@@ -16,6 +16,7 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.engines.fake_server import fake_server
 from tests.engines.test_judge import JUDGE, verdict
 from tests.material import CERTIFY, Call, caller
+from tests.policy_content import certificate_in
 from tests.scripted import ScriptedEngine, write_sums
 
 pytestmark = pytest.mark.slow
@@ -83,7 +84,7 @@ def test_a_grader_stands_in_manifest_policy_and_claim(call: Call) -> None:
     function = {"name": "graders:strict", "sha256": grading["grader_sha256"]}
     assert policy.content["certificate"]["grader"] == function
     assert policy.content["grader"] == "graders:strict"
-    claim = policy.summary()["certificate"]["claim"]
+    claim = certificate_in(policy)["claim"]
     assert claim.endswith(
         f"What is right was decided by graders:strict (SHA-256 {function['sha256'][:12]}), not by "
         "comparison with gold."

@@ -12,6 +12,7 @@ import pytest
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.simulation import PRESETS
 from tests.material import CERTIFY, Call, caller
+from tests.policy_content import certificate_in
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +75,7 @@ def test_all_that_comes_of_it_is_marked(
     content = policy.content
     assert content["model"] is None
     assert content["engine"]["name"] == "simulated"
-    claim = policy.summary()["certificate"]["claim"]
+    claim = certificate_in(policy)["claim"]
     assert claim.endswith("it holds for the simulator alone.")
     assert "made from simulated probes" in call("inspect", path)[1]
 

@@ -14,7 +14,7 @@ from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes
-from tests.policy_content import example_content
+from tests.policy_content import certificate_in, example_content
 
 
 @pytest.mark.parametrize("n", [1, 7, 80, 371, 20_000, 1_000_000])
@@ -109,7 +109,7 @@ def limit(**changes: Any) -> dict[str, Any]:
         ({"losses": 25}, "25 lost and 5 gained of 240 do not show a drop of at most 0.05"),
         ({"gained": 0}, "9 lost and 0 gained of 240 do not show a drop of at most"),
         ({"upper": 0.03}, "'certificate.upper': 9 lost and 5 gained .* at most 0.03 at delta 0.05"),
-        ({"n": 20_001}, "expected at most 20000 beside a drop"),
+        ({"n": 20_001}, "expected at most 20000 with a drop"),
         ({"n": 20_000, "losses": 5_000}, "5000 lost and 5 gained of 20000 do not show"),
         ({"losses": 240, "gained": 0, "alpha": 0.9999}, "240 lost and 0 gained of 240 do not show"),
         ({"gained": 235}, "expected at most certificate.n .240., got 244"),
@@ -217,4 +217,4 @@ def test_few_labels_and_other_graders_are_said_where_they_are() -> None:
 def test_the_claim_that_people_read_is_made_from_the_fields() -> None:
     policy = Policy(build_policy(example_content()))
     assert policy.terms.certificate is not None
-    assert policy.summary()["certificate"]["claim"] == claim(policy.terms.certificate)
+    assert certificate_in(policy)["claim"] == claim(policy.terms.certificate)

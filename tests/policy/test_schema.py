@@ -355,7 +355,7 @@ def test_a_trigger_survives_its_file(tmp_path: Path, name: str) -> None:
     policy = load_policy(path)
     assert policy.trigger == TRIGGERS[name]
     assert policy.budgets == getattr(TRIGGERS[name], "budgets", ())
-    assert policy.summary()["trigger"] == content["trigger"]
+    assert policy.content["trigger"] == content["trigger"]
 
 
 def test_a_rule_without_log_probabilities_needs_none() -> None:

@@ -243,11 +243,7 @@ def test_log_probabilities_may_be_unknown() -> None:
     assert ProbeRecord.from_dict(json.loads(whole.to_json()), "here") == whole
     table = graded_table([whole])  # it thinks 90 tokens: the last probe does not happen online
     assert np.isnan(table.mean_logprob).tolist() == [[False, False, True]]
-    assert table.knows_logprob
-    assert not table.knows_entropy
-    assert not graded_table([record(checkpoints=rows, trace_tokens=200)]).knows_logprob
-    none = tuple(replace(row, entropy_source="none") for row in rows)
-    assert not graded_table([record(checkpoints=none)]).knows_logprob
+    assert np.isnan(table.mean_entropy).tolist() == [[False, True, True]]
 
 
 def test_marker_positions_are_kept() -> None:

@@ -68,7 +68,6 @@ def test_answers_every_64_tokens(text_run: Path) -> None:
     counted = table.trace_tokens + table.natural_tokens
     np.testing.assert_array_equal(counted, np.maximum(traces.total_tokens[:n], trace))
     assert table.suffix_tokens == SUFFIX_TOKENS
-    assert not table.knows_logprob
     assert (table.entropy_source, table.marker_positions) == ("none", None)
 
 
