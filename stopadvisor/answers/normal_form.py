@@ -39,7 +39,6 @@ __all__ = [
     "MAX_CHARACTERS",
     "NORMALIZER",
     "TASKS",
-    "announces_answer",
     "check_gold",
     "extract_forced",
     "extract_natural",
@@ -104,16 +103,6 @@ def extract_natural(task: str, text: str) -> str | None:
 
 _MOST_NUMBERS = 100
 """Numbers at the end of a visible text that are looked at, should one be as bad as the other."""
-
-
-def announces_answer(task: str, text: str) -> bool:
-    r"""Whether a visible text says which answer is its own: "Final answer:", a box, "answer is".
-
-    `extract_natural` also finds the last number of a text that was cut before it came to that.
-    """
-    _check_task(task)
-    parts = _anchored(text[-MAX_CHARACTERS:])
-    return any(normalize(task, _first_line(part)) for part in parts)
 
 
 def _segment(text: str) -> str:

@@ -16,7 +16,6 @@ from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.collection.probing import try_questions
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
-from stopadvisor.ground.constants import DEFAULT_CUE
 from stopadvisor.ground.errors import PreflightError
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.preflight import preflight_sheet
@@ -24,17 +23,12 @@ from stopadvisor.report.words import shell_quote
 
 __all__ = ["command"]
 
-_ALL_CUES = "all"
-
 
 @click.command(
     "preflight",
     cls=Command,
     reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any.",
-    examples=[
-        "stopadvisor preflight samples/arithmetic.jsonl --model samples/tiny-reasoner",
-        "stopadvisor preflight my.jsonl --model Qwen/Qwen3-8B --cue all",
-    ],
+    examples=["stopadvisor preflight samples/arithmetic.jsonl --model samples/tiny-reasoner"],
     exit_codes=(0, 1, 2, 5, 130),
 )
 @click.argument("workload", type=PATH)
@@ -43,22 +37,18 @@ def command(workload: Path, *, json: bool, quiet: bool, **params: Any) -> int:
     """Check on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
 
     Takes the options of `probe`, and asks up to 16 fit questions, so that probing measures what the
-    options say.  `probe` and `assess` do this first, unless --no-preflight.  --cue all tries every
-    built-in cue on some more questions, or on --limit.
+    options say.  `probe` and `assess` do this first, unless --no-preflight.
     """
-    compare = params["cue"] == _ALL_CUES
-    if compare:
-        params["cue"] = DEFAULT_CUE
     settings, engine = take_probing(params, workload), pop_settings(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         model = partial(open_engine, replace(engine, remark=progress.remark))
-        report = try_questions(settings, model, progress, compare=compare)
-    show(report, preflight_sheet(report, settings.cue), json=json)
+        report = try_questions(settings, model, progress)
+    show(report, preflight_sheet(report), json=json)
     may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
     if may_go_on and not (json or quiet):
         ctx = click.get_current_context()
         options = {option.name or "" for option in ctx.command.params}
-        again = typed_again(*options - ({"cue", "limit"} if compare else set()) - {"workload"})
+        again = typed_again(*options - {"workload"})
         click.echo(f"next: stopadvisor assess {shell_quote(workload)} {again}".rstrip(), err=True)
     return PreflightError.exit_code if report.status == "fail" else 0
 

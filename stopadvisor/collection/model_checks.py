@@ -13,14 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stopadvisor.answers.function_grader import Grades
-from stopadvisor.answers.normal_form import (
-    announces_answer,
-    extract_forced,
-    extract_natural,
-    normalize,
-)
+from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
-from stopadvisor.collection.cues import CueAgreement, CueComparison, CueExample, agreement, below
 from stopadvisor.collection.markers import MarkerFindings, count_words
 from stopadvisor.collection.pilot import EARLY, trial_plan
 from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
@@ -31,10 +25,18 @@ from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawProbe, RawTra
 from stopadvisor.probes.positions import marker_positions
 from stopadvisor.workload.questions import Question
 
-__all__ = ["PREFLIGHT_QUESTIONS", "PreflightReport", "WrongExample", "run_preflight", "worst"]
+__all__ = [
+    "PREFLIGHT_QUESTIONS",
+    "CueExample",
+    "PreflightReport",
+    "WrongExample",
+    "run_preflight",
+    "worst",
+]
 
 PREFLIGHT_QUESTIONS = 16
 
+AGREEMENT_FAIL, AGREEMENT_WARN = 0.5, 0.9
 CUE_FAIL, CUE_WARN = 0.5, 0.9
 ACCURACY_WARN = 0.2
 """Share of right answers below which prompt, template, gold or grader are the likelier cause."""
@@ -47,6 +49,18 @@ TOLERANCE = 1e-4
 """Rounding above a log-probability of 0, or below an entropy of 0, that half precision may show."""
 
 _SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
+
+
+@dataclass(frozen=True)
+class CueExample:
+    """A question whose forced answer at the end of its thinking is not its natural one."""
+
+    id: str
+    """Of the question."""
+    natural: str
+    """The answer after full thinking."""
+    forced: str
+    """The forced answer."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +99,6 @@ class PreflightReport:
     """Words that begin sentences when the model turns back."""
     cost: ProbeCost | None
     """What the plan's probes will decode; null where a pilot has to settle their places."""
-    cues: CueComparison | None
-    """With `--cue all`, null otherwise and in the file."""
 
     def raise_on_failure(self) -> None:
         """Refuse to go on with an engine that failed."""
@@ -118,8 +130,7 @@ def run_preflight(
     questions
         Fit questions, never others; the first 16 are asked.
     plan
-        The plan to be used; its budgets are replaced by 0, 32 and its `max_think`, and where a
-        visible answer is the reply by three of its own, too.
+        The plan to be used; its budgets are replaced by 0, 32 and its `max_think`.
     grader
         Decides whether two answers are equivalent where their texts differ.
     right
@@ -144,9 +155,7 @@ def run_preflight(
         raise EngineError("preflight needs at least one fit question, got none")
     prompts = make_prompts(questions, template)
     prefix = min(EARLY, plan.max_think)
-    full = trial_plan(plan)
-    # The natural answers show visible ones already.
-    short = replace(plan.at_budgets(), max_think=prefix, on_stop="probe")
+    full, short = trial_plan(plan), replace(trial_plan(plan).at_budgets(), max_think=prefix)
     progress = progress or NullProgress()
     traces = pilot[: len(prompts)]
     if len(traces) < len(prompts) or any(
@@ -159,7 +168,7 @@ def run_preflight(
     final = [trace.probes[-1] for trace in traces]
     forced = [probe for trace in traces for probe in trace.probes]
     words = found or count_words(engine, traces, named)
-    agreed = agreement(questions, traces, final, grader)
+    share, examples = _agreed(questions, traces, final, grader)
     verdicts, wrong = _graded(questions, traces, final, right or grader)
     accuracy = sum(verdicts) / len(verdicts) if verdicts else None
     checks = (
@@ -170,8 +179,7 @@ def run_preflight(
         _think_cap(traces, capped, prefix),
         _cue(questions, final),
         _answer_cap(forced, plan),
-        _escape(questions, traces, full),
-        _agreement(agreed),
+        _agreement(share, examples),
         *([] if accuracy is None else [_accuracy(accuracy, wrong, len(verdicts))]),
         _marker_words(words, traces, plan),
         _numbers(traces, plan, engine.capabilities.vocabulary),
@@ -180,20 +188,24 @@ def run_preflight(
     return PreflightReport(
         status=worst(checks),
         checks=checks,
-        agreement=agreed.share,
-        examples=agreed.examples[:EXAMPLES],
+        agreement=share,
+        examples=examples[:EXAMPLES],
         accuracy=accuracy,
         wrong=wrong[:EXAMPLES],
         n_questions=len(questions),
         marker_words=words,
         cost=expected_cost(plan, traces, sum(p.probe_tokens for p in forced) / len(forced)),
-        cues=None,
     )
 
 
 def worst(checks: Sequence[Check]) -> Status:
     """Return the status that all checks together have."""
     return max((check.status for check in checks), key=_SEVERITY.index)
+
+
+def _below(share: float, *, fail: float, warn: float) -> Status:
+    """Judge a share that should be large."""
+    return "fail" if share < fail else "warn" if share < warn else "pass"
 
 
 def _check(name: str, status: Status, detail: str, advice: str) -> Check:
@@ -217,14 +229,14 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
     if ended:
         return _check(
             "markers",
-            below(1 - ended / len(traces), fail=0.5, warn=0.9),
+            _below(1 - ended / len(traces), fail=0.5, warn=0.9),
             f"{detail}, {ended} end without closing it, and so without an answer",
             "choose a closer (--think-tags) that the model writes, with the blank before it, or "
             "ask for it in --prompt-template",
         )
     return _check(
         "markers",
-        below(thinking / len(traces), fail=0.5, warn=0.9),
+        _below(thinking / len(traces), fail=0.5, warn=0.9),
         detail,
         "switch thinking on (--chat-template-kwargs), or check --think-tags",
     )
@@ -294,9 +306,9 @@ def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
     seen = f", not for example {unlike[0][:60]!r}" if unlike else ""
     return _check(
         "cue",
-        below(parsed / len(final), fail=CUE_FAIL, warn=CUE_WARN),
+        _below(parsed / len(final), fail=CUE_FAIL, warn=CUE_WARN),
         f"{parsed}/{len(final)} forced answers parse{seen}",
-        "choose another --cue, by `stopadvisor preflight --cue all`",
+        "choose another --cue",
     )
 
 
@@ -318,58 +330,53 @@ def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
     )
 
 
-def _escape(questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """After a forced close the model answers, and does not go on reasoning."""
-    replies: dict[int, list[bool]] = {}  # by thinking tokens
-    for question, trace in zip(questions, traces, strict=True):
-        for probe in trace.probes:
-            if not probe.ended:
-                escaped = _escaped(question.task, probe, plan)
-                replies.setdefault(probe.budget, []).append(escaped)
-    total = sum(map(sum, replies.values()))
-    where = ", ".join(f"{sum(r)}/{len(r)} at {at}" for at, r in sorted(replies.items()))
-    kind = "visible" if plan.on_stop == "answer" else "forced"
-    if not replies:
-        return Check("escape", "pass", "no trace is long enough to be stopped")
-    return _check(
-        "escape",
-        "warn" if total else "pass",
-        f"{total} {kind} answers go on reasoning after a stop; by thinking tokens: {where}",
-        "such replies are graded as they stand and their tokens are counted: stop later (higher "
-        "--budgets), " + ("or take --on-stop probe" if kind == "visible" else "or another --cue"),
+def _agreed(
+    questions: Sequence[Question],
+    traces: Sequence[RawTrace],
+    final: Sequence[RawProbe],
+    grader: Grades,
+) -> tuple[float | None, tuple[CueExample, ...]]:
+    """Compare what is forced at the end of thinking with what the model says by itself.
+
+    Returns the share of finished traces whose two answers agree, None without any, and where they
+    do not.
+    """
+    pairs: list[tuple[Question, str, str]] = []
+    for question, trace, probe in zip(questions, traces, final, strict=True):
+        if trace.finish == "stop" and trace.natural_text is not None:
+            natural = extract_natural(question.task, trace.natural_text) or ""
+            pairs.append((question, natural, extract_forced(question.task, probe.text)))
+    if not pairs:
+        return None, ()
+    same = [bool(a) and normalize(q.task, a) == normalize(q.task, b) for q, a, b in pairs]
+    # Equal values in unequal spelling exist in math alone; there the grader decides.
+    unsure = [i for i, (q, a, _) in enumerate(pairs) if not same[i] and a and q.task == "math"]
+    verdicts = grader.grade_many([("math", pairs[i][1], pairs[i][2]) for i in unsure])
+    for i, equivalent in zip(unsure, verdicts, strict=True):
+        same[i] = equivalent is True
+    examples = tuple(
+        CueExample(q.id, a, b) for (q, a, b), equal in zip(pairs, same, strict=True) if not equal
     )
+    return sum(same) / len(same), examples
 
 
-def _escaped(task: str, probe: RawProbe, plan: ProbePlan) -> bool:
-    """Whether the reply of a stop here goes on reasoning: by its markers, or up to the cap."""
-    if probe.escaped_tokens:
-        return True
-    if probe.visible_text is None:
-        return probe.probe_tokens >= plan.cap and not normalize(task, probe.text)
-    # The closer is counted with a visible answer, and makes part of no cap.
-    at_cap = probe.visible_tokens > plan.answer_cap
-    return at_cap and not announces_answer(task, probe.visible_text)
-
-
-def _agreement(agreed: CueAgreement) -> Check:
-    if agreed.share is None:
+def _agreement(share: float | None, examples: Sequence[CueExample]) -> Check:
+    if share is None:
         return Check(
             "agreement",
-            agreed.status,
+            "fail",
             "no trace ends with a visible answer to compare with",
             "raise --max-think, or check --think-tags",
         )
     shown = "; ".join(
-        f"{e.id}: forced {e.forced[:40]!r}, natural {e.natural[:40]!r}"
-        for e in agreed.examples[:EXAMPLES]
+        f"{e.id}: forced {e.forced[:40]!r}, natural {e.natural[:40]!r}" for e in examples[:EXAMPLES]
     )
     return _check(
         "agreement",
-        agreed.status,
-        f"{agreed.share:.0%} of forced answers at the end of thinking are the natural ones"
+        _below(share, fail=AGREEMENT_FAIL, warn=AGREEMENT_WARN),
+        f"{share:.0%} of forced answers at the end of thinking are the natural ones"
         + (f" ({shown})" if shown else ""),
-        "the cue changes what the model answers: choose another --cue, by `stopadvisor preflight "
-        "--cue all`, or another --prompt-template",
+        "the cue changes what the model answers: choose another --cue or --prompt-template",
     )
 
 

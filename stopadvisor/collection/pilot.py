@@ -7,6 +7,7 @@ the other.  Knows no particular engine, no files and no outcome of any question.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -154,13 +155,7 @@ def draw_pilot(
 
 
 def trial_plan(plan: ProbePlan) -> ProbePlan:
-    """Full thinking, probed before it begins, early, and at its end.
-
-    Where a visible answer is the reply, also at up to three of the plan's own budgets between.
-    """
-    early = min(EARLY, plan.max_think)
-    positions = {0, early, plan.max_think}
-    if plan.on_stop == "answer":
-        between = [b for b in plan.budgets if early < b < plan.max_think]
-        positions |= {between[i * (len(between) - 1) // 2] for i in range(3)} if between else set()
-    return plan.at_budgets(*sorted(positions))
+    """Full thinking, probed before it begins, early, and at its end."""
+    positions = {0, min(EARLY, plan.max_think), plan.max_think}
+    # The natural answers show visible ones already.
+    return replace(plan.at_budgets(*sorted(positions)), on_stop="probe")

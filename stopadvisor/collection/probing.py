@@ -19,7 +19,6 @@ import numpy as np
 
 from stopadvisor.answers.function_grader import Graders, open_graders
 from stopadvisor.collection.collect import collect, say_what_is_kept
-from stopadvisor.collection.cues import CUE_QUESTIONS, compare_cues
 from stopadvisor.collection.grader_check import remarks_on_grader
 from stopadvisor.collection.labels import check_grader, regrade
 from stopadvisor.collection.markers import sentence_ids
@@ -35,7 +34,7 @@ from stopadvisor.collection.probe_settings import (
 from stopadvisor.collection.probe_summary import ProbeSummary
 from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle_plan
-from stopadvisor.ground.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
+from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import EngineError, ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
@@ -143,9 +142,9 @@ def _remarks_on_traces(workload: Workload, settings: ProbeSettings) -> list[str]
 
 
 def try_questions(
-    settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, compare: bool = False
+    settings: ProbeSettings, open_engine: OpenEngine, progress: Progress
 ) -> PreflightReport:
-    """Run the preflight alone, on fit questions, and compare cues where that is wanted.
+    """Run the preflight alone, on fit questions.
 
     Raises
     ------
@@ -169,32 +168,24 @@ def try_questions(
         if settings.schedule in ("auto", "marker"):  # found as `probe` will find them
             settled = settle_plan(engine, fit, plan, settings, batch_size=size, progress=progress)
             plan = settled.plan
-        how: dict[str, Any] = {
-            "grader": graders.equal,
-            "right": graders.right,
-            "template": settings.prompt_template,
-            "batch_size": size,
-            "progress": progress,
-        }
         report = run_preflight(
             engine,
             fit,
             plan,
+            grader=graders.equal,
+            right=graders.right,
+            template=settings.prompt_template,
+            batch_size=size,
             named=settings.markers,
             found=settled.markers,
             pilot=settled.pilot,
-            **how,
+            progress=progress,
         )
         if shortage is not None:
             advice = "add questions: `probe` and `assess` refuse so few"
             check = Check("questions", "warn", shortage, advice)
             checks = (check, *report.checks)
             report = replace(report, status=worst(checks), checks=checks)
-        if compare:
-            asked = fit[: settings.limit or CUE_QUESTIONS]
-            known = settings.cue in CUES.values()
-            named = dict(CUES) if known else {**CUES, "yours": settings.cue}
-            report = replace(report, cues=compare_cues(engine, asked, plan, named, **how))
         report_remarks(engine.remarks, progress, set())
     return report
 

@@ -43,11 +43,6 @@ class ForcedAnswer:
     entropy_slack: float = 0.0
     """Nats by which the entropy may be off."""
 
-    @property
-    def after_closer(self) -> tuple[int, ...]:
-        """The tokens that were decoded after a forced close: none where the cue is open."""
-        return self.ids if self.closed_by_itself is None else ()
-
 
 @dataclass(frozen=True)
 class AnswerStops:
@@ -119,51 +114,6 @@ class AnswerStops:
         text = self.chat.decode(ids)
         line = _FIRST_LINE.match(text)
         return line.group() if line else text
-
-    def escaped_tokens(self, ids: Sequence[int], cap: int, *, answered: bool) -> int:
-        """Count the tokens of a reply, after a forced close, in which reasoning went on.
-
-        A model that is cut in mid-thought may not notice: it goes on thinking in its answer and
-        closes its thinking once more, or runs into the cap without having answered.
-
-        Parameters
-        ----------
-        ids
-            The reply after the closer, or after the cue.
-        cap
-            Most tokens it may have.
-        answered
-            Whether an answer can be read from it.
-
-        Returns
-        -------
-        int
-            Tokens up to the last closer that the model wrote itself; all of them where it opened
-            thinking and did not close it, or did not answer up to the cap; else 0.  Reasoning that
-            carries no mark and ends in an answer cannot be told from a long answer.
-
-        References
-        ----------
-        github.com/jundot/omlx, pull request 1812: what counts as an escape, and how often two
-        models escape at which depth.
-        """
-        closer, found = list(self.chat.closer.ids), list(ids)
-        ends = [
-            at + len(closer)
-            for at in range(len(found) - len(closer) + 1)
-            if found[at : at + len(closer)] == closer
-        ]
-        if ends:
-            return ends[-1]
-        text = self.chat.decode(found, special=True)
-        # Written letter by letter, a marker has other tokens than its own.
-        before, closed, _ = text.rpartition(self.chat.closer.text.strip())
-        if closed:
-            return min(len(self.chat.encode(before + closed)), len(found))
-        if text.lstrip().startswith(self.chat.opener.text.strip()):
-            return len(found)
-        cut = len(found) >= cap and not self.flags[found[-1]] & _EOS
-        return len(found) if cut and not answered else 0
 
     def visible_text(self, ids: Sequence[int]) -> str:
         """Return a visible answer without the token that ended it."""

@@ -1,7 +1,7 @@
 """Early exit for one live request: a model thinks on while it is asked for forced answers.
 
-The one loop of vLLM's plugin, the gateway, `run` over HTTP and `connect`; models in this process
-think in batches, in `engines.hf.early_exit`.  A `policy.session.Session` says where to ask, what
+The one loop of vLLM's plugin, the gateway and `run` over HTTP; models in this process think in
+batches, in `engines.hf.early_exit`.  A `policy.session.Session` says where to ask, what
 may be shown and when to stop; a backend thinks, answers and writes.  Knows ids and decisions; no
 HTTP, no engine's interface and no text of replies.
 """

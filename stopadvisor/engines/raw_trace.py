@@ -61,10 +61,6 @@ def raw_trace(
             tail_mass=answer.tail_mass,
             visible_text=None if written is None else stops.visible_text(written),
             visible_tokens=0 if written is None else closer + len(written),
-            # Whether it is an answer is not known here; that a reply is cut, its tokens say.
-            escaped_tokens=stops.escaped_tokens(
-                answer.after_closer if written is None else written, plan.answer_cap, answered=True
-            ),
             closed_by_itself=answer.closed_by_itself,
             characters=len(texts[at]),
         )

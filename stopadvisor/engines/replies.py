@@ -7,24 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat, GrowingText
 from stopadvisor.policy.requests import Reply
 from stopadvisor.policy.session import Rule, Session, Stop
-from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.markers import MarkerCounter
 
-__all__ = [
-    "AnswerReport",
-    "ReplyText",
-    "forced_reply",
-    "make_reply",
-    "natural_reply",
-    "written_reply",
-]
+__all__ = ["AnswerReport", "ReplyText", "forced_reply", "make_reply", "written_reply"]
 
 
 @dataclass(frozen=True)
@@ -35,29 +27,17 @@ class ReplyText:
     answer: str | None = None
     """The short answer in it."""
     visible_tokens: int = 0
-    escaped_tokens: int = 0
-    """As in `Reply`."""
 
 
-def forced_reply(stops: AnswerStops, task: str, forced: ForcedAnswer, plan: ProbePlan) -> ReplyText:
+def forced_reply(task: str, forced: ForcedAnswer) -> ReplyText:
     """Serve the forced answer that a stop rests on."""
-    answer = extract_forced(task, forced.text) or None
-    escaped = stops.escaped_tokens(forced.after_closer, plan.cap, answered=answer is not None)
-    return ReplyText(forced.text, answer, escaped_tokens=escaped)
+    return ReplyText(forced.text, extract_forced(task, forced.text) or None)
 
 
-def natural_reply(stops: AnswerStops, task: str, ids: Sequence[int]) -> ReplyText:
-    """Serve what the model wrote after its closer."""
+def written_reply(stops: AnswerStops, task: str, ids: Sequence[int]) -> ReplyText:
+    """Serve what the model wrote after its closer, its own or ours."""
     text = stops.visible_text(ids)
     return ReplyText(text, extract_natural(task, text), len(stops.chat.closer.ids) + len(ids))
-
-
-def written_reply(stops: AnswerStops, task: str, ids: Sequence[int], plan: ProbePlan) -> ReplyText:
-    """Serve what the model wrote where its thinking was closed by us: it may have gone on."""
-    said = natural_reply(stops, task, ids)
-    answered = announces_answer(task, said.text or "")
-    escaped = stops.escaped_tokens(ids, plan.answer_cap, answered=answered)
-    return replace(said, escaped_tokens=escaped)
 
 
 def make_reply(
@@ -73,7 +53,6 @@ def make_reply(
         seconds=time.perf_counter() - started,
         finish="stopped" if stop is not None else ("length" if cut else "stop"),
         thinking=thinking,
-        escaped_tokens=said.escaped_tokens,
         climbed=None,
         **counts,
     )

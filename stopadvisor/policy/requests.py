@@ -107,9 +107,6 @@ class Reply:
     """Stopped by the policy, ended by itself, or cut at the thinking cap."""
     thinking: str
     """The thinking as text, up to `budget` where it was stopped."""
-    escaped_tokens: int = 0
-    """Tokens of a stopped reply in which reasoning went on after the forced close; they are counted
-    in `visible_tokens`, or in `probe_tokens` where the forced answer is the reply."""
     climbed: Climbed | None = None
     """Of a ladder: `probe_tokens` are then those of the replies that were climbed past."""
 

@@ -208,9 +208,6 @@ class RawProbe:
     """Visible answer after thinking closed here; None without one, or where the trace is over."""
     visible_tokens: int = 0
     """Its tokens, closer and ending token included, as `RawTrace.natural_tokens`; 0 if none."""
-    escaped_tokens: int = 0
-    """Tokens in which reasoning goes on, by its markers: of the visible answer where there is one,
-    else of the forced answer."""
     closed_by_itself: bool | None = None
     """The model closed its thinking right after the forced answer; None unless the cue is open."""
     characters: int | None = None

@@ -64,9 +64,6 @@ class AnswerRecord:
     think_tokens: int
     probe_tokens: int
     visible_tokens: int
-    escaped_tokens: int
-    """Of a stopped reply, tokens in which reasoning went on; they are counted in the tokens above.
-    Lines of earlier versions do not have them."""
     prompt_tokens: int
     seconds: float
     correct: bool | None
@@ -99,7 +96,6 @@ class AnswerRecord:
             think_tokens=reply.think_tokens,
             probe_tokens=reply.probe_tokens,
             visible_tokens=reply.visible_tokens,
-            escaped_tokens=reply.escaped_tokens,
             prompt_tokens=reply.prompt_tokens,
             seconds=round(reply.seconds, 6),
             correct=correct,
@@ -126,7 +122,7 @@ class AnswerRecord:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> AnswerRecord:
         """Read a line back; `where` names file and line for the error message."""
-        values = {"correct": None, "escaped_tokens": 0, "full": None, "climbed": None} | dict(data)
+        values = {"correct": None, "full": None, "climbed": None} | dict(data)
         names = [f.name for f in fields(cls)]
         missing = [name for name in names if name not in values]
         if missing:

@@ -16,19 +16,13 @@ __all__ = [
     "AgainstProbes",
     "AnswerSummary",
     "ClimbSummary",
-    "Depth",
-    "Escapes",
     "FullComparison",
     "MeanTokens",
     "TimedComparison",
     "climbs_of",
     "compare_full",
-    "escapes_of",
     "mean_of",
 ]
-
-_DEPTHS = (0, 64, 256, 1024, 4096)
-"""Thinking tokens at a stop, by which replies are told apart: the least of each group."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +35,6 @@ class MeanTokens:
     """Probes."""
     visible: float | None
     """Visible answer."""
-
-
-@dataclass(frozen=True)
-class Depth:
-    """Replies that were stopped at similar depth, and those of them that go on reasoning."""
-
-    least: int
-    """Thinking tokens at the stop, at least."""
-    most: int | None
-    """At most; null for the last group, which has no end."""
-    stopped: int
-    """Replies that were stopped there."""
-    escaped: int
-    """Those of them that go on reasoning."""
-    share: float
-    """Their share."""
-
-
-@dataclass(frozen=True)
-class Escapes:
-    """Replies in which reasoning goes on after the forced close."""
-
-    replies: int
-    """Stopped replies in which reasoning goes on after the forced close."""
-    tokens: int
-    """Their reasoning, which is counted with their visible answers, or with their probes."""
-    by_depth: tuple[Depth, ...]
-    """Of all stopped replies; groups without any are left out."""
 
 
 @dataclass(frozen=True)
@@ -223,8 +189,6 @@ class AnswerSummary:
     """Their share."""
     mean_tokens: MeanTokens
     """Decoded per question."""
-    escapes: Escapes
-    """Replies that go on reasoning; graded as they stand."""
     labelled: int
     """Questions with gold."""
     accuracy: float | None
@@ -271,26 +235,6 @@ def climbs_of(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSumma
         sum(way.price for _, way in found) / len(found),
         full / len(pairs) if pairs else None,
         100 * (1 - spent / full) if full else None,
-    )
-
-
-def escapes_of(lines: Sequence[AnswerRecord]) -> Escapes:
-    """Count the stopped replies in which reasoning goes on."""
-    stopped = [line for line in lines if line.stopped]
-    groups = []
-    for least, most in zip(_DEPTHS, (*(d - 1 for d in _DEPTHS[1:]), None), strict=True):
-        group = [
-            line
-            for line in stopped
-            if least <= (line.budget or 0) and (most is None or (line.budget or 0) <= most)
-        ]
-        if group:
-            escaped = sum(line.escaped_tokens > 0 for line in group)
-            groups.append(Depth(least, most, len(group), escaped, escaped / len(group)))
-    return Escapes(
-        replies=sum(group.escaped for group in groups),
-        tokens=sum(line.escaped_tokens for line in stopped),
-        by_depth=tuple(groups),
     )
 
 

@@ -39,7 +39,6 @@ from stopadvisor.serving.answer_summary import (
     TimedComparison,
     climbs_of,
     compare_full,
-    escapes_of,
     mean_of,
 )
 from stopadvisor.workload.questions import Workload, read_workload
@@ -225,7 +224,6 @@ def _summed_up(
             mean_of([line.probe_tokens for line in lines]),
             mean_of([line.visible_tokens for line in lines]),
         ),
-        escapes=escapes_of(lines),
         labelled=len(graded),
         accuracy=mean_of(graded),
         full=_timed(answered, lines) if any(line.full for line in lines) else None,

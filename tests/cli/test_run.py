@@ -29,13 +29,13 @@ N = 16
 BUDGETS = (0, 16, 32, 64)
 LINE = [
     "id", "key", "setting", "answer", "normalized", "stopped", "checkpoint", "budget", "finish",
-    "think_tokens", "probe_tokens", "visible_tokens", "escaped_tokens", "prompt_tokens",
+    "think_tokens", "probe_tokens", "visible_tokens", "prompt_tokens",
     "seconds",
 ]  # fmt: skip
 SUMMARY = [
     "schema", "policy", "digest", "kind", "family", "workload", "model", "out", "setting",
     "on_stop", "serving", "server_saving_pct", "certified", "alpha", "loss", "questions", "new",
-    "seconds", "stopped", "stopped_share", "mean_tokens", "escapes", "labelled", "accuracy", "full",
+    "seconds", "stopped", "stopped_share", "mean_tokens", "labelled", "accuracy", "full",
     "against", "remarks", "headline",
 ]  # fmt: skip
 FULL = [

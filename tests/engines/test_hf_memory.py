@@ -449,5 +449,5 @@ def test_a_visible_answer_that_is_its_end_alone(
     ]
     assert found
     closer = len(tiny_reasoner.chat.closer.ids)
-    counted = {(r.text, r.answer, r.visible_tokens, r.escaped_tokens) for r in found}
-    assert counted == {("", None, closer + 1, 0)}
+    counted = {(r.text, r.answer, r.visible_tokens) for r in found}
+    assert counted == {("", None, closer + 1)}

@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stopadvisor.engines.hf import generate, wrap
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.asking import OnStop, ProbePlan, RawProbe, RawTrace
@@ -367,33 +364,3 @@ def test_a_stopped_trace_may_write_its_visible_answer(
             plain = out[0, ids.shape[1] :].tolist()
             assert reply.text == chat.decode(plain)
             assert reply.visible_tokens == len(plain) + len(chat.closer.ids)
-
-
-# --- The library call -----------------------------------------------------------------------------
-
-
-def test_generate_takes_a_loaded_model_and_plain_texts(
-    tiny_reasoner: HfEngine, questions: Sequence[Question], recorded: Recorded
-) -> None:
-    policy = middling(tiny_reasoner, "confidence", recorded[None])
-    model = AutoModelForCausalLM.from_pretrained(TINY_REASONER, dtype="float32")
-    tokenizer = AutoTokenizer.from_pretrained(TINY_REASONER)
-    texts = [question.messages[0]["content"] for question in questions[:8]]
-    found = generate(model, tokenizer, texts, policy)
-    expected = [replay(policy, trace, "numeric")[0] for trace in recorded[None][:8]]
-    assert [reply.stopped_at for reply in found] == expected
-    assert wrap(model, tokenizer).identity() == tiny_reasoner.identity()
-    again = generate(tiny_reasoner, None, list(questions[:8]), policy, batch_size=3)
-    assert [reply.answer for reply in again] == [reply.answer for reply in found]
-
-
-def test_generate_refuses_another_model(random_engine: HfEngine, tiny_reasoner: HfEngine) -> None:
-    policy = rule(tiny_reasoner, "confidence", -0.1)
-    with pytest.raises(PolicyError, match="the policy was calibrated with model revision"):
-        generate(random_engine, None, ["1 + 1"], policy)
-
-
-def test_generate_refuses_a_policy_of_an_archive(tiny_reasoner: HfEngine) -> None:
-    content = family_content("confidence") | {"model": None, "engine": None}
-    with pytest.raises(PolicyError, match="bound to no model"):
-        generate(tiny_reasoner, None, ["1 + 1"], Policy(build_policy(content)))

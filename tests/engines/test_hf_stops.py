@@ -84,7 +84,6 @@ def test_what_follows_an_answer_in_open_thinking(
     forced = answer.forced(-1.0, 1.0, None)
     assert (len(forced.ids), forced.text, answer.counted) == (taken_tokens, text, counted)
     assert forced.closed_by_itself is closed
-    assert forced.after_closer == ()
     assert taken(stops, pieces).forced(-1.0, 1.0, None).closed_by_itself is None
 
 

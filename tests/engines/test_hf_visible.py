@@ -46,7 +46,7 @@ def check_visible(
 
 def without_visible(trace: RawTrace) -> RawTrace:
     """The same without visible answers, and without what is said of the reply."""
-    nothing: dict[str, Any] = {"visible_text": None, "visible_tokens": 0, "escaped_tokens": 0}
+    nothing: dict[str, Any] = {"visible_text": None, "visible_tokens": 0}
     return replace(trace, probes=tuple(replace(p, **nothing) for p in trace.probes))
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
-from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.opening import open_client
-from stopadvisor.engines.openai.policy_server import bind_policy
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai import open_servers
+from stopadvisor.engines.openai import open_model, open_servers
+from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.policy_server import connect
 from stopadvisor.ground.constants import CUES
-from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source, save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
@@ -67,7 +67,8 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
 def engine_at(
     server: FakeServer, *, name: str = "tiny-reasoner", **options: Any
 ) -> Iterator[OpenAiEngine]:
-    engine = open_servers(name, [server.url], concurrency=4, retry_timeout=5.0, **options)
+    options = {"retry_timeout": 5.0} | options
+    engine = open_servers(name, [server.url], concurrency=4, **options)
     server.asked.clear()
     try:
         yield engine
@@ -205,28 +206,28 @@ def test_a_request_that_fails_in_passing_is_asked_again(fault: str) -> None:
     assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
 
 
-# --- One asynchronous call ------------------------------------------------------------------------
+# --- A policy held against a server ---------------------------------------------------------------
 
 
-def _ask(server: FakeServer, policy: Policy, *prompts: str, **options: Any) -> list[Reply]:
-    async def ask() -> list[Reply]:
-        async with connect(policy, [server.url], retry_timeout=1.0, **options) as served:
-            assert served.remarks == ()
-            return list(await asyncio.gather(*map(served.answer, prompts)))
+@asynccontextmanager
+async def bound_at(
+    server: FakeServer, policy: Policy, **options: Any
+) -> AsyncIterator[PolicyService]:
+    served = await open_model("tiny-reasoner", [server.url], retry_timeout=1.0)
+    try:
+        yield await bind_policy(policy, served, policy_plan(policy, at_server=True), **options)
+    finally:
+        await served.aclose()
+
+
+def _ask(server: FakeServer, policy: Policy) -> tuple[Reply, list[str]]:
+    async def ask() -> tuple[Reply, list[str]]:
+        async with bound_at(server, policy) as service:
+            server.asked.clear()
+            (request,) = make_requests(["3+4"], policy)
+            return await service.answer(request), service.remarks
 
     return asyncio.run(ask())
-
-
-def test_one_call_answers_one_prompt() -> None:
-    with fake_server() as server:
-        expected = _one(server)
-        with engine_at(server) as engine:
-            policy = policy_of(engine)
-        replies = _ask(server, policy, "3+4", "4+4", "5+4")
-        (written,) = _ask(server, policy, "3+4", on_stop="answer")
-    assert replace(replies[0], seconds=0.0) == replace(expected, seconds=0.0)
-    assert {reply.budget for reply in replies} == {4}
-    assert written.text == "Final answer: 7"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_a_policy_that_does_not_fit_the_server_is_refused(
         with engine_at(server) as engine:
             policy = policy_of(engine, **changes)
         with pytest.raises(PolicyError, match=said):
-            _ask(server, policy, "3+4", model="tiny-reasoner")
+            _ask(server, policy)
 
 
 @pytest.mark.parametrize("top_limit", [20, 0])
@@ -254,13 +255,7 @@ def test_a_policy_that_reads_answers_alone_was_calibrated_anywhere(top_limit: in
         with engine_at(server) as engine:
             own = policy_of(engine).content["engine"]
             policy = policy_of(engine, engine=own | {"name": "hf"}, entropy_source="full")
-
-        async def ask() -> tuple[tuple[str, ...], Reply]:
-            async with connect(policy, [server.url]) as served:
-                server.asked.clear()
-                return served.remarks, await served.answer("3+4")
-
-        remarks, reply = asyncio.run(ask())
+        reply, remarks = _ask(server, policy)
         assert not any(body.get("logprobs") for body in server.asked)
     (remark,) = remarks
     assert "the engine is 'openai' here, was 'hf' at calibration" in remark
@@ -276,7 +271,7 @@ def test_a_policy_that_reads_no_entropy_takes_any_source(source: str) -> None:
             policy = policy_of(engine, **CONFIDENT, entropy_source=source)
             assert engine.entropy_for(policy) == source
             assert engine.policy_plan(policy).entropy == "top-k:1"
-        (reply,) = _ask(server, policy, "3+4")
+        reply, _ = _ask(server, policy)
         asked = {body.get("logprobs") for body in server.asked if body.get("stop")}
     assert reply.n_probes > 0
     assert 1 in asked
@@ -288,7 +283,7 @@ def test_log_probabilities_of_every_token_are_the_full_entropy() -> None:
         with engine_at(server) as engine:
             policy = policy_of(engine, **UNSURE, entropy_source="full")
             assert engine.entropy_for(policy) == "full"
-        (reply,) = _ask(server, policy, "3+4")
+        reply, _ = _ask(server, policy)
         assert everything in {body.get("logprobs") for body in server.asked}
     assert reply.n_probes > 0
 
@@ -299,54 +294,7 @@ def test_a_policy_of_another_tokenizer_is_refused() -> None:
             own = policy_of(engine).content["model"]
             policy = policy_of(engine, model=own | {"tokenizer_sha256": "0" * 64})
         with pytest.raises(PolicyError, match="tokenizer hash"):
-            _ask(server, policy, "3+4")
-
-
-def test_a_server_that_goes_on_failing_ends_the_call() -> None:
-    with fake_server() as server:
-        with engine_at(server) as engine:
-            policy = policy_of(engine)
-
-        async def ask() -> None:
-            async with connect(policy, [server.url], retry_timeout=0.2) as served:
-                server.always = "500"
-                await served.answer("3+4")
-
-        with pytest.raises(EngineError, match="500 broken"):
-            asyncio.run(ask())
-
-
-@pytest.mark.parametrize(
-    ("prompt", "remarked"),
-    [
-        ("3+4", False),
-        ([{"role": "user", "content": "3+4"}], False),
-        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "3+4"}], True),
-        (
-            [
-                {"role": "user", "content": "1+1"},
-                {"role": "assistant", "content": "2"},
-                {"role": "user", "content": "3+4"},
-            ],
-            True,
-        ),
-    ],
-    ids=["text", "one message", "system", "turns"],
-)
-def test_conversations_are_remarked_upon_once(prompt: Any, remarked: bool) -> None:
-    async def ask(server: FakeServer, policy: Policy) -> tuple[str, ...]:
-        async with connect(policy, [server.url], retry_timeout=1.0) as served:
-            before = served.remarks
-            for _ in range(2):
-                await served.answer(prompt)
-            assert served.remarks[: len(before)] == before
-            return served.remarks[len(before) :]
-
-    with fake_server() as server:
-        with engine_at(server) as engine:
-            policy = policy_of(engine)
-        found = asyncio.run(ask(server, policy))
-    assert ["several turns or a system message" in line for line in found] == [True] * remarked
+            _ask(server, policy)
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -423,13 +371,6 @@ def test_a_context_that_cuts_the_certified_cap_is_refused() -> None:
                     make_requests(["3+4"], policy), policy_plan(policy, at_server=True), policy
                 )
             )
-
-    async def main() -> None:
-        async with connect(policy, [server.url], retry_timeout=2.0):
-            raise AssertionError("not reached")
-
-    with fake_server(context=700) as server, pytest.raises(ModelError, match="context of 700"):
-        asyncio.run(main())
 
 
 def test_a_prompt_that_leaves_less_than_the_certified_cap_is_told() -> None:

@@ -18,7 +18,6 @@ from stopadvisor.engines.http.body import Body, BodyLimits
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import read_events
 from stopadvisor.engines.openai.early_exit import choose_thinking_mode
-from stopadvisor.engines.openai.policy_server import connect
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
@@ -50,6 +49,7 @@ from tests.engines.test_openai_online import (
     LENGTH,
     THINKING,
     VISIBLE,
+    bound_at,
     engine_at,
     policy_of,
 )
@@ -182,20 +182,14 @@ def test_a_trace_that_ends_at_once() -> None:
 
 def test_a_server_that_goes_on_failing_ends_the_call_with_one_error() -> None:
     with fake_server() as server:
-        with engine_at(server) as engine:
-            policy = policy_of(engine)
-
-        async def ask(fault: str) -> None:
-            async with connect(
-                policy, [server.url], retry_timeout=0.2, serving="overlap"
-            ) as served:
-                server.always = fault
-                await served.answer("3+4")
-
         for fault in ("500", "truncated"):
             server.always = None
-            with pytest.raises(EngineError, match=r"500 broken|malformed answer"):
-                asyncio.run(ask(fault))
+            with engine_at(server, retry_timeout=0.2) as engine:
+                policy = policy_of(engine)
+                requests, plan = make_requests(["3+4"], policy), policy_plan(policy, at_server=True)
+                server.always = fault
+                with pytest.raises(EngineError, match=r"500 broken|malformed answer"):
+                    list(engine.serve(requests, plan, policy, serving="overlap"))
 
 
 def test_a_call_that_is_cancelled_ends_its_stream() -> None:
@@ -204,11 +198,12 @@ def test_a_call_that_is_cancelled_ends_its_stream() -> None:
             policy = policy_of(engine, **NEVER)
 
         async def ask() -> None:
-            async with connect(policy, [server.url], serving="overlap") as served:
-                assert served.serving == "overlap"
+            async with bound_at(server, policy, serving="overlap") as service:
+                assert service.mode == "overlap"
                 server.waits_at = 10
                 server.forget()
-                asked = asyncio.create_task(served.answer("3+4"))
+                (request,) = make_requests(["3+4"], policy)
+                asked = asyncio.create_task(service.answer(request))
                 while 10 not in server.streamed:
                     assert not asked.done()
                     await asyncio.sleep(0.01)

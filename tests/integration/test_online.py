@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,12 +9,10 @@ import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.policy_server import connect
-from stopadvisor.ground.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
 from tests.engines.online_policies import rule
-from tests.integration.server import NAME, VllmServer
 from tests.material import easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -64,33 +61,6 @@ def test_full_thinking_is_that_of_the_local_engine(local: HfEngine, remote: Open
     there = dict(remote.serve(asked, remote.policy_plan(policy), None))
     assert _untimed(there) == _untimed(here)
     assert all(reply.n_probes == 0 for reply in there.values())
-
-
-def test_one_asynchronous_call_answers_one_prompt(local: HfEngine, vllm: VllmServer) -> None:
-    policy = _policy(local, "run-stability", 2.0)
-    asked = _requests(policy)[:4]
-    expected = dict(local.serve(asked, policy_plan(policy), policy))
-    questions = easiest(4)
-
-    async def ask() -> tuple[list[Reply], tuple[str, ...]]:
-        async with connect(policy, [vllm.base_url], model=NAME) as server:
-            replies = await asyncio.gather(*(server.answer(q) for q in questions))
-            return list(replies), server.remarks
-
-    replies, remarks = asyncio.run(ask())
-    assert _untimed(dict(enumerate(replies))) == _untimed(expected)
-    assert remarks[0].startswith("the engine is 'openai' here, was 'hf' at calibration")
-
-
-def test_a_policy_that_reads_the_full_entropy_is_refused(local: HfEngine, vllm: VllmServer) -> None:
-    policy = _policy(local, "entropy", -0.3, entropy_source="full")
-
-    async def ask() -> None:
-        async with connect(policy, [vllm.base_url], model=NAME):
-            raise AssertionError("the policy must be refused before anything is asked")
-
-    with pytest.raises(PolicyError, match="entropy source 'full', got 'top-k:20'"):
-        asyncio.run(ask())
 
 
 def test_a_prompt_that_does_not_fit_is_refused_and_the_others_are_answered(

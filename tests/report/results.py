@@ -14,9 +14,8 @@ from stopadvisor.certification.calibrated import (
 )
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.certification.verification import CategoryRisk
-from stopadvisor.collection.cues import CueComparison, CueExample, CueRow
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
-from stopadvisor.collection.model_checks import PreflightReport, WrongExample
+from stopadvisor.collection.model_checks import CueExample, PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected
@@ -28,8 +27,6 @@ from stopadvisor.runs.look_rules import PolicyCheck
 from stopadvisor.serving.answer_summary import (
     AgainstProbes,
     AnswerSummary,
-    Depth,
-    Escapes,
     FullComparison,
     MeanTokens,
     TimedComparison,
@@ -49,13 +46,6 @@ PREFLIGHT = PreflightReport(
     16,
     MarkerFindings((MarkerWord("Wait", ((1, 2),), 3, 4.5, 0.25, 0.5, used=True),), 2, 9, 1.0),
     ProbeCost(8.0, 30.0, None),
-    CueComparison(
-        64, 0.75,
-        (
-            CueRow("paper", "Answer:", "pass", 0.75, (0.625, 0.875), 1.0, 2.0, 256.0, 1.0),
-            CueRow("plain", "So", "fail", 0.5, (0.375, 0.625), 0.25, 3.5, 250.0, 0.75),
-        ),
-    ),
 )  # fmt: skip
 PROMOTION = Promotion(
     Path("runs/a/policy-a05-1a2b3c4d.joblib"), "1a2b3c4d" * 8, "stop", 0.05,
@@ -169,9 +159,6 @@ ANSWERED = AnswerSummary(
     stopped=434,
     stopped_share=0.482,
     mean_tokens=MeanTokens(47.4, 7.1, 3.2),
-    escapes=Escapes(
-        18, 2012, (Depth(0, 63, 60, 16, 16 / 60), Depth(4096, None, 531, 2, 2 / 531))
-    ),
     labelled=900,
     accuracy=0.84,
     full=TimedComparison(

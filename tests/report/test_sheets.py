@@ -22,7 +22,7 @@ SHEETS = {
     "calibrate": calibrate_sheet(results.CALIBRATED, verbose=True),
     "calibrate-refused": calibrate_sheet(results.REFUSED),
     "profile-serving": profile_serving_sheet(results.PROFILE, Path("profile.json")),
-    "preflight": preflight_sheet(results.PREFLIGHT, "Answer:"),
+    "preflight": preflight_sheet(results.PREFLIGHT),
     "promote": promote_sheet(results.PROMOTION),
     "verify": verify_sheet(results.VERIFIED),
     "verify-silent": verify_sheet(

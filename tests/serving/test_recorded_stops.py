@@ -62,7 +62,6 @@ def answered(policy: Policy, record: ProbeRecord) -> AnswerRecord:
         think_tokens=0,
         probe_tokens=0,
         visible_tokens=0,
-        escaped_tokens=0,
         prompt_tokens=0,
         seconds=0.0,
         correct=None,

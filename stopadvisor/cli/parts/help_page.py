@@ -42,7 +42,6 @@ _RENAMED = {
     "allow-truncated": "--despite truncated",
     "batch": "--concurrency",
     "batch-size": "--concurrency",
-    "compare-cues": "--cue all",
     "despite-advice": "--despite advice",
     "greedy": "--temperature 0",
     "guarantee": "--alpha lost=LIMIT,category=NAME:LOSS=LIMIT",

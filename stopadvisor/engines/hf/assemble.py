@@ -1,4 +1,4 @@
-"""The part of loading that needs torch: from a name, or from a loaded model, to a checked engine.
+"""The part of loading that needs torch: from a name to a checked engine.
 
 Order: configuration, layers, tokenizer and markers, size, and only then the weights.
 """
@@ -26,7 +26,7 @@ from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.sampling import identity_settings
 from stopadvisor.ground.errors import ModelError
 
-__all__ = ["assemble", "wrap"]
+__all__ = ["assemble"]
 
 _LAYERS = {"full_attention", "sliding_attention"}
 
@@ -60,43 +60,6 @@ def assemble(
             loaded = _load_weights(model, kind, placement, pickled=pickled)
 
     return _around(model, folder, config, loaded, chat, window)
-
-
-def wrap(
-    model: Any,
-    tokenizer: Any,
-    *,
-    think_open: str | None = None,
-    think_close: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> HfEngine:
-    """Make an engine out of a loaded model and its tokenizer.
-
-    The model is put into evaluation mode and its attention set to the one that branches over a
-    kept cache; used by itself it works as before.  Markers are named where they are not found.
-
-    Raises
-    ------
-    ModelError
-        The model is of a kind that cannot be probed here, takes no attention but its own, or has
-        no chat template or thinking markers.
-    """
-    if not isinstance(model, transformers.PreTrainedModel):
-        raise ModelError(f"model must be a loaded transformers model, got {type(model).__name__}")
-    name = model.name_or_path or type(model).__name__
-    folder = Path(name) if (Path(name) / "config.json").is_file() else None
-    window = _check_layers(name, model.config)
-    chat = Chat.of(
-        tokenizer,
-        think_open=think_open,
-        think_close=think_close,
-        template_kwargs=chat_template_kwargs,
-    )
-    try:
-        model.set_attn_implementation(register_attention())
-    except ValueError as error:
-        raise ModelError(f"{name} does not take another attention: {error}") from error
-    return _around(name, folder, model.config, model.eval(), chat, window)
 
 
 def _around(

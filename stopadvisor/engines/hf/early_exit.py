@@ -26,7 +26,6 @@ from stopadvisor.engines.replies import (
     ReplyText,
     forced_reply,
     make_reply,
-    natural_reply,
     written_reply,
 )
 from stopadvisor.policy.requests import OnStop, Reply, Request
@@ -301,7 +300,7 @@ class _Serving:
         replies = []
         for i, stop, answer in stopped:
             assert answer is not None  # a stop that serves the probe rests on one
-            said = forced_reply(self.model.stops, self._task(i), answer, self.plan)
+            said = forced_reply(self._task(i), answer)
             replies.append(self._reply(batch, i, said, stop))
         return replies
 
@@ -337,7 +336,7 @@ class _Serving:
         written = visible_answers(self.model, batch.kept, asked, self.plan)
         replies = []
         for (i, stop), drawn in zip(stopped, written, strict=True):
-            said = written_reply(self.model.stops, self._task(i), drawn, self.plan)
+            said = written_reply(self.model.stops, self._task(i), drawn)
             replies.append(self._reply(batch, i, said, stop))
         return replies
 
@@ -351,7 +350,7 @@ class _Serving:
             row.over, said = True, ReplyText()
             if batch.closed[i]:
                 ids = batch.generated(i)[int(traces[i]) + len(self._closer) : int(totals[i])]
-                said = natural_reply(self.model.stops, self._task(i), ids)
+                said = written_reply(self.model.stops, self._task(i), ids)
             replies.append(self._reply(batch, i, said))
         return replies
 

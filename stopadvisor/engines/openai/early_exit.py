@@ -9,7 +9,7 @@ same either way, and those of `engines.hf.early_exit`.  Knows no files and no go
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from stopadvisor.engines.live import (
@@ -21,14 +21,9 @@ from stopadvisor.engines.live import (
     Thinking,
 )
 from stopadvisor.engines.openai.endpoint import check_streams
+from stopadvisor.engines.openai.opening import served_identity
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.replies import (
-    ReplyText,
-    forced_reply,
-    make_reply,
-    natural_reply,
-    written_reply,
-)
+from stopadvisor.engines.replies import ReplyText, forced_reply, make_reply, written_reply
 from stopadvisor.engines.trace import Trace
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
@@ -36,7 +31,7 @@ from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan
 
-__all__ = ["PolicyService", "choose_thinking_mode", "entropy_at"]
+__all__ = ["PolicyService", "bind_policy", "choose_thinking_mode", "entropy_at"]
 
 
 async def choose_thinking_mode(
@@ -177,15 +172,15 @@ class PolicyService:
         if stop is None:
             drawn, said = trace.end.thinking, ReplyText()
             if trace.end.closed:
-                said = natural_reply(stops, task, trace.visible)
+                said = written_reply(stops, task, trace.visible)
         else:
             drawn = len(trace.ids)  # with overlap also of an answer that the model began meanwhile
             if self.mode == "resume" and trace.end.thinking >= 0:
                 drawn = trace.end.thinking
             if answered.forced is not None:
-                said = forced_reply(stops, task, answered.forced, trace.plan)
+                said = forced_reply(task, answered.forced)
             else:
-                said = written_reply(stops, task, answered.written, trace.plan)
+                said = written_reply(stops, task, answered.written)
         return make_reply(
             said,
             stop,
@@ -197,3 +192,22 @@ class PolicyService:
             probe_tokens=trace.probe_tokens,
             n_probes=answered.probes,
         )
+
+
+async def bind_policy(
+    policy: Policy, served: ServedModel, plan: ProbePlan, *, serving: ThinkingMode | None = None
+) -> PolicyService:
+    """Hold a policy against an opened model, and return what answers with the two.
+
+    Raises
+    ------
+    PolicyError
+        The policy is bound to another model, tokenizer, template or entropy, or to none.
+    ModelError
+        The server cannot resume thinking, or streams no token ids where overlap is asked for.
+    """
+    source, asked = entropy_at(served, policy)
+    remarks = policy.check_source(served_identity(served), source)
+    mode = await choose_thinking_mode(served, policy, serving, remarks)
+    plan = replace(plan, entropy=asked)
+    return PolicyService(served, plan, policy, policy.on_stop, mode, remarks)

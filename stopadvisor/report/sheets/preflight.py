@@ -1,12 +1,11 @@
-"""The sheet of `preflight`: the verdict on every check, and the comparison of cues."""
+"""The sheet of `preflight`: the verdict on every check."""
 
 from __future__ import annotations
 
-from stopadvisor.collection.cues import CueComparison
 from stopadvisor.collection.markers import MarkerFindings
 from stopadvisor.collection.model_checks import PreflightReport
 from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
-from stopadvisor.report.words import bracketed, plural, share
+from stopadvisor.report.words import plural, share
 
 __all__ = ["preflight_sheet"]
 
@@ -19,14 +18,8 @@ _VERDICTS: dict[str, tuple[str, Tone]] = {
 }
 
 
-def preflight_sheet(report: PreflightReport, cue: str) -> Sheet:
-    """Return the verdict, what was seen of each check, and what to do about it.
-
-    Parameters
-    ----------
-    cue : str
-        The cue in use, which the comparison of cues marks.
-    """
+def preflight_sheet(report: PreflightReport) -> Sheet:
+    """Return the verdict, what was seen of each check, and what to do about it."""
     text, tone = _VERDICTS[report.status]
     facts: list[Fact] = []
     # What has to be read comes first.
@@ -39,11 +32,7 @@ def preflight_sheet(report: PreflightReport, cue: str) -> Sheet:
         f"{text} (tried on {plural(report.n_questions, 'question')}).",
         tone,
         tuple(facts),
-        sections=(
-            *_words(report.marker_words),
-            *cost,
-            *(() if report.cues is None else (_cues(report.cues, cue),)),
-        ),
+        sections=(*_words(report.marker_words), *cost),
     )
 
 
@@ -72,33 +61,4 @@ def _words(markers: MarkerFindings) -> tuple[Section, ...]:
             ),
             left=2,
         ),
-    )
-
-
-def _cues(cues: CueComparison, used: str) -> Section:
-    """The paper's template table: what each cue makes of the same thinking."""
-    same = min(row.same_traces for row in cues.rows)
-    drawn = ", and are the same." if same == 1 else f"; {share(same)} or more are the same."
-    return Section(
-        f"Cues at the end of thinking, {cues.n_questions} fit questions",
-        ("cue", "", "right", "95 % interval", "agree", "probe", "thinking"),
-        tuple(
-            (
-                f"{row.name} *" if row.cue == used else row.name,
-                row.status,
-                share(row.forced_accuracy),
-                bracketed(row.ci95, 100),
-                share(row.agreement),
-                f"{row.mean_probe_tokens:.1f}",
-                f"{row.mean_think_tokens:.0f}",
-            )
-            for row in cues.rows
-        ),
-        (
-            "* in use; right: forced answers at the end of thinking; agree: those that equal the "
-            f"model's own answers, of which {share(cues.natural_accuracy)} are right; probe and "
-            "thinking: mean tokens.",
-            f"Traces were drawn again for each cue, under the same seeds{drawn}",
-        ),
-        left=2,
     )

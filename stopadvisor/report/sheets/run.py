@@ -23,7 +23,6 @@ from stopadvisor.serving.answer_summary import (
     AgainstProbes,
     AnswerSummary,
     ClimbSummary,
-    Escapes,
     FullComparison,
     TimedComparison,
 )
@@ -101,8 +100,6 @@ def _facts(summary: AnswerSummary) -> Iterator[Fact]:
             else f"{mean.think:.1f} thinking, {mean.probe:.1f} probing and "
             f"{mean.visible:.1f} visible answer per question",
         )
-    if summary.escapes.replies:
-        yield "escapes", _escapes(summary.escapes)
     if summary.new:
         yield "time", f"{summary.seconds:.1f} s for {plural(summary.new, 'new question')}"
     else:
@@ -135,19 +132,6 @@ def _climbed(climbed: ClimbSummary) -> Section:
             (row.name, str(row.asked), str(row.served), share(row.share), str(row.down))
             for row in climbed.rungs
         ),
-    )
-
-
-def _escapes(escapes: Escapes) -> str:
-    depths = ", ".join(
-        f"{d.escaped} of {d.stopped}{'' if place else ' stops'} "
-        + (f"from {d.least}" if d.most is None else f"at {d.least} to {d.most}")
-        + (" tokens on" if d.most is None else " tokens")
-        for place, d in enumerate(escapes.by_depth)
-    )
-    return (
-        f"the model reasoned on after {plural(escapes.replies, 'stop')}, for "
-        f"{plural(escapes.tokens, 'token')} that are counted above: {depths}"
     )
 
 

@@ -15,9 +15,8 @@ from typing import Any, Generic, TypeVar
 from stopadvisor.engines.http.client import Client, StreamTimeouts
 from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.climbing import check_rungs
-from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.opening import open_client
-from stopadvisor.engines.openai.policy_server import bind_policy
 from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
