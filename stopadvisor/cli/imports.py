@@ -35,13 +35,15 @@ from stopadvisor.report.sheets.files import (
 from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
 from stopadvisor.workload.converters import BENCHMARKS
+from stopadvisor.workload.imports.inspect_log import read_inspect
 from stopadvisor.workload.imports.logged import LogOptions
-from stopadvisor.workload.imports.registry import FORMATS
-from stopadvisor.workload.imports.tables import COLUMNS
+from stopadvisor.workload.imports.tables import COLUMNS, read_csv, read_parquet_table
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
 
 __all__ = ["command"]
 
+LOGS = {"inspect": read_inspect, "csv": read_csv, "parquet": read_parquet_table}
+"""What reads each format that becomes a workload."""
 PROBES = "probes"
 """The format that becomes a run; all others become a workload."""
 REPLIES = "replies"
@@ -70,14 +72,13 @@ def _columns(text: str) -> dict[str, str]:
 @click.command(
     "import",
     cls=Command,
-    reads="FILE: " + "; ".join(f"{name}: {kind.files}" for name, kind in FORMATS.items()) + "; "
+    reads="FILE: inspect: logs of inspect_ai, .eval or .json; csv: CSV with a header; parquet; "
     "probes: recorded forced answers, JSONL; replies: recorded replies of several rungs, JSONL; "
     "dataset: a name of " + ", ".join(BENCHMARKS) + ".",
     writes="A workload, JSONL, with the recorded traces in it; of probes and replies, a run "
     "directory.",
     examples=[
         "stopadvisor import inspect logs/2026-11-22_math.eval -o math.jsonl",
-        "stopadvisor import lm-eval samples_gsm8k_*.jsonl -o gsm8k.jsonl",
         "stopadvisor import csv mine.csv --map question=ask,gold=right -o mine.jsonl",
         "stopadvisor import dataset gsm8k -n 300 -o gsm8k.jsonl",
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
@@ -85,16 +86,15 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
     ],
 )
-@click.argument("kind", metavar="FORMAT", type=click.Choice([*FORMATS, PROBES, REPLIES, DATASET]))
+@click.argument("kind", metavar="FORMAT", type=click.Choice([*LOGS, PROBES, REPLIES, DATASET]))
 @click.argument("sources", metavar="FILE...", type=PATH, nargs=-1, required=True)
 @click.option("--out", "-o", type=PATH, required=True, help="Workload or run directory to make.")
 @click.option(
     "--map",
     "columns",
     type=Parsed("kind=column,...", _columns),
-    show_default="as the format has it",
-    help=f"What each column holds ({', '.join(COLUMNS)}). For lm-eval name fields of the "
-    "question's doc.",
+    show_default="none: csv and parquet need the question's",
+    help=f"What each column of a table holds ({', '.join(COLUMNS)}).",
 )
 @click.option(
     "--task",
@@ -223,10 +223,10 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
             known = ", ".join(BENCHMARKS)
             raise click.UsageError(f"format dataset takes one of {known}, got {' '.join(names)}")
         return
-    needed, columns = FORMATS[kind].columns, params["columns"]
-    if needed == "none" and columns:
-        raise click.UsageError(f"--map is no option of format {kind}")
-    if needed == "question" and "question" not in (columns or {}):
+    if kind == "inspect":
+        if params["columns"]:
+            raise click.UsageError(f"--map is no option of format {kind}")
+    elif "question" not in (params["columns"] or {}):
         raise click.UsageError(f"format {kind} needs --map question=COLUMN")
     if any(params["out"].resolve() == source.resolve() for source in params["sources"]):
         raise click.UsageError(f"--out {params['out']} is a file to be read")
@@ -239,7 +239,7 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
     kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
     markers = KNOWN_MARKERS if params["think_tags"] is None else (params["think_tags"],)
-    log = FORMATS[kind].read(sources, LogOptions(columns, markers))
+    log = LOGS[kind](sources, LogOptions(columns, markers))
     gathered = gather(log, task=params["task"], traces_only=params["traces_only"])
     imported = write_log(kind, sources, gathered, params["out"])
     remark_first(progress, "left out", gathered.left_out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import read_assessment, read_calibration
 from stopadvisor.serving.answer_file import AnswerFile
 from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.workload.imports.lm_eval import read_lm_eval
-from stopadvisor.workload.imports.logged import LogOptions
 from stopadvisor.workload.lines import read_rows
 
 DEEP = "[" * 200_000
@@ -31,13 +28,6 @@ def _answers(file: Path) -> None:
         pass
 
 
-def _lm_eval(file: Path) -> None:
-    sent = '[{"role"' + DEEP
-    row = {"arguments": {"gen_args_0": {"arg_0": sent, "arg_1": {}}}, "doc": {}, "target": "1"}
-    file.write_text(json.dumps(row) + "\n")
-    read_lm_eval([file], LogOptions())
-
-
 READERS: dict[str, Callable[[Path], Any]] = {
     "calibration.json": lambda file: read_calibration(file.parent),
     "assessment.json": lambda file: read_assessment(file.parent),
@@ -45,7 +35,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "preflight.json": probing._passed,
     "answers.jsonl": _answers,
     "profile.json": read_serving_profile,
-    "samples_sums.jsonl": _lm_eval,
     "audits": lambda file: AuditSettings.of_json(file.read_text()),
     "work.jsonl": read_rows,
 }

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from stopadvisor.cli import imports
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.imports import inspect_log
 from stopadvisor.workload.imports.gather import Gathered, gather
 from stopadvisor.workload.imports.logged import LogOptions
-from stopadvisor.workload.imports.registry import FORMATS
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 """README.md there says which program wrote each."""
@@ -28,7 +28,7 @@ SUMS = [json.loads(line) for line in (LOGS / "sums.jsonl").read_text().splitline
 
 
 def read(kind: str, *paths: Path, all_of: str | None = None, **columns: str) -> Gathered:
-    return gather(FORMATS[kind].read(paths, LogOptions(columns)), task=all_of)
+    return gather(imports.LOGS[kind](paths, LogOptions(columns)), task=all_of)
 
 
 def user(text: str) -> list[dict[str, str]]:
@@ -77,7 +77,7 @@ def test_inspects_log_may_be_json_and_hold_choices() -> None:
 
 
 def test_only_what_has_its_thinking_may_be_wanted() -> None:
-    log = FORMATS["inspect"].read([LOGS / "inspect" / "sums.eval"], LogOptions())
+    log = imports.LOGS["inspect"]([LOGS / "inspect" / "sums.eval"], LogOptions())
     found = gather(log, traces_only=True)
     assert [line["id"] for line in found.lines] == ["sum-3", "sum-1", "sum-6"]
     assert (found.n_untraced, found.without_thinking) == (0, ())
@@ -193,73 +193,6 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         read("parquet", LOGS / "sums.jsonl", question="question")
 
 
-# --- lm-eval --------------------------------------------------------------------------------------
-
-
-def test_lm_evals_samples_keep_every_reply_and_each_once() -> None:
-    found = read("lm-eval", LOGS / "lm-eval" / "samples_sums.jsonl", question="question", id="id")
-    assert [(line["id"], line["gold"]) for line in found.lines] == [
-        (row["id"], row["answer"]) for row in SUMS
-    ]
-    assert found.lines[0]["messages"][0]["content"] == SUMS[0]["question"]
-    assert [len(line["traces"]) for line in found.lines] == [2] * 4  # repeats, not filters
-    for trace in (trace for line in found.lines for trace in line["traces"]):
-        assert trace["reply"].startswith("\n\nFinal answer")
-        assert "</think>" not in trace["thinking"]
-
-
-def test_a_rendered_prompt_asks_for_the_questions_field() -> None:
-    message = refused("lm-eval", LOGS / "lm-eval" / "samples_sums.jsonl")
-    assert message.startswith(":1: field 'arguments'")
-    assert "--map question=FIELD of the sample's doc (id, question, answer)" in message
-    message = refused("lm-eval", LOGS / "lm-eval" / "samples_sums.jsonl", question="prompt")
-    assert "field 'doc.prompt': expected a field of id, question, answer" in message
-
-
-def test_lm_evals_options_become_letters() -> None:
-    found = read("lm-eval", LOGS / "lm-eval" / "samples_options.jsonl")
-    assert found.lines == (
-        {"question": "Which is a prime?\nAnswer:\n\nA. 9\nB. 11\nC. 15", "gold": "B"},
-        {"question": "Which is even?\nAnswer:\n\nA. 4\nB. 7", "gold": "A"},
-    )
-    plain = read("lm-eval", LOGS / "lm-eval" / "samples_plain.jsonl")
-    assert plain.lines[1]["messages"] == tuple(user(SUMS[1]["question"]))
-    assert plain.n_traces == 0
-    assert len(plain.without_thinking) == 8
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({}, ":1: field 'arguments': expected the requests of a sample"),
-        ({"doc_id": []}, ":1: field 'doc_id': expected a number or text, got []"),
-        ({"arguments": {"a": {"arg_0": 3}}}, ":1: field 'arguments': expected a prompt, got 3"),
-        (
-            {"arguments": {"a": {"arg_0": "q"}}, "resps": [[3]]},
-            ":1: field 'resps': expected texts, got 3",
-        ),
-        (
-            {"arguments": {k: {"arg_0": "q", "arg_1": k} for k in "ab"}, "target": "2"},
-            ":1: field 'target': expected one of 2 options",
-        ),
-    ],
-)
-def test_bad_samples_of_lm_eval_are_refused(
-    tmp_path: Path, row: dict[str, Any], message: str
-) -> None:
-    (tmp_path / "s.jsonl").write_text(json.dumps(row))
-    assert refused("lm-eval", tmp_path / "s.jsonl").startswith(message)
-
-
-def test_lm_evals_gold_behind_a_solution_and_messages_as_text(tmp_path: Path) -> None:
-    sent = json.dumps([{"role": "system", "content": "Be brief."}, *user("How many?")])
-    row = {"target": "2 and 2.\n#### 1,004", "arguments": {"a": {"arg_0": sent, "arg_1": {}}}}
-    (tmp_path / "s.jsonl").write_text(json.dumps({**row, "resps": [["<think>a</think>b"]]}))
-    (line,) = read("lm-eval", tmp_path / "s.jsonl").lines
-    assert line["gold"] == "1004"
-    assert [m["role"] for m in line["messages"]] == ["system", "user"]
-
-
 # --- Tables ---------------------------------------------------------------------------------------
 
 
@@ -363,7 +296,7 @@ def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Pa
     (tmp_path / "t.csv").write_text("ask,right\nWhy?,Paris\n")
     with pytest.raises(WorkloadError, match=r"t.csv:2: field 'gold': expected an option letter"):
         read("csv", tmp_path / "t.csv", all_of="choice", question="ask", gold="right")
-    log = FORMATS["csv"].read([tmp_path / "t.csv"], LogOptions({"question": "ask"}))
+    log = imports.LOGS["csv"]([tmp_path / "t.csv"], LogOptions({"question": "ask"}))
     broken = replace(log, entries=(replace(log.entries[0], thinking="\ud800"),))
     with pytest.raises(WorkloadError, match=r"t.csv:2: .*half a surrogate pair"):
         gather(broken)

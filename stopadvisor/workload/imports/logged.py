@@ -17,7 +17,6 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.workload.lines import refuse
 
 __all__ = [
-    "LETTERS",
     "MOST_BYTES",
     "MOST_VALUES",
     "LogContent",
@@ -34,7 +33,7 @@ __all__ = [
     "read_json",
 ]
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of options."""
 MOST_BYTES = 2**28
 """Largest JSON document that is read at once, and most text that one log may fill memory with."""
@@ -47,7 +46,7 @@ class LogOptions:
     """How a log is to be read, as far as the user says."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Names of the log's own columns or fields, by what they hold: see `tables.COLUMNS`."""
+    """Names of a table's columns, by what they hold: see `tables.COLUMNS`."""
     markers: tuple[tuple[str, str], ...] = KNOWN_MARKERS
     """Openers and closers of thinking that stands in the reply's text."""
 
@@ -174,7 +173,7 @@ def _joined(parts: list[Any], where: str, name: str) -> str:
 
 def option_lines(question: str, options: Sequence[str]) -> str:
     """A question with its options, a line each after a letter."""
-    shown = [f"{LETTERS[k]}. {text.strip()}" for k, text in enumerate(options[: len(LETTERS)])]
+    shown = [f"{_LETTERS[k]}. {text.strip()}" for k, text in enumerate(options[: len(_LETTERS)])]
     return "\n".join([question.strip(), "", *shown])
 
 
