@@ -32,11 +32,10 @@ from tests.engines.tiny import Reprefill, plan, prompt
 
 N = 8
 SIZE = 4
-"""Questions at once: fewer than there are, so that some join."""
+"""Questions at once: fewer than there are, so that some wait."""
 
 PHASES: dict[str, tuple[Any, str]] = {
     "the first prompts": (RollingBatch, "__init__"),
-    "joining": (RollingBatch, "replace"),
     "drawing": (RollingBatch, "advance"),
     "probing": (early_exit, "probe_branches"),
     "writing": (early_exit, "visible_answers"),
@@ -156,8 +155,7 @@ def check_equal(found: dict[str, AnswerRecord], expected: dict[str, AnswerRecord
 
 
 @pytest.mark.parametrize(
-    ("phase", "after"),
-    [(phase, 0) for phase in PHASES] + [("joining", 1), ("drawing", 20), ("probing", 2)],
+    ("phase", "after"), [(phase, 0) for phase in PHASES] + [("drawing", 20), ("probing", 2)]
 )
 def test_memory_that_ends_costs_no_answer(
     phase: str,
@@ -228,7 +226,7 @@ def test_a_batch_size_that_was_asked_for_is_kept(
     check_equal(bench.answer("kept", batch_size=SIZE), undisturbed["probe"])
 
 
-@pytest.mark.parametrize("phase", ["joining", "drawing", "probing"])
+@pytest.mark.parametrize("phase", ["drawing", "probing"])
 def test_the_memory_of_what_failed_is_given_back(
     phase: str,
     tiny_reasoner: HfEngine,
@@ -311,7 +309,6 @@ def test_no_more_requests_at_once_than_asked_for(
     policy: Policy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that join take places that are free, and all free places are taken."""
     widths: list[int] = []
     forward = Runner.forward
 
@@ -319,21 +316,11 @@ def test_no_more_requests_at_once_than_asked_for(
         widths.append(len(ids))
         return forward(self, ids, *args, **options)
 
-    joined: list[int] = []
-    replace_rows = RollingBatch.replace
-
-    def counted(self: RollingBatch, leaving: Any, prompts: Any = (), *args: Any) -> None:
-        replace_rows(self, leaving, prompts, *args)
-        joined.append(len(prompts))
-        assert len(self.done) <= batch_size
-
     monkeypatch.setattr(Runner, "forward", watched)
-    monkeypatch.setattr(RollingBatch, "replace", counted)
     requests = make_requests(questions, policy)
     found = dict(tiny_reasoner.serve(requests, policy_plan(policy), policy, batch_size=batch_size))
     assert found.keys() == set(range(N))
     assert max(widths) == batch_size
-    assert sum(joined) > 0 or batch_size == 1  # alone, a new batch begins for each
 
 
 # --- Numbers ---

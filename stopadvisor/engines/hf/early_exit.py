@@ -1,14 +1,14 @@
 """Early exit on a model in this process: a `policy.session.Session` says what each request needs.
 
 A probe branches off the cache of the running trace, and its columns are dropped afterwards.  So a
-trace that goes on is token for token the one that comes without probes.  Waiting requests take the
-places of those that are done.  Knows no policy's file, no model's identity and no gold answer.
+trace that goes on is token for token the one that comes without probes.  Requests are answered
+batch by batch, and rows that are over leave their batch.  Knows no policy's file, no model's
+identity and no gold answer.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.cache import KeptCache, additive
 from stopadvisor.engines.hf.local_model import LocalModel, within_memory
-from stopadvisor.engines.hf.rolling import SMALLEST_SPLIT, Kept, Limits, RollingBatch
+from stopadvisor.engines.hf.rolling import SMALLEST_SPLIT, Kept, RollingBatch
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.replies import (
     AnswerReport,
@@ -118,11 +118,6 @@ def _sampler(model: LocalModel, traces: Sequence[StoppedTrace], plan: ProbePlan)
     return Sampler(sampling, sequences, streams, model.vocabulary, model.runner.device)
 
 
-_JOIN_SHARE = 4
-"""Refill the batch when a quarter of it is free: every refill copies the KV cache, and requests
-that join together are probed together."""
-
-
 def serve_requests(
     model: LocalModel,
     requests: Sequence[Request],
@@ -141,9 +136,11 @@ def serve_requests(
     OutOfMemory
         The batch is too large; those yielded so far are done.
     """
-    serving = _Serving(model, requests, plan, rule, batch_size, on_stop)
-    while serving.unfinished:
-        yield from within_memory(serving.step, serving.give_up)
+    for first in range(0, len(requests), batch_size):
+        asked = requests[first : first + batch_size]
+        serving = _Serving(model, asked, first, plan, rule, on_stop)
+        while serving.unfinished:
+            yield from within_memory(serving.step, serving.give_up)
 
 
 @dataclass
@@ -164,21 +161,19 @@ class _BatchRow:
 
 @dataclass
 class _Serving:
-    """Requests on their way: some in the batch, the others waiting."""
+    """Requests that are answered together."""
 
     model: LocalModel
     requests: Sequence[Request]
+    first: int
+    """Number of the first of them."""
     plan: ProbePlan
     rule: Rule | None
-    batch_size: int
     on_stop: OnStop
-    _waiting: deque[int] = field(init=False)
     _rows: list[_BatchRow] = field(default_factory=list, init=False)
     _batch: RollingBatch | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._waiting = deque(range(len(self.requests)))
-        self._sampling = self.model.sampling(self.plan)
         self._suffix = self.model.chat.suffix_ids(self.plan.cue)
         self._stops = self.model.stops.after_cue(self.plan.cue)
         self._closer = self.model.chat.closer.ids
@@ -186,12 +181,17 @@ class _Serving:
     @property
     def unfinished(self) -> bool:
         """Whether anything is left to do."""
-        return bool(self._waiting) or any(not row.over for row in self._rows)
+        return self._batch is None or any(not row.over for row in self._rows)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Reply]]:
         """Draw one token per row; returns what is over then."""
-        batch = self._fill()
+        if self._batch is None:
+            self._batch = self._begin()
+        batch, over = self._batch, np.array([row.over for row in self._rows], dtype=np.bool_)
+        if len(over) >= SMALLEST_SPLIT and 2 * over.sum() >= len(over):
+            self._rows = [row for row in self._rows if not row.over]
+            batch.drop(over)
         batch.advance()
         return [*self._probe(batch), *self._ends(batch)]
 
@@ -201,55 +201,25 @@ class _Serving:
         self._batch, self._rows = None, []
         return "1 question at once does" if size == 1 else f"{size} questions at once do"
 
-    # --- Who is in the batch ---
-
-    def _fill(self) -> RollingBatch:
-        """Let those that are done go and those that wait come, where that pays."""
-        batch, over = self._batch, np.array([row.over for row in self._rows], dtype=np.bool_)
-        if batch is None or over.all():
-            self._rows = []
-            prompts, sampler, limits = self._next(self.batch_size)
-            self._batch = RollingBatch(
-                self.model.runner, prompts, sampler, limits, self.model.pad_id
-            )
-            return self._batch
-        free = self.batch_size - int((~over).sum())
-        if self._waiting and free >= max(1, self.batch_size // _JOIN_SHARE):
-            self._rows = [row for row in self._rows if not row.over]
-            prompts, sampler, limits = self._next(free)
-            batch.replace(over, prompts, sampler, limits.max_think)
-        elif not self._waiting and len(over) >= SMALLEST_SPLIT and 2 * over.sum() >= len(over):
-            self._rows = [row for row in self._rows if not row.over]
-            batch.replace(over)
-        return batch
-
-    def _next(self, count: int) -> tuple[list[list[int]], Sampler, Limits]:
-        """Take requests from the queue and make them ready."""
+    def _begin(self) -> RollingBatch:
+        """Read the prompts."""
         started = time.perf_counter()
-        taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
-        requests = [self.requests[i] for i in taken]
-        model, plan = self.model, self.plan
+        model, plan, requests = self.model, self.plan, self.requests
         prompts = [model.chat.prompt_ids(request.prompt.messages) for request in requests]
-        limits = model.limits(prompts, plan)
-        streams = (
-            uniforms([r.prompt for r in requests], plan.seed, limits.steps)
-            if self._sampling.temperature > 0
-            else np.empty((len(requests), 0))
-        )
-        sampler = Sampler(self._sampling, prompts, streams, model.vocabulary, model.runner.device)
-        for i, request, prompt in zip(taken, requests, prompts, strict=True):
+        for i, (request, prompt) in enumerate(zip(requests, prompts, strict=True), self.first):
             session = Session(
                 self.rule, closer_tokens=len(self._closer), on_stop=self.on_stop, task=request.task
             )
             event, report = session.next_event(), AnswerReport(self.rule, model.chat)
             self._rows.append(_BatchRow(i, request, prompt, started, session, event, report))
-        return prompts, sampler, limits
+        asked = [request.prompt for request in requests]
+        return model.batch(asked, prompts, model.limits(prompts, plan), plan)
 
     # --- Checkpoints ---
 
     def _due(self, batch: RollingBatch) -> list[int]:
         """Rows whose sessions ask for a probe, now that the batch has come this far."""
-        drawn, thinking, cut = batch.ages, batch.trace_tokens, batch.cut
+        drawn, thinking, cut = batch.steps, batch.trace_tokens, batch.cut
         due = []
         for i, row in enumerate(self._rows):
             if row.over:
@@ -257,12 +227,12 @@ class _Serving:
             if isinstance(row.event, Think):
                 over = thinking[i] >= 0
                 until = row.event.until
-                if not over and (until is None or drawn[i] < until):
+                if not over and (until is None or drawn < until):
                     continue  # nothing that the session waits for: spare it the token
                 if row.session.needs_ids:
                     row.session.receive(batch.generated(i, row.session.drawn))
                 else:
-                    row.session.receive(int(drawn[i]) - row.session.drawn)
+                    row.session.receive(drawn - row.session.drawn)
                 if over:
                     row.session.end(int(thinking[i]), cut=bool(cut[i]))
                 row.event = row.session.next_event()
@@ -274,7 +244,7 @@ class _Serving:
         """Probe where it is due and end what the policy stops."""
         stopped: list[tuple[int, Stop, ForcedAnswer | None]] = []
         while due := self._due(batch):
-            branches = [Branch(i, batch.offset(i) + self._asked(i).position) for i in due]
+            branches = [Branch(i, self._asked(i).position) for i in due]
             answers = probe_branches(
                 self.model.runner,
                 batch.kept,
@@ -331,7 +301,7 @@ class _Serving:
         for i, stop in stopped:
             row = self._rows[i]
             ids = (*row.prompt, *batch.generated(i)[: stop.position])
-            branch = Branch(i, batch.offset(i) + stop.position)
+            branch = Branch(i, stop.position)
             asked.append(StoppedTrace(branch, row.request.prompt, ids, stop.position))
         written = visible_answers(self.model, batch.kept, asked, self.plan)
         replies = []

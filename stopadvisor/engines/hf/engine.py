@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from stopadvisor.engines.answer_end import ForcedAnswer
@@ -18,8 +17,7 @@ from stopadvisor.engines.chat import ChatEngine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import StoppedTrace, serve_requests, visible_answers
 from stopadvisor.engines.hf.local_model import LocalModel, within_memory
-from stopadvisor.engines.hf.rolling import Finished, Limits, RollingBatch, read_recorded
-from stopadvisor.engines.hf.sampler import Sampler, uniforms
+from stopadvisor.engines.hf.rolling import Finished, Limits, read_recorded
 from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
 from stopadvisor.engines.raw_trace import RecordedIds, are_recorded, raw_trace, recorded_ids
 from stopadvisor.engines.sampling import entropy_top_k
@@ -179,15 +177,7 @@ class HfEngine(LocalModel, ChatEngine):
         if are_recorded(prompts):
             yield read_recorded(self.runner, ids, self._recorded(prompts, limits), self.pad_id)
             return
-        sampling = self.sampling(plan)
-        streams = (
-            uniforms(prompts, plan.seed, limits.steps)
-            if sampling.temperature > 0
-            else np.empty((len(prompts), 0))
-        )
-        sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
-        batch = RollingBatch(self.runner, ids, sampler, limits, self.pad_id)
-        yield from batch.finished(on_tokens)
+        yield from self.batch(prompts, ids, limits, plan).finished(on_tokens)
 
     def _recorded(self, prompts: Sequence[Prompt], limits: Limits) -> list[RecordedIds]:
         return [

@@ -6,7 +6,7 @@ Knows no probes, no policy and no batch size.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory, first_line
-from stopadvisor.engines.hf.rolling import Limits
+from stopadvisor.engines.hf.rolling import Limits, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.sampling import Sampling, thinking_room
-from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.probes.asking import ProbePlan, Prompt
 
 __all__ = ["LocalModel", "within_memory"]
 
@@ -98,6 +99,19 @@ class LocalModel:
                 f"model's context is {self.context} tokens"
             )
         return Limits(self.chat.closer.ids, self.stop_ids, max_think, plan.answer_cap)
+
+    def batch(
+        self, prompts: Sequence[Prompt], ids: list[list[int]], limits: Limits, plan: ProbePlan
+    ) -> RollingBatch:
+        """Begin to draw a trace of each prompt, whose tokens are `ids`."""
+        sampling = self.sampling(plan)
+        streams = (
+            uniforms(prompts, plan.seed, limits.steps)
+            if sampling.temperature > 0
+            else np.empty((len(prompts), 0))
+        )
+        sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
+        return RollingBatch(self.runner, ids, sampler, limits, self.pad_id)
 
     def remark_once(self, remark: str) -> None:
         """Add a remark, unless it was made before."""

@@ -2,9 +2,8 @@
 
 All rows take the same step.  Between two steps the cache holds exactly the prompts and what was
 drawn after them, so that probes can branch off anywhere.  Rows leave the batch when they are done,
-with their cache if it is still to be probed, and others may take their places: their prompts are
-padded on the left up to the present column, and their tokens count from the step at which they
-joined.  Knows thinking, its closer and the visible answer; no probes and no policy.
+with their cache if it is still to be probed.  Knows thinking, its closer and the visible answer; no
+probes and no policy.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stopadvisor.engines.hf.cache import KeptCache, KeptLayer, additive
+from stopadvisor.engines.hf.cache import KeptCache, additive
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.raw_trace import RecordedIds
@@ -30,8 +29,7 @@ are, because splitting copies the cache."""
 
 _ROW = np.dtype(
     [
-        ("number", np.int64),  # in the order in which rows joined
-        ("begin", np.int64),  # step at which it joined
+        ("number", np.int64),  # of its prompt
         ("thinking", np.int64),  # its thinking tokens; -1 while it thinks
         ("total", np.int64),  # its tokens that count; -1 until it is done
         ("max_think", np.int64),
@@ -39,7 +37,7 @@ _ROW = np.dtype(
         ("cut", np.bool_),  # its thinking was cut at its limit
     ]
 )
-"""What is known of a row; all counts are from the row's own beginning."""
+"""What is known of a row."""
 
 
 @dataclass(frozen=True)
@@ -108,22 +106,16 @@ class RollingBatch:
         self._is_stop_thinking = self._is_stop.copy()
         self._is_stop_thinking[[i for i in limits.closer if i < len(self._is_stop)]] = False
         self._steps = 0
-        self._joined = 0
-        self._rows = self._new_rows(limits.max_think)
+        self._rows = np.zeros(len(prompts), dtype=_ROW)
+        self._rows["number"] = np.arange(len(prompts))
+        self._rows["max_think"] = limits.max_think
+        self._rows["thinking"] = self._rows["total"] = -1
         self._ids = np.zeros((len(prompts), 64), dtype=np.int64)
         cache, pads, self._logits = runner.prefill(list(prompts), pad_id)
         self._kept = Kept(cache, pads, cache.columns)
         self._mask = _Padding(pads, cache.columns, runner)
 
-    def _new_rows(self, max_think: NDArray[np.int64]) -> NDArray[np.void]:
-        rows = np.zeros(len(max_think), dtype=_ROW)
-        rows["number"] = self._joined + np.arange(len(rows))
-        rows["begin"], rows["max_think"] = self._steps, max_think
-        rows["thinking"] = rows["total"] = -1
-        self._joined += len(rows)
-        return rows
-
-    # --- What the present rows have drawn, each counted from its own beginning ---
+    # --- What the present rows have drawn ---
 
     @property
     def done(self) -> NDArray[np.bool_]:
@@ -131,9 +123,9 @@ class RollingBatch:
         return self._rows["total"] >= 0
 
     @property
-    def ages(self) -> NDArray[np.int64]:
-        """Steps since each row joined: its tokens, while it is not done."""
-        return self._steps - self._rows["begin"]
+    def steps(self) -> int:
+        """Steps so far: tokens of each row that is not done."""
+        return self._steps
 
     @property
     def trace_tokens(self) -> NDArray[np.int64]:
@@ -162,13 +154,8 @@ class RollingBatch:
 
     def generated(self, position: int, start: int = 0) -> list[int]:
         """Return the ids a row drew, from its `start`-th on, those after its end included."""
-        begin = self._rows["begin"][position] + start
-        ids: list[int] = self._ids[position, begin : self._steps].tolist()
+        ids: list[int] = self._ids[position, start : self._steps].tolist()
         return ids
-
-    def offset(self, position: int) -> int:
-        """Columns between `kept.start` and a row's first thinking token."""
-        return int(self._rows["begin"][position])
 
     # --- Drawing ---
 
@@ -213,42 +200,41 @@ class RollingBatch:
             self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)], axis=1)
         self._ids[:, self._steps] = tokens
         self._steps += 1
-        rows, ages, size = self._rows, self.ages, len(self._closer)
-        begun = ages - size  # thinking tokens, if the closer is complete now
+        rows, steps, size = self._rows, self._steps, len(self._closer)
+        begun = steps - size  # thinking tokens, if the closer is complete now
 
         thinking = rows["thinking"] < 0
         answering = ~thinking & (rows["total"] < 0)
         closed = np.zeros_like(thinking)
-        if self._steps >= size:
-            tail = self._ids[:, self._steps - size : self._steps]
-            closed = (tail == self._closer).all(axis=1)
-            closed &= thinking & (begun >= 0) & (begun <= rows["max_think"])
+        if begun >= 0:
+            closed = (self._ids[:, begun:steps] == self._closer).all(axis=1)
+            closed &= thinking & (begun <= rows["max_think"])
         stopped = thinking & ~closed & _among(tokens, self._is_stop_thinking)
-        ended = stopped & (ages - 1 <= rows["max_think"])
+        ended = stopped & (steps - 1 <= rows["max_think"])
         # The closer may begin right after the last token that is allowed, so it is awaited.
         cut = thinking & ~closed & ~ended & (stopped | (begun >= rows["max_think"]))
-        for which, tokens_so_far in ((closed, begun), (ended, ages - 1), (cut, rows["max_think"])):
-            rows["thinking"][which] = tokens_so_far[which]
+        rows["thinking"][closed], rows["thinking"][ended] = begun, steps - 1
+        rows["thinking"][cut] = rows["max_think"][cut]
         rows["closed"] |= closed
         rows["cut"] |= cut
 
         visible = begun - rows["thinking"]
         over = answering & (_among(tokens, self._is_stop) | (visible >= self._answer_cap))
         over |= ended
-        rows["total"][over] = ages[over]
+        rows["total"][over] = steps
         rows["total"][cut] = rows["thinking"][cut]
 
-    # --- Coming and going ---
+    # --- Going ---
 
     def stop(self, positions: Sequence[int]) -> None:
         """Let rows be done where they stand."""
         index = list(positions)
-        ages, thinking = self.ages[index], self.trace_tokens[index]
-        self._rows["total"][index] = ages
-        self._rows["thinking"][index] = np.where(thinking < 0, ages, thinking)
+        thinking = self.trace_tokens[index]
+        self._rows["total"][index] = self._steps
+        self._rows["thinking"][index] = np.where(thinking < 0, self._steps, thinking)
 
     def _leave(self, leaving: NDArray[np.bool_]) -> Finished:
-        """Take rows of a batch that none has joined, with the columns their probes can need."""
+        """Take rows, with the columns that their probes can need."""
         kept, gone, staying = self._kept, np.flatnonzero(leaving), np.flatnonzero(~leaving)
         rows, ids = self._rows[gone], self._ids[gone, : self._steps]
         stop = kept.start + int(rows["thinking"].max())
@@ -277,49 +263,15 @@ class RollingBatch:
             kept=taken,
         )
 
-    def replace(
-        self,
-        leaving: NDArray[np.bool_],
-        prompts: Sequence[list[int]] = (),
-        sampler: Sampler | None = None,
-        max_think: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Drop rows and let others join after those that stay, in one pass over the cache.
-
-        At least one row stays.  With `prompts` their sampler and limits are needed.
-        """
+    def drop(self, leaving: NDArray[np.bool_]) -> None:
+        """Drop rows with their cache; at least one row stays."""
         staying = np.flatnonzero(~leaving)
         kept, index = self._kept, torch.from_numpy(staying).to(self._kept.pads.device)
         self._keep(staying)
         self._logits = self._logits[index]
-        left = int(kept.pads[index].min())
-        pads, start = kept.pads[index] - left, kept.start - left
-        columns = kept.cache.columns - left
-        new: KeptCache | None = None
-        if prompts:
-            assert sampler is not None
-            assert max_think is not None
-            new, new_pads, new_logits = self._runner.prefill(list(prompts), self._pad_id)
-            columns, before = max(columns, new.columns), columns
-            pads, start = pads + (columns - before), start + (columns - before)
-            pads = torch.cat([pads, new_pads + (columns - new.columns)])
-            self._logits = torch.cat([self._logits, new_logits])
-            self._rows = np.concatenate([self._rows, self._new_rows(max_think)])
-            # No token has id -1: a closer cannot reach back beyond a row's beginning.
-            blank = np.full((len(prompts), self._ids.shape[1]), -1)
-            self._ids = np.concatenate([self._ids, blank])
-            self._sampler.join(sampler, self._steps)
-        for i, layer in enumerate(kept.cache.layers):
-            fresh = None if new is None else new.layers[i]
-            kept.cache.layers[i] = _rebuilt(layer, index, left, fresh, columns)
-        # Steps count from the oldest row's beginning, so that they do not grow for ever.
-        oldest = int(self._rows["begin"].min())
-        self._steps -= oldest
-        self._rows["begin"] -= oldest
-        self._ids = self._ids[:, oldest:]
-        self._sampler.forget(oldest)
-        self._kept = Kept(kept.cache, pads, start + oldest)
-        self._mask = _Padding(pads, columns, self._runner)
+        kept.cache.keep(index)
+        self._kept = Kept(kept.cache, kept.pads[index], kept.start)
+        self._mask = _Padding(self._kept.pads, kept.cache.columns, self._runner)
 
     def _keep(self, staying: NDArray[np.int64]) -> None:
         """Forget all rows but these, though not yet their cache."""
@@ -354,28 +306,6 @@ def _among(tokens: NDArray[np.int64], table: NDArray[np.bool_]) -> NDArray[np.bo
     """Look ids up in a table that may be shorter than the vocabulary."""
     inside = tokens < len(table)
     return inside & table[np.where(inside, tokens, 0)]
-
-
-def _rebuilt(
-    layer: KeptLayer, rows: Tensor, left: int, new: KeptLayer | None, columns: int
-) -> KeptLayer:
-    """Copy the rows that stay, from column `left` on, and put new ones below, all flush right."""
-    rows = rows.to(layer.keys.device)
-    count = len(rows) + (0 if new is None else new.keys.shape[0])
-    states = []
-    for old, fresh in (
-        (layer.keys, None if new is None else new.keys),
-        (layer.values, None if new is None else new.values),
-    ):
-        # Zeros, because what is masked is still multiplied: by zero, and that must not be NaN.
-        whole = old.new_zeros((count, old.shape[1], columns, old.shape[3]))
-        whole[: len(rows), :, columns - (old.shape[2] - left) :] = old[rows, :, left:]
-        if fresh is not None:
-            whole[len(rows) :, :, columns - fresh.shape[2] :] = fresh
-        states.append(whole)
-    rebuilt = KeptLayer()
-    rebuilt.update(states[0], states[1])
-    return rebuilt
 
 
 def read_recorded(

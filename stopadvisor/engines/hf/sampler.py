@@ -60,21 +60,6 @@ class Sampler:
         if self._seen is not None:
             self._seen = self._seen[torch.from_numpy(rows).to(self._seen.device)]
 
-    def join(self, other: Sampler, step: int) -> None:
-        """Append the rows of another sampler, whose first token is drawn at `step`."""
-        mine, theirs = self._streams, other._streams
-        width = max(mine.shape[1], step + theirs.shape[1])
-        streams = np.zeros((len(mine) + len(theirs), width))
-        streams[: len(mine), : mine.shape[1]] = mine
-        streams[len(mine) :, step : step + theirs.shape[1]] = theirs
-        self._streams = streams
-        if self._seen is not None and other._seen is not None:
-            self._seen = torch.cat([self._seen, other._seen])
-
-    def forget(self, steps: int) -> None:
-        """Drop the first `steps` steps, and count the rest from 0."""
-        self._streams = self._streams[:, steps:]
-
     def draw(self, logits: Tensor, step: int) -> Tensor:
         """Return the token of each row at this step, shape (rows,)."""
         scores = logits.float()  # (rows, vocabulary)
