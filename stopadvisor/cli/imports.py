@@ -235,7 +235,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
 def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read the logs, write the workload, and read back what was written."""
     from stopadvisor.runs.imported import write_log
-    from stopadvisor.workload.imports.gather import gather
+    from stopadvisor.workload.imports.logged import gather
 
     kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
     markers = KNOWN_MARKERS if params["think_tags"] is None else (params["think_tags"],)

@@ -19,11 +19,10 @@ import numpy as np
 
 from stopadvisor.answers.function_grader import Graders, open_graders
 from stopadvisor.collection.collect import collect, say_what_is_kept
-from stopadvisor.collection.grader_check import remarks_on_grader
-from stopadvisor.collection.labels import check_grader, regrade
+from stopadvisor.collection.labels import check_grader, regrade, remarks_on_grader
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.model_checks import PreflightReport, run_preflight, worst
-from stopadvisor.collection.pilot import CAP_STEP, cue_ids, thinking_cap
+from stopadvisor.collection.pilot import CAP_STEP, cue_ids, recorded_cap, thinking_cap
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
     check_parts,
@@ -32,7 +31,6 @@ from stopadvisor.collection.probe_settings import (
     too_few,
 )
 from stopadvisor.collection.probe_summary import ProbeSummary
-from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle_plan
 from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import EngineError, ModelError, ProbeError, WorkloadError

@@ -21,7 +21,7 @@ from stopadvisor.runs.recording import Recording
 from stopadvisor.runs.replies import RecordedReplies
 from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, Converted
-from stopadvisor.workload.imports.gather import Gathered
+from stopadvisor.workload.imports.logged import Gathered
 from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = [

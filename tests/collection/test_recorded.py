@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.collection.recorded import recorded_cap
+from stopadvisor.collection.pilot import recorded_cap
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.asking import ProbePlan

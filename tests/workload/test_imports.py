@@ -19,8 +19,7 @@ from pyarrow import parquet
 from stopadvisor.cli import imports
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.imports import inspect_log
-from stopadvisor.workload.imports.gather import Gathered, gather
-from stopadvisor.workload.imports.logged import LogOptions
+from stopadvisor.workload.imports.logged import Gathered, LogOptions, gather
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 """README.md there says which program wrote each."""

@@ -21,7 +21,6 @@ from stopadvisor.engines.live import (
     Thinking,
 )
 from stopadvisor.engines.openai.endpoint import check_streams
-from stopadvisor.engines.openai.opening import served_identity
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.replies import ReplyText, forced_reply, make_reply, written_reply
 from stopadvisor.engines.trace import Trace
@@ -207,7 +206,7 @@ async def bind_policy(
         The server cannot resume thinking, or streams no token ids where overlap is asked for.
     """
     source, asked = entropy_at(served, policy)
-    remarks = policy.check_source(served_identity(served), source)
+    remarks = policy.check_source(served.identity(), source)
     mode = await choose_thinking_mode(served, policy, serving, remarks)
     plan = replace(plan, entropy=asked)
     return PolicyService(served, plan, policy, policy.on_stop, mode, remarks)

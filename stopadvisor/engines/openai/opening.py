@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.served_model import ServedModel
 
-__all__ = ["DEFAULT_KEY", "open_client", "open_model", "open_servers", "served_identity"]
+__all__ = ["DEFAULT_KEY", "open_client", "open_model", "open_servers"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
@@ -54,7 +54,7 @@ def open_servers(
         raise
     return OpenAiEngine(
         served_model=served,
-        model_identity=served_identity(served),
+        model_identity=served.identity(),
         portal=portal,
         thread=thread,
         concurrency=concurrency,
@@ -213,30 +213,6 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
                 f"the tokenizer of {chat.name!r} is not the one that {url} "
                 "uses: they split the same text differently; name the right one with --tokenizer"
             )
-
-
-def served_identity(served: ServedModel) -> dict[str, Any]:
-    """Return what is known of the model that decides the outcome; not where it is served."""
-    from stopadvisor.engines.model_files import content_revision
-    from stopadvisor.engines.sampling import identity_settings
-
-    name = served.endpoint.root or served.client.model
-    root = Path(name)
-    local = (root / "config.json").is_file()
-    return {
-        "engine": "openai",
-        "engine_version": served.endpoint.server,
-        # A folder goes by its own name, as with the hf engine, wherever it lies.
-        "model": root.resolve().name if local or root.is_absolute() else name,
-        # Of a model that lies elsewhere nothing shows which weights the server loaded.
-        "model_revision": content_revision(root) if local else None,
-        "dtype": None,
-        "attention": None,
-        "device": None,
-        "quantization": None,
-        "generation_config": identity_settings(served.generation),
-        **served.chat.identity(served.stop_ids),
-    }
 
 
 def _remarks(served: ServedModel) -> list[str]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
+from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.openai.endpoint import Endpoint
 from stopadvisor.engines.raw_trace import recorded_ids
-from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
+from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings, thinking_room
 from stopadvisor.engines.trace import (
     Kind,
     RequestUsage,
@@ -66,6 +68,26 @@ class ServedModel:
     async def aclose(self) -> None:
         """Close all connections."""
         await self.client.aclose()
+
+    def identity(self) -> dict[str, Any]:
+        """Return what is known of the model that decides the outcome; not where it is served."""
+        name = self.endpoint.root or self.client.model
+        root = Path(name)
+        local = (root / "config.json").is_file()
+        return {
+            "engine": "openai",
+            "engine_version": self.endpoint.server,
+            # A folder goes by its own name, as with the hf engine, wherever it lies.
+            "model": root.resolve().name if local or root.is_absolute() else name,
+            # Of a model that lies elsewhere nothing shows which weights the server loaded.
+            "model_revision": content_revision(root) if local else None,
+            "dtype": None,
+            "attention": None,
+            "device": None,
+            "quantization": None,
+            "generation_config": identity_settings(self.generation),
+            **self.chat.identity(self.stop_ids),
+        }
 
     def sampling(self, plan: ProbePlan) -> Sampling:
         """Return how this plan's traces are drawn, or refuse as `Sampling.of`."""

@@ -1,3 +1,3 @@
 """Logs of evaluation programs as workloads, a module for each program's format."""
 
-__all__ = ["gather", "logged", "registry", "tables"]
+__all__ = ["inspect_log", "logged", "tables"]
