@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source
-from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.asking import Engine
-from stopadvisor.probes.trigger import Trigger
 from tests.policy_content import family_content
 
-__all__ = ["TINY_REASONER", "WatchedRule", "bound", "rule"]
+__all__ = ["TINY_REASONER", "bound", "rule"]
 
 TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
 
@@ -43,31 +40,3 @@ def bound(engine: Engine, content: dict[str, Any], /, **changes: Any) -> Policy:
 def rule(engine: Engine, family: str, threshold: float, /, **changes: Any) -> Policy:
     """A family's rule with this decision threshold."""
     return bound(engine, family_content(family, threshold), **changes)
-
-
-@dataclass
-class _Watch:
-    """Says where one question was probed, and stops it at one probe."""
-
-    stops_at: int | None
-    positions: list[int]
-
-    def observe(self, *, think_tokens: int, **answer: object) -> Decision:
-        self.positions.append(think_tokens)
-        index = len(self.positions) - 1
-        return Decision(index == self.stops_at, 0.0, index, False)
-
-
-@dataclass
-class WatchedRule:
-    """A rule for any trigger, of kinds that no policy file holds yet."""
-
-    trigger: Trigger
-    stops_at: int | None = None
-    questions: list[list[int]] = field(default_factory=list)
-    """Positions that were probed, by question in the order of their beginnings."""
-    needs_markers: bool = False
-
-    def start(self, task: str | None = None) -> _Watch:
-        self.questions.append([])
-        return _Watch(self.stops_at, self.questions[-1])

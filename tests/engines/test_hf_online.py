@@ -27,9 +27,8 @@ from stopadvisor.probes.trigger import (
 )
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.workload.questions import Question, read_workload
-from tests.engines.online_policies import TINY_REASONER, WatchedRule, bound, rule
+from tests.engines.online_policies import TINY_REASONER, bound, rule
 from tests.policy_content import anywhere_content, family_content, full_budget_content
-from tests.probes.test_trigger import searched
 
 WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 BUDGETS = (0, 10, 20, 32, 48)
@@ -218,35 +217,6 @@ def test_full_budget_asks_no_probe(
 
 
 # --- Other triggers ---
-
-
-@pytest.mark.parametrize("stops_at", [None, 1])
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_markers_are_probed_where_they_stand(
-    batch_size: int,
-    stops_at: int | None,
-    tiny_reasoner: HfEngine,
-    questions: Sequence[Question],
-    recorded: Recorded,
-) -> None:
-    """Token ids reach the trigger as they are drawn, whoever shares the batch."""
-    encode = tiny_reasoner.chat.tokenizer.encode
-    traces = [encode(t.thinking, add_special_tokens=False) for t in recorded[None][:8]]
-    ids = [token for trace in traces for token in trace]
-    pairs = Counter(pairwise(ids)).most_common(3)
-    markers = (pairs[2][0], (min(ids, key=ids.count),))
-    trigger = MarkerTrigger(markers, min_gap=5, max_probes=4, every=30)
-    watched = WatchedRule(trigger, stops_at)
-    policy = bound(tiny_reasoner, full_budget_content())
-    requests, plan = make_requests(questions[:8], policy), policy_plan(policy)
-    replies = dict(tiny_reasoner.serve(requests, plan, watched, batch_size=batch_size))
-    for i, (trace, positions) in enumerate(zip(traces, watched.questions, strict=True)):
-        expected = searched(trace, trigger, markers)
-        stop = stops_at is not None and len(expected) > stops_at
-        assert positions == (expected[: stops_at + 1] if stop and stops_at else expected)
-        assert replies[i].budget == (positions[-1] if stop else None)
-        assert replies[i].n_probes == len(positions)
-    assert len({tuple(positions) for positions in watched.questions}) > 3
 
 
 # --- Policies that probe elsewhere than on a grid ---

@@ -287,17 +287,6 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
         assert torch.equal(one.values, other.values)
 
 
-def test_layers_on_several_devices_change_nothing(random_engine: HfEngine) -> None:
-    questions, at = [prompt("a"), prompt("bcd")], plan([0, 4, 9], greedy=True)
-    spread = replace(random_engine, runner=replace(random_engine.runner, spread=True))
-    together = zip(spread.probe(questions, at), random_engine.probe(questions, at), strict=True)
-    for one, other in together:
-        assert one.thinking == other.thinking
-        assert [p.text for p in one.probes] == [p.text for p in other.probes]
-        expected = pytest.approx([p.mean_logprob for p in other.probes], abs=5e-5)
-        assert [p.mean_logprob for p in one.probes] == expected
-
-
 def test_running_out_of_memory_is_reported_apart(
     random_engine: HfEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

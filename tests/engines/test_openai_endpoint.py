@@ -41,13 +41,8 @@ def found_at(
         ({"takes_ids": False, "refuses_with": 501}, "completions on token ids: http"),
         ({"returns_ids": False}, "completions return text alone, no token ids"),
         ({"completions": False}, "completions on token ids: http"),
-        ({"completions": False, "chat": "reasoning"}, "completions on token ids: http"),
-        (
-            {"returns_ids": False, "chat": "reasoning"},
-            "completions return text alone, no token ids",
-        ),
     ],
-    ids=["takes text", "takes none", "returns text", "nothing", "a chat", "a chat and text"],
+    ids=["takes text", "takes none", "returns text", "nothing"],
 )
 def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
     settings: dict[str, Any], reason: str

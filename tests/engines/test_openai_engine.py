@@ -321,17 +321,6 @@ def test_a_server_that_changes_its_ways_ends_the_run(
     assert caught.value.exit_code == 1
 
 
-def test_so_many_requests_are_on_their_way_at_once_and_no_more() -> None:
-    with fake_server(delay=0.02) as server:
-        engine = open_servers("tiny-reasoner", [server.url])
-        try:
-            engine.probe(prompts(40), replace(PLAN, budgets=()))
-        finally:
-            engine.close()
-    assert engine.concurrency == 32
-    assert 8 < server.most_at_once <= 32
-
-
 def test_a_consumer_that_waits_holds_the_work_up() -> None:
     asked: list[int] = []
 

@@ -41,7 +41,6 @@ from tests.engines.fake_server import (
     ids_of,
     words,
 )
-from tests.engines.online_policies import WatchedRule
 from tests.engines.test_openai_online import (
     BUDGETS,
     CLOSER,
@@ -53,7 +52,6 @@ from tests.engines.test_openai_online import (
     engine_at,
     policy_of,
 )
-from tests.probes.test_trigger import searched
 
 WHOLE = LENGTH + VISIBLE
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
@@ -216,24 +214,6 @@ def test_a_call_that_is_cancelled_ends_its_stream() -> None:
 
 
 # --- Other triggers ---
-
-
-@pytest.mark.parametrize("stops_at", [None, 1])
-@pytest.mark.parametrize("serving", ["resume", "overlap"])
-def test_markers_are_probed_where_they_stand(serving: ThinkingMode, stops_at: int | None) -> None:
-    trigger = MarkerTrigger(
-        (tuple(ids_of("So")[:1]), tuple(ids_of("Wait")[:1])), min_gap=3, max_probes=3
-    )
-    watched = WatchedRule(trigger, stops_at)
-    expected = searched(THINKING, trigger, trigger.markers)
-    with fake_server() as server, engine_at(server) as engine:
-        policy = policy_of(engine)
-        requests, plan = make_requests(["3+4"], policy), policy_plan(policy, at_server=True)
-        ((_, reply),) = engine.serve(requests, plan, watched, serving=serving)
-    assert len(expected) >= 3
-    assert watched.questions == [expected if stops_at is None else expected[:2]]
-    assert reply.budget == (None if stops_at is None else expected[1])
-    assert reply.text == ("Final answer: 7" if stops_at is None else " 7")
 
 
 def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:

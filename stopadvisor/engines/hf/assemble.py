@@ -55,27 +55,14 @@ def assemble(
         target = _device(device)
         kind = _dtype(config, target, dtype)
         with _loading(model, "architecture"):
-            placement = _place(model, config, target, kind, everywhere=device == "auto")
+            _check_fits(model, config, target, kind, patient=device != "auto")
         with _loading(model, "weights"):
-            loaded = _load_weights(model, kind, placement, pickled=pickled)
+            loaded = _load_weights(model, kind, target, pickled=pickled)
 
-    return _around(model, folder, config, loaded, chat, window)
-
-
-def _around(
-    model: str,
-    folder: Path | None,
-    config: Any,
-    loaded: Any,
-    chat: Chat,
-    window: tuple[int | None, bool],
-) -> HfEngine:
-    """Make the engine of a model with our attention, if it can be probed."""
     text = config.get_text_config(decoder=True)
     heads = int(text.num_attention_heads)
     kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
-    spread = len(set((getattr(loaded, "hf_device_map", None) or {}).values())) > 1
-    runner = Runner(loaded, heads // kv_heads, *window, spread=spread)
+    runner = Runner(loaded, heads // kv_heads, *window)
     _self_check(model, runner, int(loaded.get_output_embeddings().weight.shape[0]))
 
     generation = loaded.generation_config
@@ -190,45 +177,31 @@ def _dtype(config: Any, target: torch.device, dtype: str | None) -> torch.dtype:
     return own if isinstance(own, torch.dtype) else torch.bfloat16
 
 
-def _place(
-    model: str, config: Any, target: torch.device, kind: torch.dtype, *, everywhere: bool
-) -> str | torch.device:
-    """Return where the weights go, a device or ``auto`` for several, if they fit at all."""
+def _check_fits(
+    model: str, config: Any, target: torch.device, kind: torch.dtype, *, patient: bool
+) -> None:
+    """Refuse weights that do not fit, or on a processor would take weeks; see `check_size`."""
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
     parameters = sum(p.numel() for p in empty.parameters())
-    size = ModelSize(float(parameters), stored_width(config.to_dict(), default=2.0))
-    devices = [target]
-    n_gpus = torch.cuda.device_count() if target.type == "cuda" else 0
-    name = str(kind).removeprefix("torch.")
-    # Only what does not fit into one GPU is spread over several: spreading is slower.
-    can_spread = everywhere and n_gpus > 1 and importlib.util.find_spec("accelerate") is not None
-    if can_spread and size.needs(name) > 0.6 * free_memory(devices):
-        devices = [torch.device("cuda", i) for i in range(n_gpus)]
     check_size(
         model,
-        size,
-        dtype=name,
-        memory=free_memory(devices, usable=1.0),
+        ModelSize(float(parameters), stored_width(config.to_dict(), default=2.0)),
+        dtype=str(kind).removeprefix("torch."),
+        memory=free_memory(target, usable=1.0),
         place="this machine" if target.type == "cpu" else "the GPU",
-        patient=target.type != "cpu" or not everywhere,
+        patient=patient or target.type != "cpu",
     )
-    return "auto" if len(devices) > 1 else target
 
 
-def _load_weights(
-    model: str, kind: torch.dtype, placement: str | torch.device, *, pickled: bool
-) -> Any:
+def _load_weights(model: str, kind: torch.dtype, target: torch.device, *, pickled: bool) -> Any:
     options: dict[str, Any] = {"dtype": kind, "attn_implementation": register_attention()}
-    spread = importlib.util.find_spec("accelerate") is not None
-    if placement == "auto" or (spread and placement != torch.device("cpu")):
-        options["device_map"] = placement
+    if target.type != "cpu" and importlib.util.find_spec("accelerate") is not None:
+        options["device_map"] = target  # not by way of the processor's memory
     loaded = AutoModelForCausalLM.from_pretrained(
         model, **options, trust_remote_code=False, use_safetensors=None if pickled else True
     )
-    if "device_map" not in options:
-        loaded = loaded.to(placement)
-    return loaded.eval()
+    return loaded.to(target).eval() if "device_map" not in options else loaded.eval()
 
 
 def _self_check(model: str, runner: Runner, vocabulary: int) -> None:

@@ -85,7 +85,7 @@ class HfEngine(LocalModel, ChatEngine):
             cache *= 2  # visible answers grow on a copy
         # Logits of every checkpoint, in the model's format and as float32 log-probabilities.
         logits = 6 * max(1, probes) * self.vocabulary
-        free = free_memory({p.device for p in self.model.parameters()})
+        free = free_memory(self.runner.device)
         size = max(1, min(_LARGEST_BATCH, free // (cache + logits)))
         self.remarks.append(
             f"batch size {size}: {(cache + logits) / 1e6:.0f} MB for a trace of up to "

@@ -35,8 +35,6 @@ class Runner:
     """Length of the model's sliding window, where any layer has one."""
     windowed: bool = False
     """All layers have that window; otherwise some see everything."""
-    spread: bool = False
-    """The model's layers are on several devices."""
 
     @property
     def device(self) -> torch.device:
@@ -95,21 +93,16 @@ class Runner:
                 if self.windowed
                 else {"full_attention": masks, "sliding_attention": near_masks}
             )
-        # Picked by the model itself, or afterwards where its last layer is on another device than
-        # the indices would be.
-        afterwards = self.spread and isinstance(last, Tensor)
-        out = self.model(
+        logits = self.model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=masks,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=0 if afterwards else last,
-        )
-        logits = out.logits
+            logits_to_keep=last,
+        ).logits
         assert isinstance(logits, Tensor)
-        logits = logits.to(self.device)
-        return logits[:, last] if afterwards else logits
+        return logits
 
     def _shaped(self, mask: Tensor | None, folded: bool) -> Tensor | None:
         if mask is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,23 +164,20 @@ def check_size(
         )
 
 
-def free_memory(devices: Iterable[torch.device], usable: float | None = None) -> int:
-    """Return the bytes that may be planned with on these devices.
+def free_memory(device: torch.device, usable: float | None = None) -> int:
+    """Return the bytes that may be planned with on this device.
 
     `usable` is the share of what is free; by default it leaves work space for a batch.
     """
     import torch
 
-    total = 0.0
-    for device in devices:
-        if device.type == "cuda":
-            free = torch.cuda.mem_get_info(device)[0]
-        elif device.type == "mps":
-            free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-        else:
-            free = host_memory()
-        total += free * (_USABLE.get(device.type, 0.5) if usable is None else usable)
-    return int(total)
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    elif device.type == "mps":
+        free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    else:
+        free = host_memory()
+    return int(free * (_USABLE.get(device.type, 0.5) if usable is None else usable))
 
 
 def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
