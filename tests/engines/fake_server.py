@@ -11,13 +11,12 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.local_tokenizer import load_tokenizer
@@ -179,6 +178,13 @@ class FakeServer:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
     def forget(self) -> None:
         """Forget what was asked and streamed; a stream under way still tells the old lists."""
@@ -434,12 +440,6 @@ def _send_event(to: BaseHTTPRequestHandler, event: dict[str, Any]) -> None:
     to.wfile.write(b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n")
 
 
-@contextmanager
-def fake_server(**settings: Any) -> Iterator[FakeServer]:
-    """A running server."""
-    server = FakeServer(**settings)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+def fake_server(**settings: Any) -> FakeServer:
+    """A server that runs within ``with``."""
+    return FakeServer(**settings)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
@@ -109,12 +108,8 @@ class Ended(FakeServer):
 
 
 def test_answers_without_a_token_show_no_log_probabilities() -> None:
-    server = Ended()
-    server.start()
-    try:
+    with Ended() as server:
         assert found(server).top_limit == 0
-    finally:
-        server.stop()
 
 
 def test_what_a_server_does_not_say_is_not_assumed() -> None:
@@ -173,17 +168,12 @@ class Failing(FakeServer):
             to.close_connection = True
 
 
-@contextmanager
 def failing(
     fails: Callable[[str, dict[str, Any]], bool], how: int = 503, **settings: Any
-) -> Iterator[Failing]:
+) -> Failing:
     server = Failing(**settings)
     server.fails, server.how = fails, how
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    return server
 
 
 OPENS: dict[str, Callable[[str, dict[str, Any]], bool]] = {
@@ -299,14 +289,10 @@ class NamesAlone(FakeServer):
 
 
 def test_ids_that_come_beside_log_probabilities_alone_are_refused_at_opening() -> None:
-    server = NamesAlone()
-    server.start()
-    try:
+    with NamesAlone() as server:
         with pytest.raises(ModelError, match="completions return text alone, no token ids") as told:
             open_servers("tiny-reasoner", [server.url], retry_timeout=1.0)
         assert "\n" not in str(told.value)
-    finally:
-        server.stop()
 
 
 class Listing(FakeServer):
@@ -325,11 +311,8 @@ class Listing(FakeServer):
 def listed(**entry: Any) -> Endpoint:
     server = Listing()
     server.entry = entry  # type: ignore[misc]
-    server.start()
-    try:
+    with server:
         return found(server)
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("context", [-5, "many", 1e300, 10**40, [1], True])

@@ -11,8 +11,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -50,14 +49,8 @@ class Raw(FakeServer):
         self.write(to)
 
 
-@contextmanager
-def raw(write: Write) -> Iterator[Raw]:
-    server = Raw(write=write)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+def raw(write: Write) -> Raw:
+    return Raw(write=write)
 
 
 def begin(to: BaseHTTPRequestHandler, **headers: str) -> None:
@@ -385,17 +378,13 @@ def test_a_key_that_the_server_repeats_is_in_no_file_and_on_no_screen(
         visible=f"Bearer {SECRET}",
         forced=lambda tokens: f" {SECRET}\n",
     )
-    server = Echo(story=story)
-    server.start()
-    try:
+    with Echo(story=story) as server:
         at = [str(sums), "--engine", "openai", "--base-url", server.url, "--concurrency", "4"]
         at += ["--model", "tiny-reasoner", "--tokenizer", "samples/tiny-reasoner"]
         at += ["--max-think", "200", "--cap", "48", "--answer-cap", "64"]
         out = ["--out", str(tmp_path / "run"), "--limit", "50", "--budgets", "0,4"]
         assert main(["probe", *at, *out, "--no-preflight"]) == 0
         assert main(["probe", *at, "--out", str(tmp_path / "checked")]) == 5  # its preflight
-    finally:
-        server.stop()
     printed = capsys.readouterr()
     assert SECRET not in printed.out + printed.err
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

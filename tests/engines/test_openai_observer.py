@@ -130,8 +130,7 @@ class BadProbes(FakeServer):
 def test_a_probe_that_fails_means_think_on(fault: str) -> None:
     server = BadProbes()
     server.fault = fault
-    server.start()
-    try:
+    with server:
         policy = policy_at(server)
         reply, seen = watched(server, policy, "overlap", probe_timeout=0.3)
         assert (reply.finish, reply.text, reply.n_probes) == ("stop", Story().visible, 0)
@@ -139,8 +138,6 @@ def test_a_probe_that_fails_means_think_on(fault: str) -> None:
         if fault == "500":
             with pytest.raises(Unreachable):
                 watched(server, policy, "overlap")
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize("silent", ["between", "first"])

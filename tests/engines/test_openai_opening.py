@@ -72,10 +72,6 @@ def test_a_tokenizer_that_the_server_does_not_show_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, pauses: Pauses
 ) -> None:
     monkeypatch.setattr("stopadvisor.engines.http.client.OPENING_TIMEOUT", 0.3)
-    server = Busy()
-    server.start()
-    try:
+    with Busy() as server:
         open_servers("tiny-reasoner", [server.url], concurrency=1, retry_timeout=60).close()
-    finally:
-        server.stop()
     assert sum(pauses.taken) == pytest.approx(0.3)

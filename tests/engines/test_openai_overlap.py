@@ -127,13 +127,9 @@ class SlowProbes(FakeServer):
 
 
 def test_the_decision_on_a_checkpoint_before_the_end_counts_though_the_trace_has_ended() -> None:
-    server = SlowProbes()
-    server.start()
-    try:
+    with SlowProbes() as server:
         reply = replied(server)
         never = replied(server, **NEVER)
-    finally:
-        server.stop()
     assert (reply.finish, reply.stopped_at, reply.budget) == ("stopped", 1, 4)
     # The answer that the model had begun by itself was decoded too, and is not the reply.
     assert reply.think_tokens == WHOLE
