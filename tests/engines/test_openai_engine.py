@@ -40,9 +40,11 @@ CLOSER = len(words().closer.ids)
 
 
 @contextmanager
-def engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
-    options = {"concurrency": 4, "retry_timeout": 2.0, **options}
-    engine = open_servers("tiny-reasoner", [server.url], **options)
+def engine_at(
+    server: FakeServer, *, name: str = "tiny-reasoner", **options: Any
+) -> Iterator[OpenAiEngine]:
+    options = {"concurrency": 4, "retry_timeout": 5.0, **options}
+    engine = open_servers(name, [server.url], **options)
     server.asked.clear()
     try:
         yield engine

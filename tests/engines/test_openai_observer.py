@@ -15,7 +15,8 @@ from stopadvisor.engines.openai.opening import open_client
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words
-from tests.engines.test_openai_online import LENGTH, THINKING, engine_at, policy_of
+from tests.engines.test_openai_engine import engine_at
+from tests.engines.test_openai_online import LENGTH, THINKING, policy_of
 from tests.engines.test_openai_overlap import same_but_overshoot
 
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai import open_model, open_servers
+from stopadvisor.engines.openai import open_model
 from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
@@ -21,6 +21,7 @@ from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source, save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
+from tests.engines.test_openai_engine import engine_at
 from tests.policy_content import family_content, full_budget_content
 
 THINKING = ids_of(Story().thinking)
@@ -61,19 +62,6 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
         "max_think": 400,
     }
     return Policy(build_policy(content | changes))
-
-
-@contextmanager
-def engine_at(
-    server: FakeServer, *, name: str = "tiny-reasoner", **options: Any
-) -> Iterator[OpenAiEngine]:
-    options = {"retry_timeout": 5.0} | options
-    engine = open_servers(name, [server.url], concurrency=4, **options)
-    server.asked.clear()
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def _one(server: FakeServer, **changes: Any) -> Reply:

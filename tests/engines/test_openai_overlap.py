@@ -41,6 +41,7 @@ from tests.engines.fake_server import (
     ids_of,
     words,
 )
+from tests.engines.test_openai_engine import engine_at
 from tests.engines.test_openai_online import (
     BUDGETS,
     CLOSER,
@@ -49,7 +50,6 @@ from tests.engines.test_openai_online import (
     THINKING,
     VISIBLE,
     bound_at,
-    engine_at,
     policy_of,
 )
 

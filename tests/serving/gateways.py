@@ -26,7 +26,8 @@ from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.gateway.server import GatewayServer, listen, reload, routes
 from stopadvisor.serving.metrics import Metrics
 from tests.engines.fake_server import FakeServer
-from tests.engines.test_openai_online import engine_at, policy_of
+from tests.engines.test_openai_engine import engine_at
+from tests.engines.test_openai_online import policy_of
 from tests.policy_content import full_budget_content
 
 QUESTION = "3+4"

@@ -20,7 +20,8 @@ from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.answer_summary import AnswerSummary
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from tests.engines.fake_server import FakeServer, fake_server
-from tests.engines.test_openai_online import engine_at, policy_of
+from tests.engines.test_openai_engine import engine_at
+from tests.engines.test_openai_online import policy_of
 
 N = 6
 
