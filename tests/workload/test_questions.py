@@ -169,19 +169,17 @@ def test_json_array_is_explained(tmp_path: Path) -> None:
         read_workload(path)
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"none\.jsonl: expected a JSONL file, found none"):
-        read_workload(tmp_path / "none.jsonl")
-
-
-def test_directory(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="expected a JSONL file, got a directory"):
-        read_workload(tmp_path)
-
-
-def test_impossible_name() -> None:
-    with pytest.raises(WorkloadError, match="expected a readable JSONL file"):
-        read_workload("a\0b")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.jsonl", r"none\.jsonl: expected a JSONL file, found none"),
+        ("", "expected a JSONL file, got a directory"),
+        ("a\0b", "expected a readable JSONL file"),
+    ],
+)
+def test_what_is_no_file(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        read_workload(tmp_path / name)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason=missing.needs("a user other than root"))
