@@ -326,8 +326,8 @@ def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
 
 def test_the_automatic_batch_is_reported(random_engine: HfEngine) -> None:
     engine = replace(random_engine, remarks=[])
-    assert engine.auto_batch_size(plan([0, 8])) == 512
-    assert engine.remarks[0].startswith("batch size 512: ")
+    assert engine.auto_batch_size(plan([0, 8])) == 1024
+    assert engine.remarks[0].startswith("batch size 1024: ")
 
 
 @pytest.mark.integration
