@@ -5,6 +5,7 @@ Knows a policy that was loaded and the files next to it; words nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,7 +196,15 @@ def server_words(content: Mapping[str, Any], model: str | None) -> tuple[str, ..
     if content["serving"] != "vllm":
         return None
     parser = "qwen3" if "qwen3" in model.lower() else "deepseek_r1"  # which reads <think>
-    words = ("--", model, "--reasoning-parser", parser)
+    words: tuple[str, ...] = ("--", model, "--reasoning-parser", parser)
+    dtype = (content.get("engine") or {}).get("dtype")
+    if dtype is not None:  # by itself vLLM halves float32, and refuses the policy then
+        words += ("--dtype", dtype)
+    sampling = content["sampling"] or {}
+    drawn = (sampling.get("drawn") or {}).get("temperature")
+    if drawn is not None and (drawn == 0 or sampling["temperature"] is not None):
+        # What a model's own settings leave open, or say otherwise, vLLM would draw by its own.
+        words += ("--override-generation-config", json.dumps({"temperature": drawn}))
     if not reads_logprobs(content["family"], content["features"]):
         return words
     kind, _, shown = content["entropy_source"].partition(":")

@@ -67,6 +67,8 @@ def test_from_assess_to_a_watched_server(
     assert serve[:3] == ["serve", "runs/sums/policy.joblib", "--shadow"]
     assert following(call("inspect", serve[1])[1]) == serve
     assert "--reasoning-parser" in serve
+    # As probed here; by itself vLLM would halve it, and refuse the policy.
+    assert serve[serve.index("--dtype") + 1] == "float32"
     for expected in ("serve", "monitor"):
         with pytest.raises(Became):
             call(*serve)
