@@ -33,7 +33,7 @@ class Forked:
             listening.bind(str(self.address))
             listening.listen()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forked", str(listening.fileno())],
+                [sys.executable, "-m", "tests.forked", str(listening.fileno()), str(os.getpid())],
                 cwd=Path(__file__).parent.parent,
                 pass_fds=[listening.fileno()],
             )
@@ -92,7 +92,7 @@ def run(command: dict[str, Any], streams: list[int]) -> None:
     sys.exit()
 
 
-def serve(listening: socket.socket) -> None:
+def serve(listening: socket.socket, started_by: int) -> None:
     """Import, then fork for each command."""
     gc.disable()
     for name in IMPORTED:
@@ -100,8 +100,12 @@ def serve(listening: socket.socket) -> None:
     gc.freeze()
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets those who have answered
-    while True:
-        connection, _ = listening.accept()
+    listening.settimeout(5.0)
+    while os.getppid() == started_by:  # else it was killed
+        try:
+            connection, _ = listening.accept()
+        except TimeoutError:
+            continue
         if not os.fork():
             listening.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -113,5 +117,5 @@ def serve(listening: socket.socket) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1].isdigit():
-        serve(socket.socket(fileno=int(sys.argv[1])))
+        serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
     sys.exit(ask(sys.argv[1], sys.argv[2:]))

@@ -142,7 +142,7 @@ def test_a_policy_is_tried_and_then_served(
     ]
     # Without the comparison the next command adds it, with all that it needs.
     words.remove("--compare-full")
-    alone = ("--limit", "8", "--dtype", "float32")
+    alone = ("--limit", "2", "--dtype", "float32")
     code, out, err = call(*words, *alone)
     assert code == 0, err
     assert {*words, *alone, "--compare-full"} < {*following(out)}

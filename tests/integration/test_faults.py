@@ -34,10 +34,10 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_easiest(tmp_path_factory.mktemp("workload") / "few.jsonl", N_QUESTIONS)
 
 
-def _words(workload: Path, out: Path, base_url: str, *more: str, at_once: int = 8) -> list[str]:
+def _words(workload: Path, out: Path, base_url: str, *more: str) -> list[str]:
     return [
         *("probe", str(workload), "--out", str(out), "--model", NAME, "--engine", "openai"),
-        *("--base-url", base_url, "--concurrency", str(at_once), "--split", "70/30/0"),
+        *("--base-url", base_url, "--concurrency", "16", "--split", "70/30/0"),
         *("--budgets", "0,16,43,86", "--no-preflight", *more),
     ]
 
@@ -77,7 +77,7 @@ def undisturbed(
 ) -> dict[str, dict[str, Any]]:
     """The records of a run that nothing disturbed; made once."""
     if not _UNDISTURBED:
-        assert main(_words(workload, tmp_path / "calm", vllm.base_url, at_once=16)) == 0
+        assert main(_words(workload, tmp_path / "calm", vllm.base_url)) == 0
         capsys.readouterr()
         _UNDISTURBED["records"] = _records(tmp_path / "calm")
     return _UNDISTURBED["records"]
@@ -99,7 +99,7 @@ def test_broken_requests_are_asked_again(
 ) -> None:
     with FaultProxy(vllm.port, _fault) as proxy:
         words = ("--request-timeout", "8")
-        code = main(_words(workload, tmp_path / "run", proxy.base_url, *words, at_once=16))
+        code = main(_words(workload, tmp_path / "run", proxy.base_url, *words))
         said = capsys.readouterr().err
     assert code == 0, said
     for fault in FAULTS:
@@ -158,7 +158,7 @@ def test_a_server_that_stays_down_ends_the_run_and_the_next_goes_on(
     kept = _records(out)
     assert BEFORE <= len(kept) < N_QUESTIONS
     before = (out / "probes.jsonl").read_bytes()
-    assert main(_words(workload, out, vllm.base_url, at_once=16)) == 0
+    assert main(_words(workload, out, vllm.base_url)) == 0
     assert (out / "probes.jsonl").read_bytes().startswith(before)
     _assert_same(out, undisturbed)
 
@@ -177,5 +177,5 @@ def test_a_run_that_is_ended_goes_on_where_it_was(
     process.send_signal(how)
     code = process.wait(30)
     assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    assert main(_words(workload, out, vllm.base_url, at_once=16)) == 0
+    assert main(_words(workload, out, vllm.base_url)) == 0
     _assert_same(out, undisturbed)

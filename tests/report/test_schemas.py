@@ -366,8 +366,8 @@ def test_run(
         capsys, "probe", "few.jsonl", "--model", TINY_REASONER, "--budgets", "0,16", "--out", "r",
         "--split", "50/50/0", "--seed", "4", "--no-preflight",
     )  # fmt: skip
-    words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER, "--compare-full")
-    stopped = answer(capsys, "run", *words, "--against", "r")
+    words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER, "--limit", "8")
+    stopped = answer(capsys, "run", *words, "--compare-full", "--against", "r")
 
     content = ladder_content()
     content["ladder"]["rungs"] = RUNGS
