@@ -136,7 +136,7 @@ def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Ben
     assert found.full is not None
     assert found.full.questions == N - 2
     (remark,) = found.remarks
-    assert remark.startswith("2 questions were answered before without full thinking")
+    assert remark.startswith("2 questions were answered before, without full thinking")
     assert bench.progress.remarks.count(f"note: {remark}") == 1
 
 
