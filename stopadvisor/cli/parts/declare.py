@@ -142,7 +142,7 @@ OUTPUT = (
 
 
 VERBOSE = option("Analysis")(
-    "--verbose", is_flag=True, help="Also print the figures behind the result."
+    "--verbose", is_flag=True, help="Also print the figures that support the result."
 )
 
 SIGNATURE = click.option(
