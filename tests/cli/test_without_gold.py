@@ -64,7 +64,7 @@ def test_assess_profiles_by_agreement_and_says_so(call: Call, run_without_gold: 
     assert "no gold a reply counts as right where it is what full thinking answers" in shown
     assert "fit questions behave, by agreement" in shown
     assert "rule differs agrees saves" in shown
-    assert "(no labels: the promise is about replies that differ)" in shown
+    assert "(promise about replies that differ)" in shown
     assert "`stopadvisor label` asks for them" in shown
     assert "accuracy" not in shown
 

@@ -12,8 +12,8 @@ def test_every_module_named_there_exists() -> None:
     page = (ENGINES / "README.md").read_text(encoding="utf-8")
     _, _, table = page.partition("## Where is what\n")
     rows = re.findall(r"^\| `?([\w ]+)/?`? \|(.*)\|$", table, re.MULTILINE)
-    assert [folder for folder, _ in rows] == ["hf", "openai", "http", "beside them"]
+    assert [folder for folder, _ in rows] == ["hf", "openai", "http", "shared"]
     for folder, named in rows:
-        here = ENGINES / folder if folder != "beside them" else ENGINES
+        here = ENGINES / folder if folder != "shared" else ENGINES
         for module in re.findall(r"`(\w+)`", named):
             assert (here / f"{module}.py").is_file(), f"{folder}: {module}"

@@ -62,7 +62,8 @@ def test_probes_of_recorded_thinking_are_those_of_live_thinking(
     live = reasoner.probe(prompts, plan)
     assert {trace.finish for trace in live} == {"stop", "length"}  # both kinds
     monkeypatch.setattr(
-        "stopadvisor.engines.hf.engine.RollingBatch", lambda *_: pytest.fail("thinking is drawn")
+        "stopadvisor.engines.hf.local_model.RollingBatch",
+        lambda *_: pytest.fail("thinking is drawn"),
     )
     check_equal(reasoner.probe(recorded(prompts, live), plan), live)
     # Under a smaller cap, the recorded thinking is cut there.

@@ -122,7 +122,7 @@ def test_every_curve_of_the_format_signs(policy: Path, curve: str) -> None:
 def test_an_unsigned_policy_is_refused(policy: Path) -> None:
     signature_path(policy).unlink()
     line = refused(policy)
-    assert "is not signed: there is no policy.joblib.sig beside it" in line
+    assert "is not signed: there is no policy.joblib.sig next to it" in line
     assert "own.pub is required" in line
 
 

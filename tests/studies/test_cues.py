@@ -71,7 +71,7 @@ def test_runs_that_differ_otherwise_are_refused(pair: tuple[Path, Path], tmp_pat
     with pytest.raises(StudyError, match="two runs or more that differ in their cue"):
         run([first], QUICK)
     other = open_source(probe(tmp_path / "cap", 60, faults=BRITTLE, cap=32))
-    with pytest.raises(StudyError, match=r"plan\.cue only; cap beside terse: plan\.cap: 48 there"):
+    with pytest.raises(StudyError, match=r"plan\.cue only; cap against terse: plan\.cap: 48 there"):
         run([first, other], QUICK)
 
 

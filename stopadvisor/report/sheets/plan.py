@@ -111,7 +111,7 @@ def label_need_sections(rows: Sequence[LabelNeed]) -> tuple[Section, ...]:
             ("if of the replies that differ", "labels", "saving", "with half of them"),
             tuple(
                 (
-                    "(no labels: the promise is about replies that differ)"
+                    "(promise about replies that differ)"
                     if row.lost_of_differing is None
                     else f"{share(row.lost_of_differing)} are lost",
                     f"about {row.labels}" if row.labels else "0",
