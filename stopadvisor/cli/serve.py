@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
+from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +23,8 @@ from stopadvisor.cli.parts.gateway import GATEWAY, gateway_settings, require_gat
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.ground.errors import ModelError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import prompt_templates
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.vllm.plugin_settings import NAME, PluginSettings, check_vllm
 
@@ -101,10 +104,19 @@ def become_vllm(settings: PluginSettings, words: Sequence[str], *, quiet: bool) 
         how = "in the shadow of" if settings.shadow else "under"
         digests = ", ".join(policy.digest[:8] for _, policy in policies)
         click.echo(f"vLLM {version} {how} {digests}: {' '.join(argv[5:])}", err=True)
+        for text in () if settings.any_text else _templates(policies):
+            click.echo(f"covers questions asked as {dumps(text, ensure_ascii=False)}", err=True)
         click.echo(f"next: {_next(settings, words)}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(argv[0], argv, environment)
+
+
+def _templates(policies: Iterable[tuple[Path, Policy]]) -> dict[str, None]:
+    """Text that stands around the question in requests that a policy covers, each once."""
+    return dict.fromkeys(
+        text for _, policy in policies for text in prompt_templates(policy.terms).values()
+    )
 
 
 def _next(settings: PluginSettings, words: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import prompt_templates
 from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.policy.terms import (
     EngineTerms,
@@ -85,6 +86,8 @@ class InspectedPolicy:
     """The reply of a stopped question: the `probe`, or a visible `answer`."""
     task: str
     """The kind of question that it answers."""
+    prompt_template: Mapping[str, str]
+    """Text around a question, with `{question}` in it, by task; none for a policy without one."""
     serving: str
     """The serving regime for which it was chosen."""
     entropy_source: str
@@ -158,6 +161,7 @@ def inspected(
         ladder=terms.ladder,
         on_stop=terms.on_stop,
         task=terms.task,
+        prompt_template=prompt_templates(terms),
         serving=terms.serving,
         entropy_source=terms.entropy_source,
         max_think=terms.max_think,

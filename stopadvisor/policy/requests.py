@@ -12,9 +12,10 @@ from typing import Literal, get_args
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.asking import OnStop, ProbePlan, Prompt, plan_cue
 from stopadvisor.probes.trigger import NO_MARKER_IDS, MarkerTrigger
-from stopadvisor.workload.questions import Question, content_key, render_messages
+from stopadvisor.workload.questions import TASKS, Question, content_key, render_messages
 
 __all__ = [
     "THINKING_MODES",
@@ -27,6 +28,7 @@ __all__ = [
     "ThinkingMode",
     "make_requests",
     "policy_plan",
+    "prompt_templates",
 ]
 
 PromptLike = str | Sequence[Mapping[str, str]] | Question
@@ -198,6 +200,19 @@ def make_requests(
         messages = tuple(render_messages(question, text))
         requests.append(Request(Prompt(question.key, messages), question.task))
     return requests
+
+
+def prompt_templates(terms: PolicyTerms) -> dict[str, str]:
+    """Text around a question, with ``{question}`` in it, for each task that the policy answers.
+
+    Empty where questions were asked as they stand.
+    """
+    template: str | Mapping[str, str] | None = terms.prompt_template
+    tasks = TASKS if terms.task == MIXED_TASKS else (terms.task,)
+    if template is None:
+        return {}
+    texts = dict.fromkeys(tasks, template) if isinstance(template, str) else template
+    return {task: texts[task] for task in tasks if task in texts}
 
 
 def _question(prompt: str | Sequence[Mapping[str, str]], task: str) -> Question:

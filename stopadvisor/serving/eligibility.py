@@ -14,7 +14,7 @@ from typing import Any, Literal
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.fields import MOST_TOKENS
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.policy.requests import Request, make_requests
+from stopadvisor.policy.requests import Request, make_requests, prompt_templates
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.workload.questions import TASKS
 
@@ -277,9 +277,7 @@ class Coverage:
 
     def _stands_in_template(self, text: str, task: str) -> bool:
         """Whether the text is some question within the policy's prompt template."""
-        template = self.policy.terms.prompt_template
-        if isinstance(template, Mapping):
-            template = template.get(task)
+        template = prompt_templates(self.policy.terms).get(task)
         if template is None:
             return True
         before, _, after = template.partition("{question}")

@@ -112,6 +112,20 @@ def test_a_scheduling_policy_of_ones_own_stays(
     assert become[0][0][5:] == ["model", "--scheduling-policy=fcfs"]
 
 
+def test_it_says_how_questions_are_to_be_asked(
+    policy: Path,
+    become: list[tuple[Sequence[str], Mapping[str, str]]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else an application that sends bare questions learns of it from a header alone."""
+    for words, wanted in (((), True), (("--any-text",), False)):
+        with pytest.raises(Became):
+            main(["serve", str(policy), *words, "--", "model"])
+        shown = capsys.readouterr().err
+        assert (r'covers questions asked as "{question}\n\nGive the answer' in shown) == wanted
+    assert len(become) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

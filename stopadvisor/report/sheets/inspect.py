@@ -322,6 +322,8 @@ def _bound(shown: InspectedPolicy) -> Iterator[Fact]:
     if shown.max_think is not None:
         yield "cap", f"{shown.max_think} thinking tokens"
     yield "task", f"{shown.task}; entropy: {shown.entropy_source}"
+    for text in dict.fromkeys(shown.prompt_template.values()):
+        yield "asked as", json.dumps(text, ensure_ascii=False)
     if counts is not None:
         yield (
             "questions",
