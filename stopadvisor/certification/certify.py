@@ -359,11 +359,11 @@ def _why_another_rule(
         because = f" with {differs}" if differs else ""
         first = (
             f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at "
-            f"alpha = {assessment.alpha:g}{because} the choice on fit questions is {_name(advised)}"
+            f"alpha = {assessment.alpha:g}{because} the fit questions choose {_name(advised)}"
         )
         if exported == advised:
             return first
-        return f"{first}, and {_by_the_test(exported, advised, calibration)}"
+        return f"{first}; {_by_the_test(exported, advised, calibration)}"
     if exported == advised:
         return None
     return (
@@ -398,6 +398,6 @@ def _by_the_test(exported: str, advised: str | None, calibration: Calibration) -
             f"{_name(exported)}, tested next, did"
         )
     return (
-        "both passed on the calibration questions, and at the threshold that each was certified "
-        f"for, {_name(exported)} saves more (by fit questions), or as much with a simpler rule"
+        f"{_name(advised)} and {_name(exported)} both passed the test; at their certified "
+        "thresholds the latter saves more on fit questions, or as much and is simpler"
     )
