@@ -7,8 +7,9 @@ Without --base-url it starts vLLM on the bundled model with the bundled policy i
 (tests/integration/setup-vllm.sh builds it).  Blocks of questions arrive at random, whatever the
 server does, in turn under the policy and past it (a header does that).  A block meets the limits
 where 99 of 100 questions keep each; an arm goes up after a block that did, and down after one that
-did not.  Printed are the rates at which half of the blocks meet the limits, and their ratio with
-its 95 % interval; where that holds 1, nothing is saved.
+did not.  How late a block was tells more than whether it was: the 99th percentile as a share of its
+limit is fitted as a curve of the rate.  Printed are the rates at which the curves reach the limit,
+and their ratio with its 95 % interval; where that holds 1, nothing is saved.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ LIMITS_LONG = 3
 """Times the longest limit that a block lasts at least, so that a queue can grow past it."""
 FIRST_STEP = math.log(2)
 FINEST_STEP = FIRST_STEP / 4
-GENTLE = 0.5
-"""Weight of the preference for slopes about the finest step, in blocks."""
+FAR = math.log(2)
+"""Blocks this far from a limit, in its logarithm, or farther count alike; a later one is ended."""
+GENTLE = 0.1
+"""Weight of the preference for curves about as wide as the finest step, beside a block at `FAR`."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,16 @@ class Block:
     arm: Arm
     rate: float
     """Arrivals a second."""
-    met: bool
-    """Whether the limits were kept."""
+    lateness: float
+    """Logarithm of the 99th percentile as a share of its limit, of the limit that was kept worst;
+    within `FAR` of 0."""
     decoded: float = 0.0
     """Tokens of a question, mean."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the limits were kept."""
+        return self.lateness <= 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class RateRatio:
-    """Rates at which half of the blocks meet the limits, and the interval of their ratio."""
+    """Rates at which a block just meets the limits, and the interval of their ratio."""
 
     full: float
     policy: float
@@ -113,9 +122,9 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
     None while an arm has met or missed the limits in fewer than two blocks, and where its rate
     would lie beyond all that were tried.
 
-    The chance that a block meets the limits falls with the logarithm of its rate as a logistic
-    curve, of one slope for both arms.  Of two variances the larger is taken: that of the
-    likelihood's curvature, and that of leaving out one turn at a time (jackknife; B. Efron,
+    Lateness rises with the logarithm of the rate from -`FAR` to `FAR`, as a hyperbolic tangent of
+    one width for both arms, fitted by least squares.  Of two variances the larger is taken: that of
+    the fit's residuals, and that of leaving out one turn at a time (jackknife; B. Efron,
     R. J. Tibshirani, 1993, section 11.2), where what slows a whole turn slows both arms.
     """
     turns = [block.turn for block in blocks]
@@ -125,58 +134,43 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
         outcomes = [block.met for block in used if block.arm == arm]
         if min(sum(outcomes), len(outcomes) - sum(outcomes)) < 2:
             return None
-    x = np.log([block.rate for block in used])
-    stopped = np.array([block.arm == "policy" for block in used], dtype=np.float64)
-    met = np.array([block.met for block in used], dtype=np.float64)
-    of_turn = np.array([block.turn for block in used])
-    kept = np.stack([np.ones_like(x), *(of_turn != turn for turn in whole)])
-    full, shift, variance = _even_chance(x, stopped, met, kept)
-    for arm, middle in (("full", full[0]), ("policy", full[0] + shift[0])):
+    full, shift, variance = _crossing(used)
+    for arm, middle in (("full", full), ("policy", full + shift)):
         tried = [math.log(block.rate) for block in used if block.arm == arm]
         if not min(tried) <= middle <= max(tried):
             return None
-    n, middle, left_out = len(whole), float(shift[0]), shift[1:]
+    n = len(whole)
+    left_out = np.array([_crossing([b for b in used if b.turn != turn])[1] for turn in whole])
     jackknife = (n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum())
-    reach = float(scipy.stats.t.ppf(0.975, n - 1)) * math.sqrt(max(jackknife, float(variance[0])))
+    reach = float(scipy.stats.t.ppf(0.975, n - 1)) * math.sqrt(max(jackknife, variance))
     return RateRatio(
-        full=math.exp(full[0]),
-        policy=math.exp(full[0] + middle),
-        ratio=math.exp(middle),
-        low=math.exp(middle - reach),
-        high=math.exp(middle + reach),
+        full=math.exp(full),
+        policy=math.exp(full + shift),
+        ratio=math.exp(shift),
+        low=math.exp(shift - reach),
+        high=math.exp(shift + reach),
         turns=n,
     )
 
 
-def _even_chance(
-    x: FloatArray, stopped: FloatArray, met: FloatArray, kept: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Fit the curves to the blocks that are kept, in each row of `kept`, (n_fits, n_blocks).
+def _crossing(blocks: Sequence[Block]) -> tuple[float, float, float]:
+    """Logarithm of the rate at which full thinking reaches the limit, how far above it the policy
+    does, and the variance of that."""
+    x = np.log([block.rate for block in blocks])
+    stopped = np.array([block.arm == "policy" for block in blocks], dtype=np.float64)
+    lateness = np.array([block.lateness for block in blocks])
 
-    Returns, each of shape (n_fits,), the logarithm of full thinking's rate of an even chance, how
-    far above it the policy's is, and the variance of that by the curvature of the likelihood.
-    """
-    centre = float(x.mean())
-    columns = np.stack([np.ones_like(x), stopped, centre - x], axis=1)  # (n_blocks, 3)
-    values = np.tile([0.0, 0.0, 1 / FINEST_STEP], (len(kept), 1))
-    for _ in range(200):
-        chance = scipy.special.expit(values @ columns.T)  # (n_fits, n_blocks)
-        slope = (kept * (chance - met)) @ columns
-        slope[:, 2] += FINEST_STEP * GENTLE - GENTLE / values[:, 2]
-        curve = np.einsum("fn,ni,nj->fij", kept * chance * (1 - chance), columns, columns)
-        curve[:, 2, 2] += GENTLE / values[:, 2] ** 2
-        curve += 1e-9 * np.eye(3)
-        step = np.linalg.solve(curve, slope[:, :, None])[:, :, 0]
-        size = np.sqrt(np.maximum((step * slope).sum(axis=1), 0.0))
-        if size.max() < 1e-7:
-            break
-        step /= 1 + size[:, None]  # damped: the slope's logarithm must stay finite
-        step[:, 2] = np.minimum(step[:, 2], 0.9 * values[:, 2])
-        values = values - step
-    level, shift, slope_ = values.T
-    along = np.stack([np.zeros_like(shift), 1 / slope_, -shift / slope_**2], axis=1)
-    variance = np.einsum("fi,fij,fj->f", along, np.linalg.inv(curve), along)
-    return centre + level / slope_, shift / slope_, variance
+    def residuals(values: FloatArray) -> FloatArray:
+        full, shift, log_width = values
+        curve = FAR * np.tanh((x - full - shift * stopped) / math.exp(log_width))
+        return np.append(curve - lateness, GENTLE * (log_width - math.log(FINEST_STEP)))
+
+    at_full, at_policy = (float(x[stopped == arm].mean()) for arm in (0, 1))
+    start = [at_full, at_policy - at_full, math.log(2 * FINEST_STEP)]
+    fit = scipy.optimize.least_squares(residuals, start)
+    spread = 2 * fit.cost / max(1, len(blocks) - len(start))
+    covariance = spread * np.linalg.pinv(fit.jac.T @ fit.jac)
+    return float(fit.x[0]), float(fit.x[1]), float(covariance[1, 1])
 
 
 # --- Blocks of questions --------------------------------------------------------------------------
@@ -221,16 +215,22 @@ async def _block(
     arrivals = (np.cumsum(when.exponential(size=n)) / rate).tolist()
     skipped = int(SKIPPED * n)
     most_late = math.floor(MISSED * (n - skipped))
-    late, decoded, now = dict.fromkeys(slo, 0), list[int](), asyncio.get_running_loop().time
+    shares: dict[str, list[float]] = {name: [] for name in slo}
+    decoded, now = list[int](), asyncio.get_running_loop().time
     began = now()
+
+    def lateness() -> float:
+        """Of the questions so far; more of them can only raise it."""
+        worst = max(sorted([0.0] * (n - skipped) + of)[-1 - most_late] for of in shares.values())
+        return min(FAR, max(-FAR, math.log(max(worst, 1e-9))))
 
     async def send(number: int) -> None:
         answer = await ask(arm, chosen[number])
         decoded.append(answer.decoded)
         if number >= skipped:
             for name, limit in slo.items():
-                late[name] += getattr(answer, name) > limit
-            if max(late.values()) > most_late:
+                shares[name].append(getattr(answer, name) / limit)
+            if lateness() >= FAR:
                 hopeless.set()
 
     async def send_all() -> None:
@@ -249,7 +249,7 @@ async def _block(
         for task in (sending, given_up):
             task.cancel()
         await asyncio.gather(sending, given_up, return_exceptions=True)
-    return Block(turn, arm, rate, not hopeless.is_set(), float(np.mean(decoded or [0])))
+    return Block(turn, arm, rate, lateness(), float(np.mean(decoded or [0])))
 
 
 def asker(

@@ -9,24 +9,33 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.benchmarks.goodput import ARMS, ROUTES, Answer, Arm, Block, fit_ratio, measure, next_rate
+from tests.benchmarks.goodput import (
+    ARMS,
+    FAR,
+    ROUTES,
+    Answer,
+    Arm,
+    Block,
+    fit_ratio,
+    measure,
+    next_rate,
+)
 from tests.serving.virtual_server import VirtualServer, run_virtually
 
 
 def walked(
     rng: np.random.Generator, turns: int, ratio: float, width: float, drift: float = 0.0
 ) -> list[Block]:
-    """Blocks of a server whose chance to meet the limits falls with the rate; full thinking's even
-    chance is at one question a second."""
+    """Blocks of a server that is later the higher the rate, by chance more or less; full thinking
+    just meets the limits at one question a second."""
     start, blocks, slow = math.exp(rng.uniform(-2, -1)), list[Block](), 0.0
     for turn in range(turns):
         slow = 0.8 * slow + drift * rng.normal()  # the same machine, for both arms
         for arm in ARMS if turn % 2 == 0 else ARMS[::-1]:
             rate = next_rate(start, [b.met for b in blocks if b.arm == arm])
             limit = slow + math.log(ratio) * (arm == "policy")
-            chance = 0.5 * (1 + math.tanh((limit - math.log(rate)) / width / 2))
-            met = bool(rng.random() < chance)
-            blocks.append(Block(turn, arm, rate, met))
+            late = (math.log(rate) - limit) / width + rng.normal() / 3
+            blocks.append(Block(turn, arm, rate, min(FAR, max(-FAR, late))))
     return blocks
 
 
@@ -70,14 +79,14 @@ def test_without_both_outcomes_there_is_no_ratio() -> None:
     blocks = walked(np.random.default_rng(1), 12, 1.4, 0.05)
     assert fit_ratio(blocks) is not None
     assert fit_ratio([]) is None
-    assert fit_ratio([replace(b, met=True) for b in blocks]) is None
-    only = [replace(b, met=True) if b.arm == "policy" else b for b in blocks]
+    assert fit_ratio([replace(b, lateness=-0.1) for b in blocks]) is None
+    only = [replace(b, lateness=-0.1) if b.arm == "policy" else b for b in blocks]
     assert fit_ratio(only) is None
 
 
 def test_half_a_turn_does_not_count() -> None:
     blocks = walked(np.random.default_rng(2), 12, 1.4, 0.05)
-    more = [*blocks, Block(12, "full", 99.0, True)]
+    more = [*blocks, Block(12, "full", 99.0, -0.1)]
     assert fit_ratio(more) == fit_ratio(blocks)
 
 
@@ -101,10 +110,16 @@ def test_a_walk_that_goes_on_and_on_goes_faster() -> None:
 def test_a_rate_beyond_all_that_were_tried_is_none() -> None:
     blocks = walked(np.random.default_rng(1), 12, 1.4, 0.05)
     # The later, the slower: no rate parts what met the limits from what did not.
-    odd = [replace(block, met=block.turn < 6, rate=1 + 1e-3 * block.turn) for block in blocks]
+    odd = [
+        replace(block, lateness=0.1 if block.turn >= 6 else -0.1, rate=1 + 1e-3 * block.turn)
+        for block in blocks
+    ]
     found = fit_ratio(odd)
     assert found is None or 1 <= found.full <= 1.012
-    odd = [replace(b, met=b.turn in (3, 7), rate=1 + 1e-3 * (b.turn % 2)) for b in blocks]
+    odd = [
+        replace(b, lateness=-0.1 if b.turn in (3, 7) else 0.1, rate=1 + 1e-3 * (b.turn % 2))
+        for b in blocks
+    ]
     assert fit_ratio(odd) is None
 
 
