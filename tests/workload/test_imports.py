@@ -67,6 +67,15 @@ def test_inspects_log_keeps_prompt_gold_and_thinking_of_each_epoch() -> None:
     assert "holds 2 right answers" in found.left_out[0]
 
 
+def test_a_question_that_comes_again_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "asked.csv"
+    path.write_text("question,gold\nWhat is 3 + 4?,7\nWhat is 4 + 4?,8\nWhat is 3 + 4?,7\n")
+    found = read("csv", path, question="question", gold="gold")
+    assert len(found.lines) == 2
+    again = f"{path}:4: question: expected another than in {path}:2, got it again"
+    assert found.left_out == (again,)
+
+
 def test_inspects_log_may_be_json_and_hold_choices() -> None:
     packed, plain = (read("inspect", LOGS / "inspect" / f"primes.{k}") for k in ("eval", "json"))
     (line,) = packed.lines

@@ -268,6 +268,10 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
         key = content_key(entry.messages)
         line = questions.setdefault(key, {"messages": entry.messages})
         first = places.setdefault(key, entry.where)
+        if first != entry.where and entry.thinking is None and entry.reply is None:
+            left_out.append(
+                f"{entry.where}: question: expected another than in {first}, got it again"
+            )
         if entry.name is not None and "id" not in line:
             line["id"] = _free_name(entry, names, counts)
             if line["id"] != entry.name:
