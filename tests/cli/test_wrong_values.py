@@ -73,6 +73,7 @@ def test_nonsense_is_refused(
         *(("--prompt-template", value) for value in ("no.txt", "Answer this:", "my.jsonl")),
         *(("--answer-cap", value) for value in ("0", "-1", "many")),
         *(("--cap", value) for value in ("0", "many")),
+        ("--cue", "all"),
         *(("--max-think", value) for value in ("0", "-5", "8k")),
         *(("--split", value) for value in ("1/2", "50/50/50", "0/100/0")),
         *(("--budgets", value) for value in ("5,x", "64,32", "")),

@@ -118,6 +118,8 @@ def _count(text: str) -> int | None:
 
 
 def _cue(text: str) -> str:
+    if text == "all":  # compared all of them in 0.1.0
+        raise ValueError(f"expected one cue: a text, {', '.join(CUES)}, or open; try each")
     if text == OPEN.removesuffix(":"):
         return OPEN + DEFAULT_CUE
     return CUES.get(text, text)
