@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+
 from tests.forked import Forked
 from tests.generate import ROOT, pages
 from tests.material import write_easiest
@@ -41,9 +43,10 @@ KNOWN = {"sh", "python", "json", "jsonl", "toml", "console", "text"}
 COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz", "openssl"}
 """What a line of a `sh` block may begin with."""
 
-MODEL = "samples/tiny-reasoner"
 N_BUNDLED = 80
 """Questions in a scratch folder, in place of all 600."""
+N_SIMULATED = 300
+"""The same of archives that hold 1000."""
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -107,7 +110,10 @@ class Workplace:
         # Whether a command runs is a matter of its words: what its figures are, others measure.
         for name in ("samples/arithmetic.jsonl", "my.jsonl"):
             write_easiest(folder / name, N_BUNDLED)
-        self._lend_model(folder / "Qwen" / "Qwen3-8B")
+        for file in (folder / "samples" / "recorded").glob("*.npz"):
+            with np.load(file) as whole:
+                few = {k: v[:N_SIMULATED] if v.ndim else v for k, v in whole.items()}
+            np.savez(file, **few)
         shutil.copy(folder / "policies" / "arithmetic.joblib", folder / "policy.joblib")
         bin = folder / ".bin"
         bin.mkdir()
@@ -120,16 +126,6 @@ class Workplace:
         }.items():
             (bin / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
             (bin / name).chmod(0o755)
-
-    def _lend_model(self, folder: Path) -> None:
-        """The bundled model, with a context in which a page's cap on thinking has room."""
-        folder.mkdir(parents=True)
-        for file in (self.folder / MODEL).iterdir():
-            (folder / file.name).symlink_to(file)
-        config = folder / "config.json"
-        content = json.loads(config.read_bytes())
-        config.unlink()
-        config.write_text(json.dumps({**content, "max_position_embeddings": 16384}))
 
     def run(self, snippet: Snippet, *, seconds: float = 900) -> str:
         """Run a `sh` or `python` block; return what it printed.

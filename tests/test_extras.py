@@ -48,7 +48,9 @@ def _compile(requirements: str, python: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.usefixtures("_index")
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(
+    "python", [PYTHONS[0], *(pytest.param(each, marks=pytest.mark.long) for each in PYTHONS[1:])]
+)
 def test_every_pair_of_extras_can_be_installed(python: str) -> None:
     assert {"hf", "vllm"} < set(EXTRAS)
     lines = [line for extra in EXTRAS for line in PROJECT["optional-dependencies"][extra]]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from stopadvisor.answers import grader_process
 from stopadvisor.answers.function_grader import FunctionGrader, Graders, open_graders
 from stopadvisor.ground.errors import EngineError, GraderError
 
@@ -100,9 +103,34 @@ def test_reasons_are_one_line() -> None:
         assert grader.remarks()[0].endswith("most often (1): ValueError: no idea at all")
 
 
-def test_numpys_bool_is_a_bool() -> None:
-    with FunctionGrader("mine:numpy_bool") as grader:
-        assert grader.grade_many(items("1"), ["Q"]) == [True]
+@pytest.mark.parametrize(
+    ("name", "answer", "reply"),
+    [
+        ("same", "7", b"1"),
+        ("same", "8", b"0"),
+        ("numpy_bool", "", b"1"),
+        ("odd", "none", b"?it returned None"),
+        ("odd", "raise", b"?ValueError: no idea at all"),
+        ("text", "", b"!str 'yes'"),
+        ("down", "", b"xthe judge is away"),
+    ],
+)
+def test_the_process_replies_in_a_letter_and_a_reason(name: str, answer: str, reply: bytes) -> None:
+    grade, _ = grader_process._function(f"mine:{name}")
+    assert grade({"question": "Q", "gold": "7", "answer": answer}) == reply
+    sys.modules.pop("mine")
+
+
+def test_the_process_says_which_file_and_how_many_at_once(module: Path) -> None:
+    said = [
+        json.loads(grader_process._function(f"mine:{name}")[1]) for name in ("same", "versioned")
+    ]
+    sha256 = hashlib.sha256(module.read_bytes()).hexdigest()
+    assert said == [
+        {"sha256": sha256, "version": "", "workers": 1},
+        {"sha256": sha256, "version": "v2", "workers": 3},
+    ]
+    sys.modules.pop("mine")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,23 @@ def test_verdicts(grader: Grader, task: str, gold: str, answer: str, right: bool
     assert grader.timeouts == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "formulas"),
+    [
+        ("x + 1", ["$x + 1$"]),
+        ("\\(x\\).", ["$x$"]),
+        ("**\\[x\\]**", ["**\\[x\\]**"]),
+        ("1 or \\(2\\)", ["1 or \\(2\\)"]),
+        ("1 or \\[2\\]", ["1 or \\[2\\]"]),
+        ("1 or $2$ more", ["1 or $2$ more"]),
+        ("three \\pi", ["$three \\pi$", "three \\pi"]),
+        ("$", ["$"]),
+    ],
+)
+def test_what_is_no_formula_is_put_into_one(text: str, formulas: list[str]) -> None:
+    assert grading._formulas(text) == formulas
+
+
 @pytest.mark.parametrize("task", ["math", "numeric", "choice", "exact"])
 @pytest.mark.parametrize("answer", [None, "", " \n", "$$", "Final answer:"])
 def test_no_answer_is_wrong(grader: Grader, task: str, answer: str | None) -> None:

@@ -326,6 +326,7 @@ def test_versions_are_plain_words() -> None:
         ("choice", "none of them", None),
         ("math", "... \\boxed{42}.", "42"),
         ("math", "\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+        ("math", "\\boxed{{1}, 2}", "{1}, 2"),
         ("math", "We get\n\nso $x = 5$ and $y=6$.", "$y=6$"),
         ("math", "Final answer:\n\\[\n\\frac{1}{2}\n\\]", "\\frac{1}{2}"),
         ("math", "", None),

@@ -9,8 +9,9 @@ import pytest
 
 from stopadvisor.assessment.evidence import Resamples, choice_noise, compare, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.rules.schedules import GridSchedule
-from stopadvisor.stats.bootstrap import resample_counts
+from stopadvisor.stats.bootstrap import Interval, resample_counts
 from tests.populations import POPULATIONS, fit_data
 
 CLEAR = replace(POPULATIONS[0], signal=5.0)
@@ -72,6 +73,23 @@ def test_where_nothing_can_be_certified_nothing_is_saved(
     verdict, spread = compare(Resamples.of(fit, 0.0), [sequence], [sequence])
     assert spread is not None
     assert (verdict, spread.low, spread.high) == ("comparable", 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("limit", "level"), [(0.9, 0.99), (1.0, 0.95), (2.0, 0.95)])
+def test_where_no_question_may_be_lost_a_verdict_takes_more(
+    fit: FitData,
+    sequence: ThresholdSequence,
+    limit: float,
+    level: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def seen(difference: FloatArray, asked: float) -> Interval:
+        assert asked == level
+        return Interval(1.0, 0.5, 1.5)
+
+    monkeypatch.setattr("stopadvisor.assessment.evidence.interval", seen)
+    verdict, _ = compare(Resamples.of(fit, limit), [sequence], [sequence])
+    assert verdict == "learned better"
 
 
 def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(

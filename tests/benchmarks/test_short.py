@@ -63,6 +63,18 @@ def test_every_benchmark_has_a_short_form() -> None:
     assert names == sorted([*SHORT, *SERVED, "probing"])  # that one in test_probing.py
 
 
+@pytest.mark.parametrize("name", SERVED)
+def test_one_that_asks_a_server_can_be_asked_what_it_does(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It runs under `-m long` (tests/integration)."""
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        import_module(f"tests.benchmarks.{name}").main()
+    assert ended.value.code == 0
+    assert "usage" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_runs_to_its_end(

@@ -27,7 +27,7 @@ from tests.integration.server import (
 )
 from tests.missing import skip_without
 
-SIZES = (60, pytest.param(400, marks=pytest.mark.long))
+SIZES = (24, pytest.param(400, marks=pytest.mark.long))
 """Questions whose stops and answers are held against the local engine's, one by one."""
 
 

@@ -15,7 +15,7 @@ from tests.benchmarks.plugin import policy_of, served
 from tests.integration.server import VllmServer
 from tests.material import easiest
 
-pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.long]
 
 SERVED = {
     "gateway": "--base-url URL --rounds 1 --requests 4",

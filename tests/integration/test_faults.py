@@ -37,7 +37,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _words(workload: Path, out: Path, base_url: str, *more: str) -> list[str]:
     return [
         *("probe", str(workload), "--out", str(out), "--model", NAME, "--engine", "openai"),
-        *("--base-url", base_url, "--concurrency", "16", "--split", "70/30/0"),
+        *("--base-url", base_url, "--concurrency", "24", "--split", "70/30/0"),
         *("--budgets", "0,16,43,86", "--no-preflight", *more),
     ]
 
@@ -85,7 +85,7 @@ def undisturbed(
 
 def _fault(number: int) -> Fault | None:
     """All kinds in turn; few that hang, as each costs the time-out."""
-    if number in (25, 49, 73):
+    if number in (25, 49):
         return "hang"
     return every(3, *(fault for fault in FAULTS if fault != "hang"))(number)
 
@@ -103,7 +103,7 @@ def test_broken_requests_are_asked_again(
         said = capsys.readouterr().err
     assert code == 0, said
     for fault in FAULTS:
-        assert proxy.seen[fault] >= (3 if fault == "hang" else 8), proxy.seen
+        assert proxy.seen[fault] >= (2 if fault == "hang" else 8), proxy.seen
     _assert_same(tmp_path / "run", undisturbed)
 
 
@@ -139,30 +139,7 @@ def test_a_server_that_dies_and_comes_back_costs_time_alone(
     _assert_same(out, undisturbed)
 
 
-def test_a_server_that_stays_down_ends_the_run_and_the_next_goes_on(
-    vllm: VllmServer, workload: Path, undisturbed: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    with FaultProxy(vllm.port) as server:  # who talks to it sees a server that dies with it
-        process = _probing(
-            _words(workload, out, server.base_url, "--patience", "3"), tmp_path / "log"
-        )
-        _wait_for_lines(out, BEFORE, process)
-    assert process.wait(60) == 1
-    said = (tmp_path / "log").read_text()
-    errors = [line for line in said.splitlines() if line.startswith("stopadvisor: ")]
-    assert len(errors) == 1
-    assert f"no answer for 3 s from {server.base_url}" in errors[0]
-    assert f"what was collected is kept in {out}" in said
-    assert "Traceback" not in said
-    kept = _records(out)
-    assert BEFORE <= len(kept) < N_QUESTIONS
-    before = (out / "probes.jsonl").read_bytes()
-    assert main(_words(workload, out, vllm.base_url)) == 0
-    assert (out / "probes.jsonl").read_bytes().startswith(before)
-    _assert_same(out, undisturbed)
-
-
+@pytest.mark.long  # tests/collection kills a run, tests/cli/test_openai its server
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
 def test_a_run_that_is_ended_goes_on_where_it_was(
     vllm: VllmServer,

@@ -18,7 +18,7 @@ from tests.material import easiest
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
-N_QUESTIONS = 32
+N_QUESTIONS = 16
 
 
 def _policy(local: HfEngine, family: str, threshold: float, **changes: Any) -> Policy:

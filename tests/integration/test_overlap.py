@@ -31,7 +31,7 @@ from tests.material import easiest
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
-N_QUESTIONS = 32
+N_QUESTIONS = 16
 SAMPLED = {"sampling": {"greedy": False, "temperature": 1.0, "seed": 5}}
 
 
@@ -130,7 +130,7 @@ def test_broken_streams_cost_time_alone(
             found = served(engine, policy, "overlap")
         finally:
             engine.close()
-    assert all(proxy.seen[fault] >= 8 for fault in faults), proxy.seen
+    assert all(proxy.seen[fault] >= 3 for fault in faults), proxy.seen
     assert same(found) == same(calm)
 
 
@@ -147,7 +147,7 @@ def test_the_server_gives_up_what_is_broken_off(local: HfEngine, vllm: VllmServe
     policy = policy_of(local, "confidence", -600.0)  # stops at the first checkpoint that is alive
     plan = policy_plan(policy, at_server=True)
     questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions
-    asked = make_requests([q for q in questions if q.category == "7 operands"][:16], policy)
+    asked = make_requests([q for q in questions if q.category == "7 operands"][:8], policy)
     remote = open_servers(NAME, [vllm.base_url], concurrency=4)
     try:
         whole = sum(reply.think_tokens for _, reply in remote.serve(asked, plan, None))

@@ -33,7 +33,7 @@ from tests.material import easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
-N_QUESTIONS = 32
+N_QUESTIONS = 16
 PLAN = ProbePlan(
     budgets=(0, 10, 15, 20, 30, 40, 50, 60, 80, 120),
     cue=CUES["terse"],

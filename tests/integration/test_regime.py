@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,49 +35,26 @@ def test_a_prefix_cache_is_told_with_its_blocks(vllm: VllmServer) -> None:
     )
 
 
-def assessed(server: VllmServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """The document of `assess` at a server; the run is `run` in the folder."""
-    workload = write_easiest(folder / "few.jsonl", 60)
-    words = ("--engine", "openai", "--base-url", server.base_url, "--model", NAME)
-    code = main(
-        [
-            *("assess", str(workload), "--out", str(folder / "run"), *words),
-            *("--concurrency", "32", "--split", "50/50/0", "--budgets", "0,16,43,86"),
-            *("--no-preflight", "--no-report", "--json", "--quiet"),
-        ]
-    )
-    text = capsys.readouterr()
-    assert code == 0, text.out + text.err
-    return json.loads(text.out)
-
-
-def test_assess_costs_with_what_probing_found(
-    vllm: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = assessed(vllm, tmp_path, capsys)
+def test_probing_keeps_what_its_server_caches(vllm: VllmServer, tmp_path: Path) -> None:
+    workload = write_easiest(tmp_path / "few.jsonl", 40)
+    words = ("--engine", "openai", "--base-url", vllm.base_url, "--model", NAME, "--quiet")
+    out = ("--out", str(tmp_path / "run"), "--concurrency", "32", "--split", "70/30/0")
+    budgets = ("--budgets", "0,16,43,86", "--no-preflight")
+    assert main(["probe", str(workload), *words, *out, *budgets]) == 0
     kept = read_regime(tmp_path / "run")
     assert kept is not None
-    assert document["server"]["regime"] == kept.regime == "prefix-cache"
-    assert document["settings"]["cache_block"] == BLOCK
+    assert (kept.regime, kept.cache_block) == ("prefix-cache", BLOCK)
     assert kept.probes is not None
-    assert kept.probes.requests > 60
+    assert kept.probes.requests > 40
     assert kept.probes.share is not None
     assert kept.probes.share > 0.9
-    assert document["recommendation"]["serving"] == document["server"]["regime"]
 
 
-def test_a_server_that_caches_nothing_is_a_black_box(
-    vllm_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_caches_nothing_is_a_black_box(vllm_home: Path, tmp_path: Path) -> None:
     server = VllmServer(vllm_home, tmp_path, ("--no-enable-prefix-caching",))
     server.start()
     try:
         found = measured(server)
-        document = assessed(server, tmp_path, capsys)
     finally:
         server.stop()
     assert (found.regime, found.cache_block) == ("black-box", None)
-    kept = read_regime(tmp_path / "run")
-    assert kept is not None
-    assert document["server"]["regime"] == kept.regime == "black-box"
-    assert document["recommendation"]["serving"] == document["server"]["regime"]

@@ -17,7 +17,7 @@ from tests.material import write_easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
-N_QUESTIONS = 24
+N_QUESTIONS = 16
 TIMED = ("seconds", "full_seconds", "time_saving_pct")
 
 

@@ -101,8 +101,8 @@ class _Mistake:
         def visit(node: ast.AST, parent: ast.AST, function: str, line: int) -> None:
             if isinstance(node, (ast.JoinedStr, ast.Raise)):
                 return  # words
-            if isinstance(node, ast.keyword) and node.arg == "strict":
-                return  # of `zip`: an assertion
+            if isinstance(node, ast.keyword) and node.arg in ("strict", "repr"):
+                return  # of `zip`, an assertion; of a field, for whoever debugs
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 function = f"{function}.{node.name}".lstrip(".")
             if isinstance(node, ast.stmt):
