@@ -1,4 +1,4 @@
-"""Names for the arrays that everything here computes with, and numbers that can be saved.
+"""Types of the arrays that the package computes with, and numbers for saved results.
 
 Axis 0 is questions and axis 1 checkpoints wherever an array has them.
 """
@@ -15,9 +15,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 Numbers = tuple[float | None, ...]
-"""Numbers of a result; None where there is none."""
+"""Numbers of a result; None for NaN and infinity."""
 
 
 def numbers(values: FloatArray) -> Numbers:
-    """Return an array's numbers as a result keeps them: None for NaN and infinity."""
+    """Convert a one-dimensional array to the numbers of a result."""
     return tuple(v if np.isfinite(v) else None for v in values.tolist())

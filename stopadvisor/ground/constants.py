@@ -10,7 +10,7 @@ from __future__ import annotations
 # --- Probing (paper, "Checkpoint Probing" and "Experiments: Setup") -------------------------------
 
 PAPER_BUDGETS = (0, 128, 192, 256, 384, 512, 640, 768, 1024, 1536)
-"""The main budget grid in thinking tokens (Setup).  `--budgets auto` scales its shape."""
+"""The main budget grid in thinking tokens (Setup).  `--schedule grid` scales it to the model."""
 
 PAPER_SCHEDULES = {
     "4-linear": (0, 256, 512, 1536),
@@ -23,7 +23,7 @@ PAPER_SCHEDULES = {
 """Checkpoint schedules of the paper's sweep (Appendix "Checkpoint Schedule Sweep")."""
 
 PROBE_CAP = 48
-"""A: most answer tokens of one probe (Section "Training and Metrics", Eq. for C^cap)."""
+"""A: most answer tokens of a probe (Section "Training and Metrics", Eq. for C^cap)."""
 
 KNOWN_MARKERS = (
     ("<think>", "</think>"),
@@ -32,17 +32,18 @@ KNOWN_MARKERS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
 )
-"""Opener and closer of the reasoning models we know; others are named by the user."""
+"""Opener and closer of the reasoning models we know; for others the user gives them."""
 
 DEFAULT_CUE = "\n\nFinal answer:"
-"""Terse answer cue, written after the closed thinking (Appendix, Prompting)."""
+"""Terse answer cue, after the closed thinking (Appendix "Reproducibility Manifest", Prompting)."""
 
 CUES = {
     "terse": DEFAULT_CUE,
     "no-reasoning": "\n\nGive only the final answer, without reasoning.\nFinal answer:",
     "the-answer-is": "\n\nThe answer is",
 }
-"""Probe templates of the paper's robustness table (Appendix "Prompt and Decoding Robustness")."""
+"""Probe templates named as in the paper (Appendix "Prompt and Decoding Robustness"), which does not
+print the last two: their words are ours."""
 
 PROMPT_TEMPLATES = {
     "math": '{question}\n\nGive the answer on the last line, after "Final answer:".',
@@ -54,7 +55,7 @@ PROMPT_TEMPLATES = {
         '{question}\n\nGive the answer and nothing else on the last line, after "Final answer:".'
     ),
 }
-"""What each task's user message asks for; the answer form follows the paper's probe."""
+"""User message of each task; the form of the answer follows the paper's probe."""
 
 MARKERS = ("wait", "re-examine", "alternatively", "hold on", "I made an error")
 """Backtracking markers, matched case-insensitively (Appendix, Table "Deployment feature
@@ -76,22 +77,22 @@ PAPER_CALIBRATION_SHARE = 0.40
 PAPER_BOOTSTRAP_RESAMPLES = 5000
 PAPER_BOOTSTRAP_SEED = 20270207
 
-# --- Advice of our own ----------------------------------------------------------------------------
+# --- Limits of our own ----------------------------------------------------------------------------
 
 SMALL_WORKLOAD = 300
-"""Below this many questions a test part costs more certainty than it gives; 40/60/0 is offered."""
+"""Below this many questions a test part costs more certainty than it gives: use 40/60/0."""
 
 MOST_TRUNCATED = 0.10
-"""Share of cut-off traces above which a certificate takes --despite truncated."""
+"""Share of cut-off traces above which a certificate needs ``--despite truncated``."""
 TRUNCATED_WARN = 0.05
-"""Share of cut traces from which on a reader is warned: a question cut off cannot be lost."""
+"""Share of cut-off traces above which we warn: a question that is cut off cannot be lost."""
 
 LARGE_ALPHA = 0.2
 """`assess` warns, and `calibrate` refuses, where alpha exceeds this share of the full-thinking
-accuracy: more than every fifth right answer could be lost under such a promise."""
+accuracy: under such a promise more than one right answer in five could be lost."""
 
 COMMON_ALPHAS = (0.01, 0.02, 0.05, 0.10)
-"""What `calibrate` explains to those who name no alpha."""
+"""Alphas that `calibrate` explains when none is given."""
 
 # --- Serving costs (paper, Section "Deployment Cost") ---------------------------------------------
 
@@ -99,9 +100,9 @@ PAPER_CACHED_WEIGHT = 0.1
 """Price of a token read from a prefix cache, in units of a decoded token."""
 
 PAPER_OPERATING_GRID = (0.30, 0.95, 14)
-"""start, stop, number of the thresholds among which the paper's serving table picks its peak."""
+"""start, stop, number of the thresholds of the learned rule's peak (published scripts)."""
 
-# --- Sweeps of the paper's frontiers (its published scripts; the text gives none) -----------------
+# --- Sweeps of the paper's frontiers (published scripts; the text gives none) ---------------------
 
 PAPER_PEAK_POINTS = 30
 """Evenly spaced thresholds, from the lowest to the highest score, of a scalar rule's peak."""
@@ -111,12 +112,13 @@ PAPER_LEAP_GRID = ((0.01, 0.5, 12), (0.3, 0.95, 8))
 """start, stop, number of the least leap, and of the least confidence, in the peak of
 confidence-leap."""
 PAPER_DEER_GRID = ((0.3, 0.99, 15), 8)
-"""start, stop, number of the least confidence; number of least marker densities from 0 to the
-highest."""
+"""start, stop, number of the least confidence; number of least marker densities, from 0 to the
+highest density."""
 PAPER_PUMA_DENSITIES = 10
-"""Most marker densities, from 0 to the highest, that PUMA's peak tries with each run length."""
+"""How many largest marker densities PUMA's peak tries with each run length, from 0 to the
+highest density."""
 PAPER_EAT_WINDOW = 3
-"""Checkpoints whose entropies EAT's variance is over, at matched risk."""
+"""Checkpoints in the window of EAT's variance, at matched risk."""
 PAPER_EAT_GRID = ((2, 3, 4), (0.001, 1.0, 20))
 """Windows, and start, stop, number of the largest variance, in EAT's peak."""
 PAPER_SPLIT_SEEDS = (123, 456, 789, 1011, 2025)

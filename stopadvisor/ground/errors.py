@@ -1,7 +1,7 @@
-"""Exception types and the exit code each one ends the command line with.
+"""Exception types, each with its exit code on the command line.
 
-One base class; a message names the thing at fault, what was required and what was found.  Only
-``cli.main`` turns these into process exit codes.
+One base class; a message names the thing at fault, what was required and what was there instead.
+Only ``cli.main`` turns them into process exit codes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ProbeError(StopAdvisorError):
 
 
 class GraderError(StopAdvisorError):
-    """A grader of the user's cannot be had, or does what none may do."""
+    """A user's grader cannot be loaded, or breaks the rules of graders."""
 
     exit_code = 2
 
@@ -54,17 +54,17 @@ class CalibrationError(StopAdvisorError):
 
 
 class NothingToChoose(CalibrationError):
-    """What was measured leaves no rule to choose; `assess` takes it for advice."""
+    """The measurements leave no rule to choose; `assess` turns this into its advice."""
 
 
 class PolicyError(StopAdvisorError):
-    """A policy file is refused, or does not fit the probes it meets."""
+    """A policy file is refused, or does not fit the probes."""
 
     exit_code = 2
 
 
 class UndecidedError(PolicyError):
-    """The entropy of a forced answer is not known well enough to decide on it."""
+    """The entropy of a forced answer is not known well enough to decide by it."""
 
 
 class StudyError(StopAdvisorError):
@@ -74,7 +74,7 @@ class StudyError(StopAdvisorError):
 
 
 class OutputError(StopAdvisorError):
-    """A result cannot be written where it was asked for."""
+    """A result cannot be written to the place asked for."""
 
     exit_code = 2
 

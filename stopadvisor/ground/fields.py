@@ -1,7 +1,7 @@
 """Frozen dataclasses out of JSON values: each field of the type and range in its annotation.
 
-Written by hand, because who loads a policy has nothing installed but numpy.  Knows no class that it
-reads; a value that does not pass is refused with the name of its field and what was expected.
+Written by hand, because loading a policy takes nothing but numpy.  Knows none of the classes that
+it reads; a value is refused with the name of its field and what was expected.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _T = TypeVar("_T")
 
 
 def expect(ok: bool, name: str, expected: str, value: Any) -> None:
-    """Refuse a field's value unless `ok`."""
+    """Refuse the value of a field unless `ok`."""
     if not ok:
         raise PolicyError(f"field '{name}': expected {expected}, got {short_repr(value)}")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a value has to be on top of its type."""
+    """What a value must be besides its type."""
 
     expected: str
     holds: Callable[[Any], bool]
@@ -78,9 +78,9 @@ class Most:
 # --- Types of fields ------------------------------------------------------------------------------
 
 MOST_TOKENS = 2**24
-"""Of a prompt, a trace or a vocabulary: 16 times the longest context of any model today."""
+"""Most tokens of a prompt, trace or vocabulary: 16 times the longest context of any model today."""
 _MOST_COUNTED = 10_000_000
-"""Questions; the exact tests are repeated for as many in milliseconds."""
+"""Most questions: exact tests over this many are repeated in milliseconds."""
 _BREAKS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -89,12 +89,12 @@ def _whole(least: int, most: int) -> Condition:
 
 
 def one_of(*options: str) -> Condition:
-    """A check for one of these texts."""
+    """Accept one of these texts."""
     return Condition("one of " + ", ".join(map(repr, options)), lambda value: value in options)
 
 
 def matching(pattern: str, expected: str) -> Condition:
-    """A check for a text that matches as a whole."""
+    """Accept a text that matches as a whole."""
     return Condition(expected, lambda value: bool(re.fullmatch(pattern, value)))
 
 
@@ -126,7 +126,7 @@ class Kind:
     read: Callable[[Any, str], Any]
     """Takes the JSON value and the field's name; returns the typed value or refuses."""
     holds: Callable[[Any], bool] | None = None
-    """Whether a value is typed already; long lists are read by it quickly."""
+    """Whether a value needs no conversion; None if that cannot be told. Speeds up long lists."""
 
 
 def _scalar(expected: str, holds: Callable[[Any], bool]) -> Kind:
@@ -180,12 +180,10 @@ def kind_of(annotation: Any) -> Kind:
     if annotation is Any:
         return Kind("any plain value", _read_anything)
     if origin is Annotated:
-        found = kind_of(arguments[0])
+        kind = kind_of(arguments[0])
         for check in arguments[1:]:
-            found = (
-                _at_most(found, check.count) if isinstance(check, Most) else _checked(found, check)
-            )
-        return found
+            kind = _at_most(kind, check.count) if isinstance(check, Most) else _checked(kind, check)
+        return kind
     if origin in (Union, UnionType):
         return _nullable(kind_of(next(a for a in arguments if a is not NoneType)))
     if origin is Literal:
@@ -294,14 +292,14 @@ def _record(cls: type[Any]) -> Kind:
                 raise PolicyError(f"field {short_repr(prefix + key)} is unknown")
         try:
             return cls(**made)
-        except StopAdvisorError as error:  # what holds between its fields does not
+        except StopAdvisorError as error:  # its fields contradict each other
             raise PolicyError(f"field '{name}': {error}") from error
 
     return Kind("a dict", read)
 
 
 def _read_anything(value: Any, name: str, depth: int = 0) -> Any:
-    """A value of no fixed type: copied, so that nobody else can change it."""
+    """A value of no fixed type; lists and dicts are copied, so that nobody else can change them."""
     expect(depth <= _MOST_DEPTH, name, f"at most {_MOST_DEPTH} levels", "more")
     if type(value) is list:
         return [_read_anything(item, name, depth + 1) for item in value]
@@ -319,7 +317,7 @@ def _read_anything(value: Any, name: str, depth: int = 0) -> Any:
 
 
 def parse(cls: type[_T], value: Any) -> _T:
-    """Make a frozen dataclass of a JSON object, and of everything in it.
+    """Make a frozen dataclass of a JSON object and everything in it.
 
     Raises
     ------
@@ -330,11 +328,11 @@ def parse(cls: type[_T], value: Any) -> _T:
 
 
 def parse_as(error: type[StopAdvisorError], cls: type[_T], value: Any, where: object) -> _T:
-    """Do as `parse`, with another error, in which `where` names the document."""
+    """Like `parse`, but raise `error`, with `where` as the name of the document."""
     try:
         return parse(cls, value)
-    except PolicyError as found:
-        raise error(f"{where}: {found}") from None
+    except PolicyError as refused:
+        raise error(f"{where}: {refused}") from None
 
 
 # --- Back to JSON ---------------------------------------------------------------------------------
@@ -345,19 +343,19 @@ _DEEPEST = 24
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Give the JSON value of dataclasses, mappings, tuples and numpy values; others stay.
+    """Convert dataclasses, mappings, tuples and numpy values to JSON values; others stay.
 
-    Fields of a dataclass that have their default are left out.
+    Fields of a dataclass that equal their default are left out.
     """
     if type(value) in _PLAIN:
         return value
     if depth >= _DEEPEST:
         raise PolicyError(f"a policy may nest at most {_DEEPEST} levels deep")
     if is_dataclass(value):
-        found = ((field, getattr(value, field.name)) for field in fields(value))
+        items = ((field, getattr(value, field.name)) for field in fields(value))
         return {
             field.name: plain(item, depth + 1)
-            for field, item in found
+            for field, item in items
             if field.default is MISSING or item != field.default
         }
     if isinstance(value, Mapping):
@@ -367,5 +365,7 @@ def plain(value: Any, depth: int = 0) -> Any:
             return list(value)
         return [plain(item, depth + 1) for item in value]
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return plain(value.tolist(), depth + 1)  # deeper: longdouble gives itself back
+        return plain(
+            value.tolist(), depth + 1
+        )  # one level deeper: a longdouble's tolist() is a longdouble
     return value

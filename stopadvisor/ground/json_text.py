@@ -1,6 +1,6 @@
-"""The one way to read JSON that comes from a file, a process or a server.
+"""The one way to read JSON from a file, a process or a server.
 
-Knows no fields: what a document must hold, and which error says so, is its reader's matter.
+Checks no fields: each reader does that, and raises its own error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["parse_json"]
 
 
 def parse_json(text: bytes | bytearray | str, **options: Any) -> Any:
-    """Read JSON; what is nested too deeply is a ValueError, as all else that is no JSON."""
+    """Read JSON; raise ValueError if it is not JSON, or nested too deeply."""
     try:
         return json.loads(text, **options)
     except RecursionError:

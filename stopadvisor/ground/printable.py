@@ -1,6 +1,6 @@
-"""The one filter for text that is printed: what a terminal would obey is written as an escape.
+"""The one filter for printed text: characters that a terminal would obey become escapes.
 
-Names, ids and messages come from files, models and servers.  Knows no terminal and no document.
+Names, ids and messages come from files, models and servers.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import reprlib
 __all__ = ["csv_cell", "json_safe", "printable", "short_repr"]
 
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")
-"""A number as tables write it, such as a threshold of -0.4761: no formula."""
+"""A negative number as tables write it, such as a threshold of -0.4761: not a formula."""
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0))
 # Marks that reorder the line around them (a name could show another name), and line separators.
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)
-# What takes no room: names that differ look alike, and tags hide whole sentences.  The two joiners
-# (U+200C, U+200D) stay: Persian, Indic scripts and emoji are written with them.
+# Invisible characters: different names look alike, and tags hide whole sentences.  The two joiners
+# (U+200C, U+200D) stay: Persian, Indic scripts and emoji need them.
 _UNSEEN = (
     *(0xAD, 0x61C, 0x180E, 0x200B, 0xFEFF),
     *range(0x2060, 0x2065), *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC),
     *range(0xE0000, 0xE0080), *range(0xE0100, 0xE01F0),
 )  # fmt: skip
-# Halves of pairs, which have no UTF-8, and what no XML may hold.
+# Halves of surrogate pairs, which have no UTF-8, and what XML may not hold.
 _NO_LETTERS = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
 _NEVER = (*_REORDERING, *_UNSEEN, *_NO_LETTERS)
 
@@ -48,17 +48,17 @@ _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 4
 
 
 def printable(text: str) -> str:
-    """Escape controls, marks that reorder text and what is not seen; line feeds and tabs stay."""
+    """Escape controls, reordering marks and invisible characters; line feeds and tabs stay."""
     return text.translate(_ESCAPES)
 
 
 def json_safe(text: str) -> str:
-    """Do the same to JSON, which escapes all below the space by itself, and keep it JSON."""
+    """Do the same to JSON text, so that it stays JSON; `json.dumps` escapes all below the space."""
     return text.translate(_JSON_ESCAPES)
 
 
 def short_repr(value: object) -> str:
-    """Write a value for an error message: on one line, and shortened."""
+    """Shorten a value for an error message, on one line."""
     text = " ".join(_SHORT.repr(value).split())
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 

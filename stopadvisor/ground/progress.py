@@ -1,7 +1,4 @@
-"""What long work reports while it runs, and to whom: the consumer's side of a progress display.
-
-Knows no terminal; `report.progress` shows what is reported here.
-"""
+"""What long work reports while it runs; `report.progress` shows it on a terminal."""
 
 from __future__ import annotations
 
@@ -23,19 +20,19 @@ class Progress(Protocol):
         ...
 
     def advance(self, traces: int, tokens: int) -> None:
-        """Traces finished and tokens decoded since the last call."""
+        """More traces are finished, and more tokens decoded, since the last call."""
         ...
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Hand on items, and say how many are done where that takes more than a moment."""
+        """Pass items on, and show how many are done if that takes more than a moment."""
         ...
 
     def note(self, text: str) -> None:
-        """What to show next to the rate of tokens from now on."""
+        """Show a text next to the rate of tokens from now on."""
         ...
 
     def remark(self, text: str) -> None:
-        """Something the user should know, in one line."""
+        """Tell the user something, in one line."""
         ...
 
 
@@ -43,20 +40,20 @@ class NullProgress:
     """A `Progress` that shows nothing."""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
-        """Pass over a stage."""
+        """Ignore a stage."""
 
     def advance(self, traces: int, tokens: int) -> None:
-        """Pass over finished traces."""
+        """Ignore finished traces."""
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        """Hand on items."""
+        """Pass items on."""
         yield from items
 
     def note(self, text: str) -> None:
-        """Pass over a note."""
+        """Ignore a note."""
 
     def remark(self, text: str) -> None:
-        """Pass over a remark."""
+        """Ignore a remark."""
 
 
 _SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
@@ -64,7 +61,7 @@ _SHOWN: ContextVar[Progress | None] = ContextVar("shown", default=None)
 
 @contextmanager
 def shown_on(progress: Progress) -> Iterator[None]:
-    """Have everything that is `tracked` meanwhile shown there."""
+    """Show everything that is `tracked` in this block on a display."""
     before = _SHOWN.set(progress)
     try:
         yield
@@ -73,15 +70,15 @@ def shown_on(progress: Progress) -> Iterator[None]:
 
 
 def tracked(title: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-    """Go through items of work, and show how many are done on the display of the command that runs.
+    """Go through items of work, and show how many are done on the display of the running command.
 
     Parameters
     ----------
     title : str
-        What is done, such as ``measuring rules``.
+        What the work is, such as ``measuring rules``.
     items : iterable
     total : int, optional
-        How many there are; where they are no sequence, it has to be given.
+        How many there are; required unless they are a sequence.
     """
     if total is None:
         assert isinstance(items, Sequence)
@@ -90,7 +87,7 @@ def tracked(title: str, items: Iterable[Item], total: int | None = None) -> Iter
 
 
 def report_remarks(remarks: Sequence[str], progress: Progress, reported: set[str]) -> None:
-    """Pass on what an engine wants known, unless it was reported already."""
+    """Pass on the remarks of an engine that are not in `reported` yet."""
     for remark in remarks:
         if remark not in reported:
             reported.add(remark)

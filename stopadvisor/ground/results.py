@@ -4,7 +4,7 @@ A result is a frozen dataclass of plain values with a sentence under each field.
 field names as keys.  A field whose default is None is optional: it is left out while it is None.
 In a class with ``SPARSE: ClassVar[bool] = True`` every field is left out while it has its default.
 Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.  A class whose
-documents follow another schema than the first names it: ``SCHEMA: ClassVar[int] = 2``, or None for
+documents follow another schema than the first says so: ``SCHEMA: ClassVar[int] = 2``, or None for
 documents without a number.
 
 Knows no result.  Only reading a document back and deriving a schema load pydantic, so that printing
@@ -35,14 +35,14 @@ __all__ = [
 ]  # fmt: skip
 
 SCHEMA = 1
-"""Of every document; raised when a program that reads one has to change."""
+"""Default of a document's ``schema``; raised when a program that reads it must change."""
 
 Result = TypeVar("Result")
 _SHOWN: dict[type, Callable[[Any], str]] = {}
 
 
 class Shown:
-    """A result that a notebook shows as HTML, once the Python API has said how."""
+    """A result that a notebook shows as HTML, once `show_as` has said how."""
 
     def _repr_html_(self) -> str | None:
         show = _SHOWN.get(type(self))
@@ -50,7 +50,7 @@ class Shown:
 
 
 def show_as(kind: type[Result], show: Callable[[Result], str]) -> None:
-    """Have results of a class shown by a function."""
+    """Show results of a class by a function that returns HTML."""
     _SHOWN[kind] = show
 
 
@@ -71,7 +71,7 @@ def from_document(kind: type[Result], document: object, where: object) -> Result
     Raises
     ------
     ProbeError
-        It is not the document of such a result.
+        The document is not one of a `kind`.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -86,7 +86,7 @@ def from_document(kind: type[Result], document: object, where: object) -> Result
 
 
 def _number(kind: type) -> dict[str, int]:
-    """The key that says which schema a document follows."""
+    """The key ``schema`` of a document; empty for documents without one."""
     number = getattr(kind, "SCHEMA", SCHEMA)
     return {} if number is None else {"schema": number}
 
@@ -141,7 +141,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
             return described
 
     schema = TypeAdapter(kind).json_schema(schema_generator=Described)
-    # A result that holds others of its own kind is a reference to one of its definitions.
+    # A result that holds others of its kind is a reference to one of its definitions.
     if "$ref" in schema:
         schema |= schema["$defs"][schema.pop("$ref").removeprefix("#/$defs/")]
     text = "Raised when a program that reads this must change."
@@ -155,7 +155,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
-    """Add the sentences, and say of optional fields that they are left out, not null."""
+    """Add the sentences, and make optional fields ones that may be missing, not null."""
     sentences = sentences_of(kind)
     schema["required"] = [_key(each) for each in fields(kind) if not _is_optional(kind, each)]
     for each in fields(kind):
@@ -171,8 +171,8 @@ def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
 
 @cache
 def sentences_of(kind: type) -> dict[str, str]:
-    """Return the sentence under each field of a dataclass, those it inherits included."""
-    found: dict[str, str] = {}
+    """Return the sentence under each field of a dataclass, inherited ones included."""
+    sentences: dict[str, str] = {}
     for base in reversed([each for each in kind.__mro__ if is_dataclass(each)]):
         (body,) = ast.parse(dedent(getsource(base))).body
         assert isinstance(body, ast.ClassDef)
@@ -180,5 +180,5 @@ def sentences_of(kind: type) -> dict[str, str]:
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                 match below:
                     case ast.Expr(ast.Constant(str(text))):
-                        found[line.target.id] = " ".join(text.split())
-    return found
+                        sentences[line.target.id] = " ".join(text.split())
+    return sentences

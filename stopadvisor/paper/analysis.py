@@ -1,6 +1,6 @@
-"""Assessing a source under the paper's protocol, over all of its questions.
+"""Assess a source under the paper's protocol, over all of its questions.
 
-Every outcome is shown, so each must have been looked at; `runs.access` refuses otherwise.
+Every outcome is shown, so `runs.access` refuses a source with calibration questions still closed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["PaperAssessment", "assess_paper", "recommend_paper"]
 
 @dataclass(frozen=True)
 class PaperAssessment(Assessment):
-    """What `assess_paper` found on all questions."""
+    """An assessment with the figures of the paper's analysis."""
 
     paper: PaperResult
 
     @property
     def graded_by(self) -> GradedBy:
-        """What says that an answer is right: under the paper's protocol always gold."""
+        """What decides that an answer is right: under the paper's protocol, always gold."""
         return "gold"
 
 
@@ -42,19 +42,20 @@ def assess_paper(
     Raises
     ------
     CalibrationError
-        Too few questions, labels of one class only, or a regime that the paper does not have.
+        Calibration questions are closed, there are too few questions or labels of one class only,
+        or the paper has no such regime.
 
     References
     ----------
-    Paper, Section "Discussion and Limitations".
+    Paper, Section "Discussion and Limitations": steps (1) to (4) of its decision procedure.
     """
     if serving not in ("kv-fork", "prefix-cache", "black-box"):
         raise CalibrationError(
             f"the paper's serving regimes are kv-fork, prefix-cache and black-box, got {serving!r}"
         )
-    every = open_all(source)
+    traces = open_all(source)
     # One trace per question: exact intervals need independent rows.
-    table = every.take(every.samples == 0).with_reference("last-checkpoint")
+    table = traces.take(traces.samples == 0).with_reference("last-checkpoint")
     check_labels(table)
     levels = sorted({*PAPER_ALPHAS, alpha})
     result = run_paper(table, alphas=levels, delta=delta)
@@ -85,7 +86,7 @@ def assess_paper(
 def recommend_paper(
     shape: Profile, row: MatchedRisk, serving: PaperServing, regime: str
 ) -> Recommendation:
-    """Recommendation under the paper's protocol, from its own figures."""
+    """Recommend by the figures of the paper's protocol."""
     reasons = [profile_reason(shape)]
     spread = row.delta_saving_pp
     reasons.append(

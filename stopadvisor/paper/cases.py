@@ -1,6 +1,6 @@
-"""Questions on which two stopping rules differ, or where one fails, sorted into named cases.
+"""Sort the questions on which two stopping rules differ, or one fails, into named cases.
 
-From stops, correctness and costs alone.  Knows no scores, no texts and no files.
+By stops, correctness and costs alone.  Knows no scores, no texts and no files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 __all__ = ["CASES", "Case", "RulePair", "find_cases"]
 
 CASES = ("lost-correct", "scalar lost-correct", "overhead failure", "learned wins", "scalar wins")
-"""In the order in which they are listed."""
+"""Names of the cases, in the order in which they are listed."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class RulePair:
     """A learned and a scalar rule on the same questions."""
 
     learned_stop: IntArray  # (n_questions,)
-    """Probed checkpoint at which it stops; the number of checkpoints for never."""
+    """Checkpoint that answers: where it stops, the last one if it never does."""
     scalar_stop: IntArray  # (n_questions,)
     learned_correct: BoolArray  # (n_questions,)
     scalar_correct: BoolArray  # (n_questions,)
     full_correct: BoolArray  # (n_questions,)
     learned_cost: FloatArray  # (n_questions,)
-    """Of the whole request, probes included."""
+    """Tokens of the whole request, probes included; so are the other two."""
     scalar_cost: FloatArray  # (n_questions,)
     full_cost: FloatArray  # (n_questions,)
 
@@ -39,25 +39,25 @@ class Case:
     """Questions of one kind, the clearest first."""
 
     name: str
-    rows: IntArray
+    rows: IntArray  # (n_questions_of_the_case,)
 
 
 def find_cases(rules: RulePair) -> tuple[Case, ...]:
-    """Sort questions into cases; one question may be of several.
+    """Sort questions into cases; a question may belong to several.
 
     Returns
     -------
     tuple of Case
-        ``lost-correct``: full thinking right, the learned rule wrong; ``scalar lost-correct``: the
-        scalar rule wrong where the learned one is right; ``overhead failure``: the learned rule is
-        right and costs more than full thinking; ``learned wins`` and ``scalar wins``: all three
-        right, and that rule cheaper than the other.  Within a case, the largest difference in cost
-        comes first.
+        ``lost-correct``: full thinking is right and the learned rule wrong.  ``scalar
+        lost-correct``: full thinking and the learned rule are right and the scalar rule is wrong.
+        ``overhead failure``: the learned rule is right and costs more than full thinking.
+        ``learned wins`` and ``scalar wins``: all three are right, and that rule stops earlier than
+        the other and is cheaper.  Within a case, the largest difference in cost comes first.
 
     References
     ----------
-    Paper, Appendix, "Failure cases", which lists such questions and leaves the rules by which they
-    are sorted to their names.
+    Paper, Appendix "Interpolation and Failure-Case Checks", Table "Failure cases", which lists
+    such questions and names the cases without defining them.
     """
     full, learned, scalar = rules.full_correct, rules.learned_correct, rules.scalar_correct
     both = full & learned & scalar
@@ -70,8 +70,8 @@ def find_cases(rules: RulePair) -> tuple[Case, ...]:
         (both & (rules.learned_stop < rules.scalar_stop) & (ahead > 0), ahead),
         (both & (rules.scalar_stop < rules.learned_stop) & (ahead < 0), -ahead),
     )
-    found = []
+    cases = []
     for name, (mask, size) in zip(CASES, kinds, strict=True):
         rows = np.flatnonzero(mask)
-        found.append(Case(name, rows[np.argsort(-size[rows], kind="stable")].astype(np.int64)))
-    return tuple(found)
+        cases.append(Case(name, rows[np.argsort(-size[rows], kind="stable")].astype(np.int64)))
+    return tuple(cases)

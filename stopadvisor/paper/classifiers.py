@@ -1,8 +1,8 @@
 """Classes of classifiers for the learned rule, scored out of fold: audit only.
 
 Logistic regression, random forest, gradient-boosted trees and a small neural network, with the
-settings of the paper's published scripts.  Only logistic regression and this package's own boosted
-trees can be exported; these say what another class would have gained.
+settings of the paper's published scripts.  Policies hold logistic regression or this package's own
+boosted trees only; these figures show what another class would have gained.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def classify_out_of_fold(
     Raises
     ------
     CalibrationError
-        A training part with one class of labels only.
+        A training part holds labels of one class only.
 
     References
     ----------

@@ -1,7 +1,7 @@
-"""The paper's 18 settings as numbers, to compare one's own runs with.
+"""The published figures of the paper's 18 settings, to compare your own runs with.
 
-Transcribed from its tables, each named below; a test holds every figure against the text.  Knows
-nothing of how such figures are computed.
+Transcribed from its tables, each named below; a test compares every figure with the text.  Computes
+nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ class PaperRow:
     model: str
     full_accuracy: float
     mean_think: float
-    """Mean thinking tokens of full thinking."""
+    """Tokens of full thinking, mean over questions."""
     learned_peak: float
     scalar_peak: float
     delta_peak: float
     delta_saving_pp: float
-    """Learned minus best scalar at matched risk, alpha = 0.15."""
+    """Saving of the learned rule minus that of the best scalar, at matched risk, alpha = 0.15."""
     ci95: tuple[float, float]
+    """95 % interval of `delta_saving_pp`."""
     verdict: str
     shares: Mapping[str, float] | None
-    """Of each trajectory type, 0-1; None where the paper has no row."""
+    """Share of each trajectory type, 0 to 1; None where the paper has no row."""
     saving_pct: Mapping[str, float] | None
-    """Of each serving regime at peak gain; None where the paper has no row."""
+    """Saving under each serving regime at peak gain; None where the paper has no row."""
 
 
 # fmt: off

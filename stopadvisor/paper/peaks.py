@@ -1,8 +1,8 @@
 """Peak gain: a rule's highest point above fixed budgets, under the paper's accounting.
 
-A summary after the fact: the threshold is chosen on the very questions it is measured on.  Takes
-scores, costs and correctness as arrays; knows no sources and certifies nothing.  In each resample
-the fixed-budget frontier is computed again, so that gains are paired with it; thresholds stay.
+A post-hoc summary: the threshold is chosen on the very questions that measure it.  Each resample
+computes the fixed-budget frontier again, so that gains are paired with it; thresholds stay.  Knows
+no sources and certifies nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Peak:
-    """The threshold of highest gain."""
+    """The threshold with the highest gain."""
 
     threshold: float
     gain: float
@@ -51,10 +51,10 @@ class Peak:
 
 
 def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
-    """Thresholds among which the paper's published scripts seek a peak, ascending.
+    """Thresholds among which the paper's published scripts look for a peak, ascending.
 
-    Learned probabilities have the grid of its serving table, run lengths every length there is;
-    other scores, which have no common scale, evenly spaced ones from the lowest to the highest.
+    Probabilities take the grid of its serving table, run lengths every possible length.  Other
+    scores have no common scale: theirs are evenly spaced from the lowest score to the highest.
     """
     if family.startswith(("learned", "terminator")):
         start, stop, number = PAPER_OPERATING_GRID
@@ -65,7 +65,7 @@ def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
 
 
 def fixed_budgets(setting: PaperSetting, rows: IntArray | None = None) -> Frontier:
-    """Frontier of fixed budgets, in mean thinking tokens; of some questions where `rows` says.
+    """Frontier of fixed budgets, in mean thinking tokens, on all questions or on `rows`.
 
     Its points are numbered by checkpoint.
     """
@@ -84,7 +84,7 @@ def peak(
     fixed: Frontier,
     how: Interpolation = "linear",
 ) -> Peak:
-    """The threshold of highest gain; of equals the first.
+    """The threshold with the highest gain; the first of equals.
 
     `scores`, `thinking` and `correct` have shape (n_questions, n_checkpoints), `thresholds`
     (n_thresholds,); the gain is read against `fixed`, that of fixed budgets.
@@ -102,7 +102,7 @@ def peak(
 def gain_at(
     scores: FloatArray, thinking: FloatArray, correct: BoolArray, threshold: float, fixed: Frontier
 ) -> float:
-    """Gain of one threshold that was chosen elsewhere."""
+    """Gain of a threshold that was chosen elsewhere."""
     return peak(scores, thinking, correct, np.array([threshold]), fixed).gain
 
 
@@ -126,7 +126,7 @@ def find_peak(
     fixed: Frontier,
     how: Interpolation = "linear",
 ) -> RulePeak:
-    """Peak of a family as the published scripts seek it.
+    """Peak of a family, over the thresholds of the published scripts.
 
     `family` is one of the setting's, which is that of the table; `fixed` is its frontier of fixed
     budgets.
@@ -134,12 +134,12 @@ def find_peak(
     if family in TWO_CONDITION_FAMILIES:
         return pair_peak(family, table, setting, fixed, how)
     scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
-    found = peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
-    stops = first_stops(scores, found.threshold)
-    return RulePeak((found.threshold,), found.gain, found.accuracy, found.cost, stops)
+    best = peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
+    stops = first_stops(scores, best.threshold)
+    return RulePeak((best.threshold,), best.gain, best.accuracy, best.cost, stops)
 
 
-# --- With what certainty --------------------------------------------------------------------------
+# --- Resamples ------------------------------------------------------------------------------------
 
 
 def resample_gains(
@@ -158,7 +158,7 @@ def resample_gains(
     References
     ----------
     Paper, Eq. for G(tau) and Appendix "Full In-Distribution Frontier Summary"; as in the published
-    scripts the threshold stays what it was on all questions.
+    scripts, the threshold is the one chosen on all questions.
     """
     n, m = correct.shape
     columns = [thinking, correct.astype(np.float64)]

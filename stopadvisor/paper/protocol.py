@@ -1,8 +1,8 @@
-"""The paper's protocol from scores to comparison: what ``--protocol paper`` prints.
+"""The paper's protocol, from scores to the comparison that ``--protocol paper`` prints.
 
 Out-of-fold scores over all questions, a 40/60 split, a threshold grid per family, Hoeffding with a
-union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  It is
-here to reproduce the paper; to decide about a deployment, use `assess` and `calibrate` instead.
+union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  It
+reproduces the paper; a deployment is decided by `assess` and `calibrate`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from scipy.special import expit
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.constants import (
-    DEFAULT_DELTA,
-    PAPER_ALPHAS,
     PAPER_BOOTSTRAP_RESAMPLES,
     PAPER_BOOTSTRAP_SEED,
     PAPER_CACHED_WEIGHT,
@@ -64,19 +62,19 @@ class PaperRule:
     feasible: bool
     """Whether a threshold keeps the risk."""
     family: str
-    """The best rule of its kind."""
+    """Family of the cheapest feasible candidate; the first if none is feasible."""
     threshold: float
     """Stop when the score reaches it."""
     candidates: int
-    """Thresholds tried: K of the union bound."""
+    """Pairs of family and threshold that were tried: K of the union bound."""
     test_risk: float
-    """Share lost of the paper's test questions."""
+    """Share of the test questions that lose a right answer."""
     test_accuracy: float
-    """Accuracy with stopping."""
+    """Accuracy on the test questions."""
     think_saving_pct: float
-    """Thinking tokens saved."""
+    """Percent of thinking tokens saved on the test questions."""
     total_saving_pct: float
-    """Net saving."""
+    """Percent of all tokens saved on the test questions, probes at their cap."""
 
 
 @dataclass(frozen=True)
@@ -87,23 +85,24 @@ class MatchedRisk:
     learned: PaperRule
     scalar: PaperRule
     delta_saving_pp: Interval
-    """As the published scripts print it, even where a kind is not feasible and never stops."""
+    """As the published scripts print it, even if a side is not feasible and never stops."""
     verdict: str
 
     @property
     def difference(self) -> Interval | None:
-        """`delta_saving_pp` where both kinds are feasible; else there is none to take."""
+        """`delta_saving_pp` if both sides are feasible, else None."""
         both = self.learned.feasible and self.scalar.feasible
         return self.delta_saving_pp if both else None
 
 
 @dataclass(frozen=True)
 class PaperServing:
-    """The learned policy at its peak-gain threshold under the three serving regimes."""
+    """The learned rule at its threshold of peak gain, under the three serving regimes."""
 
     threshold: float
     peak_gain: float
     saving_pct: Mapping[str, float]
+    """Of each regime: percent of the tokens of full thinking, every probe at its cap."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,7 @@ class PaperResult:
     n_calibration: int
     n_test: int
     grid_sizes: Mapping[str, int]
+    """Thresholds of each family."""
     matched_risk: tuple[MatchedRisk, ...]
     serving: PaperServing
 
@@ -125,19 +125,19 @@ class PaperSetting:
     loss: BoolArray  # (n_questions, n_checkpoints)
     costs: PaperCosts
     scores: Mapping[str, FloatArray]  # family -> (n_questions, n_checkpoints)
-    """As people know them: probabilities and confidences, not their logarithms."""
+    """Probabilities for ``learned`` and ``confidence``, not their log-odds or logarithms."""
 
     @classmethod
-    def build(cls, table: GradedTable, *, cap: int = PROBE_CAP) -> PaperSetting:
+    def build(cls, table: GradedTable) -> PaperSetting:
         """Scores and costs of all questions; the learned score is out of fold.
 
-        The table is read under the ``last-checkpoint`` reference, whatever its own; each probe is
-        charged `cap` tokens.
+        Full thinking is the last checkpoint, whatever the table's reference; each probe is charged
+        the paper's cap.
 
         Raises
         ------
         CalibrationError
-            Fewer than 10 questions, or one class of labels only.
+            There are fewer than 10 questions, or labels of one class only.
         """
         n = table.n_questions
         if n < 10:
@@ -150,7 +150,7 @@ class PaperSetting:
             scores[family] = scalar_scores(family, table)
         scores["confidence"] = np.exp(scores["confidence"])
         loss = lost_correct(correct, correct[:, -1])[:, :-1]
-        return cls(correct, loss, paper_costs(table, cap=cap), scores)
+        return cls(correct, loss, paper_costs(table), scores)
 
 
 def first_stops(scores: FloatArray, threshold: float) -> IntArray:
@@ -181,9 +181,9 @@ class _Candidates:
     """Calibration risk and cost of one family's thresholds."""
 
     family: str
-    grid: FloatArray
-    risk: FloatArray
-    cost: FloatArray
+    grid: FloatArray  # (n_thresholds,)
+    risk: FloatArray  # (n_thresholds,)
+    cost: FloatArray  # (n_thresholds,)
 
 
 def _candidates(setting: PaperSetting, family: str, rows: IntArray) -> _Candidates:
@@ -203,7 +203,7 @@ def _choose(
     alpha: float,
     delta: float,
 ) -> tuple[PaperRule, FloatArray]:
-    """Cheapest feasible candidate, and its stopped total per test question."""
+    """The cheapest feasible candidate, and its tokens for each test question."""
     k = sum(len(c.grid) for c in families)
     slack = math.sqrt(math.log(k / delta) / (2 * n_calibration))
     best: tuple[float, str, float] | None = None
@@ -239,7 +239,7 @@ def _verdict(learned: PaperRule, scalar: PaperRule, delta: Interval) -> str:
 
 
 def peak_serving(setting: PaperSetting) -> PaperServing:
-    """Savings at the learned threshold of highest gain over the fixed-budget frontier.
+    """Savings at the learned threshold with the highest gain over fixed budgets.
 
     References
     ----------
@@ -285,9 +285,9 @@ def operating_points(
 ) -> tuple[PaperRule, PaperRule]:
     """The learned and the best scalar rule at one risk target, without their comparison."""
     kinds = [("learned",), SCALAR_FAMILIES]
-    found = [[_candidates(setting, family, calibration) for family in kind] for kind in kinds]
+    sides = [[_candidates(setting, family, calibration) for family in kind] for kind in kinds]
     learned, scalar = (
-        _choose(setting, kind, calibration.size, test, alpha, delta)[0] for kind in found
+        _choose(setting, side, calibration.size, test, alpha, delta)[0] for side in sides
     )
     return learned, scalar
 
@@ -307,10 +307,10 @@ def match_risk(
     Parameters
     ----------
     calibration, test : ndarray of int
-        Rows on which thresholds are chosen, and on which they are measured.
+        Rows that choose thresholds, and rows that measure them.
     rivals : sequence of str
-        Families of which the cheapest feasible threshold stands against the learned rule; all of
-        them are candidates of one union bound.
+        Families that compete with the learned rule, by their cheapest feasible threshold; one
+        union bound covers them all.
     n_resamples : int
         Of the paired bootstrap, thresholds frozen.
 
@@ -329,7 +329,7 @@ def match_risk(
         )
         for alpha in alphas
     ]
-    # The same resamples serve every alpha: one product for all of them.
+    # Every alpha has the same resamples: one product does for all.
     rng = np.random.default_rng(PAPER_BOOTSTRAP_SEED)
     difference = np.stack([scalar[1] - point[1] for _, point, scalar in chosen], axis=1)
     full = setting.costs.full_total[test]
@@ -345,12 +345,8 @@ def match_risk(
     return tuple(rows)
 
 
-def run_paper(
-    table: GradedTable, *, alphas: Sequence[float] = PAPER_ALPHAS, delta: float = DEFAULT_DELTA
-) -> PaperResult:
+def run_paper(table: GradedTable, *, alphas: Sequence[float], delta: float) -> PaperResult:
     """Reproduce the paper's matched-risk comparison and serving table.
-
-    The table is read under the ``last-checkpoint`` reference, whatever its own.
 
     References
     ----------
@@ -369,7 +365,7 @@ def run_paper(
 
 @dataclass(frozen=True)
 class PaperCosts:
-    """Capped tokens under the paper's accounting."""
+    """Tokens under the paper's accounting, every probe at its cap."""
 
     thinking: FloatArray  # (n_questions, n_checkpoints) min(T, B_j)
     total: FloatArray  # (n_questions, n_checkpoints) thinking + cap · (j + 1)
@@ -385,8 +381,8 @@ def paper_costs(table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperCosts:
     References
     ----------
     Paper, Section "Training and Metrics" (Eq. for C^cap) and Section "Deployment Cost".  As in
-    the published scripts, prefix-cache adds 0.1 · B_j per probe so far, black-box the prefixes of
-    all of them.
+    the published scripts, prefix-cache adds 0.1 · B_j for each probe so far, black-box the prefix
+    of each.
     """
     thinking = table.think_tokens.astype(np.float64)
     steps = np.arange(1, table.n_checkpoints + 1)

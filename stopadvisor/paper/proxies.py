@@ -1,15 +1,16 @@
-"""Audit-only rules: output-level proxies of published early exits, and rules of two conditions.
+"""Rules for comparison only: output-level proxies of published early exits, and LearnStop-10.
 
 DEER, EAT, PUMA and TERMINATOR as the paper's scripts imitate them on recorded probes, and the
-learned rule with the two audit features.  They are compared, never exported.  The systems
-themselves read more than a forced answer; these proxies do not stand for them.
+learned rule with the two audit features.  None is exported.  The real systems read more than a
+forced answer, and these proxies do not stand for them.  Peaks of rules with two conditions are
+searched here too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import expit
@@ -30,7 +31,6 @@ from stopadvisor.rules.scores import out_of_fold, paper_folds
 
 __all__ = [
     "AUDIT_FAMILIES",
-    "PROXY_FAMILIES",
     "TWO_CONDITION_FAMILIES",
     "RulePeak",
     "audit_setting",
@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 Proxy = Literal["deer", "eat", "puma", "terminator-light"]
-PROXY_FAMILIES: tuple[Proxy, ...] = ("deer", "eat", "puma", "terminator-light")
-AUDIT_FAMILIES = (*PROXY_FAMILIES, "learned-10")
+_PROXIES: tuple[Proxy, ...] = get_args(Proxy)
+AUDIT_FAMILIES = (*_PROXIES, "learned-10")
 TWO_CONDITION_FAMILIES = ("confidence-leap", "deer", "eat", "puma")
-"""Their peak is sought over two numbers; at matched risk each is one score."""
+"""Their peak is searched over two numbers; at matched risk each is one score."""
 
 _NO_VARIANCE = 999.0
-"""Of a window that is not full yet: larger than any variance of entropies."""
+"""Variance of a window that is not full yet: larger than any of entropies."""
 
 
 # --- One score, for matched risk ------------------------------------------------------------------
@@ -57,9 +57,9 @@ def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
     Returns
     -------
     ndarray of float, shape (n_questions, n_checkpoints)
-        ``deer``: confidence times marker density, for confidence at a transition of the reasoning.
-        ``eat``: minus the variance of the last three entropies.  ``puma``: run length times one
-        minus the marker density over its largest.  ``terminator-light``: out-of-fold probability,
+        ``deer``: confidence times marker density, which imitates confidence at a transition.
+        ``eat``: minus the variance of the last three entropies.  ``puma``: run length times (1 -
+        marker density / its maximum).  ``terminator-light``: out-of-fold probability,
         by the eight features, that a right answer has been seen by now.
 
     References
@@ -81,10 +81,10 @@ def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
 
 
 def audit_setting(table: GradedTable, setting: PaperSetting) -> PaperSetting:
-    """The paper's setting of a table, with the audit-only families added."""
+    """The paper's setting of a table with the families of this module added."""
     scores = dict(setting.scores)
-    scores |= {family: proxy_scores(family, table) for family in PROXY_FAMILIES}
-    # In the archives' order, on which the last digits of lbfgs depend.
+    scores |= {family: proxy_scores(family, table) for family in _PROXIES}
+    # In the order of the archives: the last digits of lbfgs depend on it.
     names = (*FEATURES, *reversed(AUDIT_FEATURES))
     scores["learned-10"] = _probability(table, table.correct, names)
     return replace(setting, scores=scores)
@@ -114,7 +114,7 @@ def _entropy_variance(table: GradedTable, window: int) -> FloatArray:
 
 @dataclass(frozen=True)
 class RulePeak:
-    """The point of highest gain of a rule, and where it stops each question."""
+    """The point of a rule with the highest gain, and where it stops each question."""
 
     settings: tuple[float, ...]
     """Its threshold, or both numbers of a rule of two conditions."""
@@ -137,7 +137,7 @@ def pair_peak(
     fixed: Frontier,
     how: Interpolation = "linear",
 ) -> RulePeak:
-    """Peak gain of a rule that stops where two conditions hold; of equals the first.
+    """Peak gain of a rule that stops where two conditions hold; the first of equals.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def pair_peak(
 
 
 def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:
-    """Each pair of numbers with where both conditions hold."""
+    """Each pair of numbers, with the checkpoints at which both conditions hold."""
     confidence = np.exp(table.mean_logprob)
     if family == "confidence-leap":
         leap = np.zeros_like(confidence)
@@ -202,5 +202,5 @@ def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float]
 
 
 def _even(start: float, stop: float, number: int, digits: int) -> list[float]:
-    found: list[float] = np.linspace(start, stop, number).round(digits).tolist()
-    return found
+    values: list[float] = np.linspace(start, stop, number).round(digits).tolist()
+    return values

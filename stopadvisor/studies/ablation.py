@@ -1,4 +1,4 @@
-"""Study `ablation`: what the learned rule gains from which features.
+"""Study `ablation`: how much of its gain the learned rule owes to which features.
 
 Paper, Appendix "Feature Ablations": peak gain of logistic regression on the confidence, the
 entropy, both, the three features of answer stability, all eight, and the ten of the audit.
@@ -27,7 +27,7 @@ _SUBSETS: Mapping[str, tuple[str, ...]] = {
     _ALL: FEATURES,
     "all ten": (*FEATURES, *reversed(AUDIT_FEATURES)),
 }
-"""In the order of the paper's table; the ten in that of its archives."""
+"""In the order of the paper's table; the ten features in the order of its archives."""
 
 _PEAKS = variant_table(
     "Peak gain by features",

@@ -1,7 +1,7 @@
 """Study `alpha-grid`: learned against scalar rules at several risk targets.
 
 Paper, Figure "Matched-risk saving difference" and Appendix "Primary-Setting α Grid": α of 0.05,
-0.10, 0.15 and 0.20, and the one asked for, under one 40/60 split.
+0.10, 0.15 and 0.20, and `--alpha`, on one 40/60 split.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OUTLINE = Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_PAPER,))
 
 
 def rows(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Compare learned and scalar rules at every α of the paper, and at the one asked for."""
-    for found in match_risk(
+    """Compare learned and scalar rules at every α of the paper, and at `options.alpha`."""
+    for comparison in match_risk(
         paper_setting(view),
         *paper_split(view.table.n_questions),
         alphas=sorted({*PAPER_ALPHAS, options.alpha}),
@@ -40,13 +40,13 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row]:
     ):
         yield _PAPER.row(
             run=view.label,
-            alpha=found.alpha,
-            scalar=found.scalar.family,
-            learned_risk=found.learned.test_risk,
-            scalar_risk=found.scalar.test_risk,
-            learned_saving_pct=found.learned.total_saving_pct,
-            scalar_saving_pct=found.scalar.total_saving_pct,
-            difference_pp=found.difference.median if found.difference else None,
-            difference_ci=found.difference,
-            verdict=found.verdict,
+            alpha=comparison.alpha,
+            scalar=comparison.scalar.family,
+            learned_risk=comparison.learned.test_risk,
+            scalar_risk=comparison.scalar.test_risk,
+            learned_saving_pct=comparison.learned.total_saving_pct,
+            scalar_saving_pct=comparison.scalar.total_saving_pct,
+            difference_pp=comparison.difference.median if comparison.difference else None,
+            difference_ci=comparison.difference,
+            verdict=comparison.verdict,
         )

@@ -1,7 +1,4 @@
-"""All studies of some runs, several at a time in processes of their own.
-
-Knows no study; `studies.registry` does.
-"""
+"""All studies of some runs, several at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,20 +17,20 @@ __all__ = ["own_options", "run_studies", "together"]
 
 
 def own_options(name: str, options: StudyOptions) -> StudyOptions:
-    """Leave out what only other studies understand."""
+    """Leave out options that only other studies have."""
     own = {key: value for key, value in options.extra.items() if key in STUDIES[name].options}
     return replace(options, extra=own)
 
 
 def together() -> list[str]:
-    """Names of the studies that `all` runs, in their order."""
+    """Names of the studies that `study all` runs, in their order."""
     return [name for name, entry in STUDIES.items() if not entry.alone]
 
 
 def run_studies(
     sources: Sequence[Source], options: StudyOptions
 ) -> Iterator[tuple[str, StudyResult | Exception]]:
-    """Run every study but those that run alone; yields names with what was found, or raised."""
+    """Run every study but those that run alone; yields each name with its result or its error."""
     order = sorted(together(), key=lambda name: not STUDIES[name].slow)
     jobs = min(os.cpu_count() or 1, len(order))
     chosen = {name: own_options(name, options) for name in order}
@@ -56,7 +53,7 @@ def run_studies(
                     yield futures[future], raised
                 else:
                     yield futures[future], future.result()
-        except BaseException:  # interrupted, here or by whoever takes the results
+        except BaseException:  # interrupted, here or by the caller
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in active_children():
                 worker.terminate()
@@ -64,7 +61,7 @@ def run_studies(
 
 
 _SOURCES: list[Source] = []
-"""In a worker: what it was started with, so that tables travel once."""
+"""In a worker: the sources that it was started with, so that tables are sent once."""
 
 
 def _begin(sources: Sequence[Source]) -> None:

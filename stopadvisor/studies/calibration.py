@@ -1,7 +1,7 @@
 """Study `calibration`: how far stopping scores can be read as probabilities of being right.
 
 Paper, Appendix "Probability Calibration": ECE and Brier score of the learned rule.  It does not
-say how it bins; here ten bins of equal width, over all checkpoints, out of fold.
+say how it bins; here it is ten bins of equal width, over all checkpoints, out of fold.
 """
 
 from __future__ import annotations

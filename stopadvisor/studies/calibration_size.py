@@ -1,9 +1,9 @@
-"""Study `calibration-size`: what is certified with how many calibration questions.
+"""Study `calibration-size`: how many calibration questions certify what.
 
 The paper has no such table; it says that with 80 calibration questions or fewer the concentration
-term alone approaches the risk target (Section "A Three-Regime Map", third regime), and this study
-measures that statement: calibration sets of each size, drawn from the paper's 40 %, and its own
-60 % to measure on.  `plan` says what the deploy protocol would make of other sizes.
+term alone approaches the risk target (Section "A Three-Regime Map", third regime).  This study
+tests that statement: calibration sets of each size are drawn from the paper's 40 %, and its 60 %
+measure what they certify.  `plan` answers the same question for the deploy protocol.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ OUTLINE = Outline("calibration-size", 'Section "A Three-Regime Map" (n_cal <= 80
 
 
 def rows(view: View, options: StudyOptions) -> Iterator[Row]:
-    """Certified savings along the number of calibration questions."""
+    """Certified savings by number of calibration questions."""
     setting, (pool, test) = paper_setting(view), paper_split(view.table.n_questions)
     rng = np.random.default_rng(options.seed)
     for size in [*(s for s in _SIZES if s < pool.size), pool.size]:
         draws = 1 if size == pool.size else _DRAWS
         drawn = [rng.choice(pool, size=size, replace=False) for _ in range(draws)]
         pairs = [
-            operating_points(setting, rows, test, alpha=options.alpha, delta=options.delta)
-            for rows in drawn
+            operating_points(setting, chosen, test, alpha=options.alpha, delta=options.delta)
+            for chosen in drawn
         ]
         for side, points in zip(("learned", "scalar"), zip(*pairs, strict=True), strict=True):
             savings = [p.total_saving_pct for p in points]

@@ -1,9 +1,9 @@
-"""Study `cues`: what the words that force an answer do to accuracy and gain.
+"""Study `cues`: how the words that force an answer change accuracy and gain.
 
 Paper, Appendix "Prompt and Decoding Robustness": full accuracy (of forced answers at the last
 budget), peak gain and mean thinking by probe template.  Takes runs over the same questions that
-differ in their cue alone.  Besides the paper's columns it compares forced with natural answers on
-traces that are over, which tells a brittle cue from a weak model.
+differ in nothing but their cue.  Besides the paper's columns it compares forced with natural
+answers on traces that are over, which tells a brittle cue from a weak model.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Accuracy and gain by cue; refuses archives, and runs that differ in more than their cue."""
     require_related(sources, varied={"plan.cue"})
     views = paper_views(sources)
-    found = [row for s, v in zip(sources, views, strict=True) for row in _rows(s, v, views[0])]
-    return OUTLINE.result(found, options, basis_remarks(views))
+    rows = [row for s, v in zip(sources, views, strict=True) for row in _rows(s, v, views[0])]
+    return OUTLINE.result(rows, options, basis_remarks(views))
 
 
 def _rows(source: Source, view: View, first: View) -> Iterator[Row | str]:
-    assert source.manifest is not None  # held by require_related
+    assert source.manifest is not None  # require_related refuses archives
     table, gain = view.table, None
     try:
         gain = learned_peak(PaperSetting.build(table)).gain
@@ -61,7 +61,7 @@ def _rows(source: Source, view: View, first: View) -> Iterator[Row | str]:
     shares: list[float | None] = [None] * 3
     if natural is not None and over.any():
         here, forced = natural[over], right[over]
-        shares = [float(np.mean(each)) for each in (here, forced, here & ~forced)]
+        shares = [float(np.mean(right_there)) for right_there in (here, forced, here & ~forced)]
     there = dict(zip(first.table.keys, first.table.correct[:, -1].tolist(), strict=True))
     both = zip(table.keys, right.tolist(), strict=True)
     pairs = [(one, there[key]) for key, one in both if key in there]

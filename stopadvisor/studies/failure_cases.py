@@ -2,7 +2,7 @@
 
 Paper, Appendix, Table "Failure cases": test questions of the matched-risk comparison, at its
 thresholds.  Answers come from the run's own records or the archive; a question's text from the
-workload file, if it is still where it was.
+workload file, if that is still there.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ OUTLINE = Outline(
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Cases and trajectories; ``extra["cases"]`` says how many questions are shown of each."""
+    """Cases and trajectories; ``extra["cases"]`` is the number of questions shown of each case."""
     shown = {**OUTLINE.defaults, **options.extra}["cases"]
     if not shown.isdecimal() or int(shown) < 1:
         raise StudyError(f"option cases must be a whole number >= 1, got {shown!r}")
-    found: list[Row] = []
+    rows: list[Row] = []
     views = paper_views(sources)
     for source, view in zip(sources, views, strict=True):
-        found += _rows(view, _source_texts(source), int(shown), options)
-    return OUTLINE.result(found, options, basis_remarks(views))
+        rows += _rows(view, _source_texts(source), int(shown), options)
+    return OUTLINE.result(rows, options, basis_remarks(views))
 
 
 def _rows(view: View, texts: SourceTexts, shown: int, options: StudyOptions) -> Iterator[Row]:
@@ -94,16 +94,16 @@ def _rows(view: View, texts: SourceTexts, shown: int, options: StudyOptions) -> 
 
 @dataclass(frozen=True)
 class SourceTexts:
-    """Texts by question."""
+    """Answers and questions in words."""
 
     answers: Mapping[tuple[str, int], Sequence[str]]
     """Forced answers, by id and sample."""
     questions: Mapping[str, tuple[str | None, str | None, str | None]]
-    """By id: question, gold, natural answer of the first sample."""
+    """By id: question, gold, and the natural answer of the first sample."""
 
 
 def _source_texts(source: Source) -> SourceTexts:
-    """Read the texts of a source; an archive has answers alone."""
+    """Read the texts of a source; an archive holds answers only."""
     if source.manifest is None:
         path = parse_json((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
         rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
@@ -113,7 +113,7 @@ def _source_texts(source: Source) -> SourceTexts:
         workload = read_workload(Path(source.manifest["workload"]["path"]))
         asked = {q.key: q.messages[-1]["content"] for q in workload.questions}
     except WorkloadError:
-        asked = {}  # the file is gone or has changed: answers stand without their questions
+        asked = {}  # the file is gone or damaged: answers are shown without questions
     return SourceTexts(
         {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records},
         {

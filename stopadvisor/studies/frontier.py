@@ -1,8 +1,8 @@
 """Study `frontier`: peak gain over fixed budgets, with its interval, under four interpolations.
 
 Paper, Tables "Primary Qwen3 results" and "Full in-distribution frontier summary" and the
-interpolation sensitivity of Appendix "Interpolation and Failure-Case Checks".  Peaks are sought
-where the published scripts seek them, the confidence leap over two numbers.
+interpolation sensitivity of Appendix "Interpolation and Failure-Case Checks".  Peaks are searched
+over the thresholds of the published scripts; those of confidence-leap are pairs of numbers.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row]:
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in families}
     resampled = gains_resampled({f: p.stops for f, p in peaks.items()}, setting, options)
     curves = {"fixed budget": budgets}
-    for family, found in peaks.items():
-        yield _PEAKS.row(run=run, family=family, threshold=found.spelled, peak_gain=found.gain,
-            gain_ci=interval(resampled[family]), accuracy=found.accuracy, think_tokens=found.cost,
+    for family, best in peaks.items():
+        yield _PEAKS.row(run=run, family=family, threshold=best.spelled, peak_gain=best.gain,
+            gain_ci=interval(resampled[family]), accuracy=best.accuracy, think_tokens=best.cost,
         )  # fmt: skip
         hows: tuple[Interpolation, ...] = get_args(Interpolation)
         read = {how: find_peak(family, view.table, setting, fixed, how).gain for how in hows}
@@ -62,13 +62,13 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row]:
         scores, thinking = setting.scores[family], setting.costs.thinking
         thresholds = peak_thresholds(family, scores)
         curves[family] = grid_frontier(scores, thinking, setting.correct, thresholds)
-    best = max(SCALAR_FAMILIES, key=lambda family: peaks[family].gain)
-    learned, scalar = peaks["learned"].gain, peaks[best].gain
+    strongest = max(SCALAR_FAMILIES, key=lambda family: peaks[family].gain)
+    learned, scalar = peaks["learned"].gain, peaks[strongest].gain
     yield _RUNS.row(run=run, questions=view.table.n_questions,
         full_accuracy=float(setting.correct[:, -1].mean()),
-        full_tokens=float(view.table.trace_tokens.mean()), learned_peak=learned, best_scalar=best,
-        scalar_peak=scalar, difference=learned - scalar,
-        difference_ci=interval(resampled["learned"] - resampled[best]),
+        full_tokens=float(view.table.trace_tokens.mean()), learned_peak=learned,
+        best_scalar=strongest, scalar_peak=scalar, difference=learned - scalar,
+        difference_ci=interval(resampled["learned"] - resampled[strongest]),
     )  # fmt: skip
     for family, curve in curves.items():
         columns = (curve.at, curve.cost, curve.accuracy, gains(curve, fixed))

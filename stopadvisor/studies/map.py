@@ -1,8 +1,8 @@
-"""Study `map`: one row a run, so that regimes can be seen side by side.
+"""Study `map`: one row per run, so that regimes can be seen side by side.
 
 Paper, Appendix "Eighteen-setting Compact Summary" with Figure "The 18-setting map", Table
-"Trajectory decomposition" and Appendix "Cost and Serving Profiles".  With ``extra["paper"]`` its 18
-settings stand below one's own.
+"Trajectory decomposition" and Appendix "Cost and Serving Profiles".  With ``extra["paper"]`` the
+paper's 18 settings follow your runs.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def _here(source: Source, view: View, options: StudyOptions) -> Iterator[Row]:
     table, fixed = view.table, fixed_budgets(setting)
     learned = find_peak("learned", table, setting, fixed).gain
     scalar = max(find_peak(family, table, setting, fixed).gain for family in SCALAR_FAMILIES)
-    found = compare_at_risk(setting, options)
-    spread = found.difference
+    comparison = compare_at_risk(setting, options)
+    spread = comparison.difference
     yield _SUMMARY.row(**names, questions=table.n_questions, learned_peak=learned,
         scalar_peak=scalar, delta_peak=learned - scalar,
         delta_saving_pp=spread.median if spread else None, delta_saving_ci=spread,
-        verdict=found.verdict,
+        verdict=comparison.verdict,
     )  # fmt: skip
     shape = profile(trajectory(table), rng=np.random.default_rng(source.seed))
     yield _PROFILES.row(**names, full_accuracy=float(table.full_correct.mean()),
@@ -74,7 +74,7 @@ def _here(source: Source, view: View, options: StudyOptions) -> Iterator[Row]:
         **{kind: shape.shares[kind].share for kind in TYPES},
     )  # fmt: skip
     saved = peak_serving(setting).saving_pct
-    yield Row(_SERVING, (*names.values(), *(saved[each] for each in _REGIMES)))
+    yield Row(_SERVING, (*names.values(), *(saved[regime] for regime in _REGIMES)))
 
 
 def _papers(one: PaperRow) -> Iterator[Row]:
@@ -89,4 +89,4 @@ def _papers(one: PaperRow) -> Iterator[Row]:
         regime=regime(*(one.shares[kind] for kind in kinds)) if one.shares else None, **shares,
     )  # fmt: skip
     if one.saving_pct:
-        yield Row(_SERVING, (*names.values(), *(one.saving_pct[each] for each in _REGIMES)))
+        yield Row(_SERVING, (*names.values(), *(one.saving_pct[name] for name in _REGIMES)))

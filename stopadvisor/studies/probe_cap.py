@@ -1,9 +1,9 @@
-"""Study `probe-cap`: what other caps on a probe's answer would do to the saving.
+"""Study `probe-cap`: how other caps on a probe's answer would change the saving.
 
 The paper charges every probe its cap of 48 tokens and says that this overcharges short answers
 (Section "Training and Metrics", Eq. for C^cap; Section "Discussion and Limitations", first
-limitation); it has no table of other caps.  Here its matched-risk comparison is repeated with each
-cap charged in full.
+limitation); it has no table of other caps.  Here its matched-risk comparison is repeated with
+every probe charged each cap in full.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row]:
     """Savings at equal risk under several caps."""
     setting = paper_setting(view)
     for cap in _CAPS:
-        found = compare_at_risk(replace(setting, costs=paper_costs(view.table, cap=cap)), options)
+        costs = paper_costs(view.table, cap=cap)
+        compared = compare_at_risk(replace(setting, costs=costs), options)
         yield _CHARGED.row(
             run=view.label,
             cap=cap,
-            learned_saving_pct=found.learned.total_saving_pct,
-            scalar_saving_pct=found.scalar.total_saving_pct,
-            delta_saving_pp=found.difference.median if found.difference else None,
-            delta_saving_ci=found.difference,
-            verdict=found.verdict,
-            scalar_family=found.scalar.family,
-            learned_feasible=found.learned.feasible,
-            scalar_feasible=found.scalar.feasible,
+            learned_saving_pct=compared.learned.total_saving_pct,
+            scalar_saving_pct=compared.scalar.total_saving_pct,
+            delta_saving_pp=compared.difference.median if compared.difference else None,
+            delta_saving_ci=compared.difference,
+            verdict=compared.verdict,
+            scalar_family=compared.scalar.family,
+            learned_feasible=compared.learned.feasible,
+            scalar_feasible=compared.scalar.feasible,
         )

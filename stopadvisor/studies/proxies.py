@@ -39,16 +39,16 @@ OUTLINE = Outline("proxies", _PAPER, (_PEAKS, _MATCHED))
 
 
 def rows(view: View, options: StudyOptions) -> Iterator[Row | str]:
-    """Peaks and matched-risk savings of rules that are compared but never exported."""
+    """Peaks, and savings at equal risk, of rules that are compared but never exported."""
     setting = audit_setting(view.table, paper_setting(view))
     fixed, families = fixed_budgets(setting), ("learned", *AUDIT_FAMILIES)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in families}
     resampled = gains_resampled({f: p.stops for f, p in peaks.items()}, setting, options)
-    for family, found in peaks.items():
+    for family, best in peaks.items():
         other = family != "learned"
-        yield _PEAKS.row(run=view.label, family=family, threshold=found.spelled,
-            peak_gain=found.gain, gain_ci=interval(resampled[family]),
-            behind=peaks["learned"].gain - found.gain if other else None,
+        yield _PEAKS.row(run=view.label, family=family, threshold=best.spelled,
+            peak_gain=best.gain, gain_ci=interval(resampled[family]),
+            behind=peaks["learned"].gain - best.gain if other else None,
             behind_ci=interval(resampled["learned"] - resampled[family]) if other else None,
         )  # fmt: skip
     yield from _matched(view.label, setting, options)
@@ -68,9 +68,9 @@ def _matched(run: str, setting: PaperSetting, options: StudyOptions) -> Iterator
     yield row(best.learned, "learned", "learned")
     groups = dict.fromkeys(SCALAR_FAMILIES, "scalar") | dict.fromkeys(AUDIT_FAMILIES, "proxy")
     for family, group in (groups | {"learned-10": "audit"}).items():
-        found = compare_at_risk(setting, options, rivals=[family])
-        verdict = found.verdict.replace("scalar better", f"{family} better")
-        yield row(found.scalar, family, group, found.difference, verdict)
+        alone = compare_at_risk(setting, options, rivals=[family])
+        verdict = alone.verdict.replace("scalar better", f"{family} better")
+        yield row(alone.scalar, family, group, alone.difference, verdict)
     verdict = best.verdict.replace("scalar better", "best scalar better")
     family = f"best scalar ({best.scalar.family})"
     yield row(best.scalar, family, "scalar", best.difference, verdict)

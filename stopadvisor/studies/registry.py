@@ -1,7 +1,7 @@
-"""The studies by name: what each is about, what it needs, and the module that is loaded for it.
+"""The studies by name: what each shows, what it needs, and the module that is loaded for it.
 
-A module has an `OUTLINE` and either `rows`, of one run's view, or `run`, of all sources.  It is
-imported when the study runs, so that listing them costs nothing.
+A module has an `OUTLINE` and either `rows`, which takes the view of one run, or `run`, which takes
+all sources.  It is imported when its study runs, so that listing the studies imports none of them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class StudyEntry:
     fewest_runs: int = 1
     needs: str = "one run"
     options: Mapping[str, str] = field(default_factory=dict)
-    """Its own options, with what they mean."""
+    """Options that no other study has, and what they mean."""
     slow: bool = False
-    """Begun first where all are run."""
+    """`study all` starts it first."""
     alone: bool = False
-    """Left out where all are run: it takes minutes."""
+    """`study all` leaves it out: it takes minutes."""
 
 
 STUDIES: Mapping[str, StudyEntry] = {
@@ -87,7 +87,7 @@ STUDIES: Mapping[str, StudyEntry] = {
         options={"paper": "1 (the paper's 18 settings next to your own)"},
     ),
 }
-"""In the order in which `study list` and `study all` take them."""
+"""In the order of `study list`, and of the tables that `study all` prints."""
 
 
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
@@ -96,7 +96,7 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
     Raises
     ------
     StudyError
-        Too few runs for it, an option that it does not have, or what the study itself refuses.
+        There are too few runs, the study has no such option, or it refuses the runs itself.
     """
     entry = STUDIES[name]
     if len(sources) < entry.fewest_runs:
@@ -107,11 +107,11 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
             raise StudyError(f"study {name} has no option {option!r}; its own options: {known}")
     module = import_module(f"stopadvisor.studies.{name.replace('-', '_')}")
     if hasattr(module, "rows"):
-        found = study_each(module.OUTLINE, sources, options, module.rows)
+        result = study_each(module.OUTLINE, sources, options, module.rows)
     else:
-        found = module.run(sources, options)
+        result = module.run(sources, options)
     simulated = [source.folder.name for source in sources if source.simulated]
     if not simulated:
-        return found
+        return result
     remark = f"Simulated probes, measured on no model: {', '.join(simulated)}."
-    return replace(found, remarks=(remark, *found.remarks))
+    return replace(result, remarks=(remark, *result.remarks))

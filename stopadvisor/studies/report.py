@@ -1,6 +1,6 @@
-"""What `stopadvisor study` returns: a study with the runs and options that it was made of, or all.
+"""What `stopadvisor study` returns: the tables of a study with its runs and options, and its files.
 
-Its files are JSON and CSV, where cells stay as they were computed.  Knows no study by name.
+The files are JSON and CSV, with cells as they were computed.  Knows no study by name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ __all__ = [
     "listed_studies",
     "study_report",
     "table_csv",
-    "write_csv",
     "write_study",
 ]
 
@@ -52,11 +51,11 @@ class StudyReport:
     runs: tuple[str, ...]
     """Names of the runs in its tables."""
     options: StudyOptions
-    """What was asked."""
+    """Its options."""
     tables: tuple[Table, ...]
-    """What came of it."""
+    """Its results."""
     remarks: tuple[str, ...]
-    """What limits the reading."""
+    """What was left out and why, and what limits the reading."""
 
 
 @dataclass(frozen=True)
@@ -74,37 +73,37 @@ class StudyReports:
     """All studies of some runs."""
 
     studies: tuple[StudyReport, ...]
-    """Those that the runs allow."""
+    """Those that these runs allow."""
     skipped: tuple[SkippedStudy, ...]
     """The others."""
 
 
 @dataclass(frozen=True)
 class StudyLine:
-    """A study that can be asked for."""
+    """A study that can be run."""
 
     name: str
-    """Of the study."""
+    """Its name."""
     help: str
     """What it shows."""
     needs: str
     """Which runs it takes."""
     options: Mapping[str, str]
-    """Options of its own, for `--set`."""
+    """Options that it alone has, for `--set`."""
 
 
 @dataclass(frozen=True)
 class StudyList:
-    """The studies there are."""
+    """`study list --json`."""
 
     studies: tuple[StudyLine, ...]
-    """All there are."""
+    """All of them."""
 
 
 def study_report(
     result: StudyResult, sources: Sequence[Source], options: StudyOptions
 ) -> StudyReport:
-    """Name the runs and the options that a study was made of."""
+    """A result with the names of its runs and its options."""
     return StudyReport(
         study=result.study,
         paper=result.paper,
@@ -141,21 +140,12 @@ def table_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def write_csv(result: StudyReport, folder: Path) -> list[Path]:
-    """Write each table as ``STUDY.TABLE.csv``; returns the files."""
-    make_folder(folder)
-    files = []
-    for table in result.tables:
-        file = folder / f"{result.study}.{table.name}.csv"
-        replace_file(file, encode(table_csv(table)))
-        files.append(file)
-    return files
-
-
 def write_study(report: StudyReport, run: Path) -> None:
-    """Write a study and its tables into ``studies/`` of a run."""
+    """Write ``STUDY.json``, and each table as ``STUDY.TABLE.csv``, into ``studies/`` of a run."""
     folder = run / FOLDER
     if folder.is_symlink():
         raise OutputError(f"cannot write to {folder}: links in a run directory are not followed")
-    write_csv(report, folder)
+    make_folder(folder)
+    for table in report.tables:
+        replace_file(folder / f"{report.study}.{table.name}.csv", encode(table_csv(table)))
     write_json_atomically(folder / f"{report.study}.json", to_document(report))

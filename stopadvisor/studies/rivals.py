@@ -1,8 +1,9 @@
 """Study `rivals`: what simple rules and the advised one save at the same certified risk.
 
-Many splits of a run's questions: some choose a rule, some certify it, the others measure it.  Every
-contestant is chosen by the same code, tested by the same exact test and charged the same costs; the
-simple ones have one kind of rule to choose from.  The best of several splits is no certificate.
+A run's questions are split many times: some choose a rule, some certify it, the others measure it.
+Every contestant is chosen by the same code, tested by the same exact test and charged the same
+costs; a simple one has only its own kind of rule to choose from.  The best of many splits is no
+certificate.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ _SIMPLE: Mapping[str, tuple[str, ...]] = {
     "equal answers": ("run-stability", "agreement"),
     _AT_MARKERS: ("deer",),
 }
-"""Contestants, and the families that each chooses from."""
+"""Simple contestants, and the families that each chooses from."""
 _FIT, _CALIBRATION = 0.32, 0.48
-"""Shares of the questions; the rest measures.  Fit is to calibration as in the default split."""
+"""Shares of the questions; the rest measures.  Their ratio is that of the default 40/60 split."""
 _SPLITS = "30"
 
 
 # fmt: off
 _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}, {serving}, "
     "{splits} splits", "on held-out questions; intervals resample questions; uncut: without traces "
-    "cut off at the cap; stops: share of the splits in which something was certified; ahead: "
-    "StopAdvisor's saving minus this rule's, on the same questions", run="Run", rule="Rule",
+    "cut off at the cap; stops: share of the splits in which a certified rule stops anything; "
+    "ahead: StopAdvisor's saving minus this rule's, on the same questions", run="Run", rule="Rule",
     saving_pct=("Saves", "%"), saving_ci=("95 % CI", "%"), uncut_saving_pct=("Uncut", "%"),
     lost=("Lost", "share"), stops=("Stops", "share"), ahead_pp=("Ahead", "pp"),
     ahead_ci=("95 % CI", "pp"))
@@ -57,15 +58,15 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     views = [view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
     n_splits = _n_splits(options)
     settings = replace(study_settings(options), allow_truncated=True)
-    found: list[Row | str] = []
-    for each in views:
-        if each.table.graded_by == "agreement":
+    rows: list[Row | str] = []
+    for shown in views:
+        if shown.table.graded_by == "agreement":
             bare = replace(settings, loss="differs")
-            found += [f"{each.label}: no gold for every question: what differs counts as lost"]
-            found += _rows(each, bare, n_splits)
+            rows += [f"{shown.label}: no gold for every question: what differs counts as lost"]
+            rows += _rows(shown, bare, n_splits)
         else:
-            found += _rows(each, settings, n_splits)
-    return OUTLINE.result(found, options, basis_remarks(views))
+            rows += _rows(shown, settings, n_splits)
+    return OUTLINE.result(rows, options, basis_remarks(views))
 
 
 def _n_splits(options: StudyOptions) -> int:
@@ -80,7 +81,7 @@ def _n_splits(options: StudyOptions) -> int:
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """What a certified rule does to every question; full thinking where nothing was certified."""
+    """What a certified rule does to each question: full thinking if nothing was certified."""
 
     lost: BoolArray  # (n_questions,)
     cost: FloatArray  # (n_questions,)
@@ -92,7 +93,7 @@ def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRu
     Parameters
     ----------
     rows : ndarray of int
-        A row may come twice, where questions were drawn with replacement.
+        They certify; a row may come twice if questions were drawn with replacement.
     """
     settings = choice.settings
     names = tuple(f"calibration {number}" for number in range(rows.size))
@@ -118,34 +119,33 @@ def _full_thinking(table: OpenQuestions, settings: Settings) -> AppliedRule:
 # --- All rules in all splits ----------------------------------------------------------------------
 
 
-def _rows(each: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
-    table = _one_a_group(each.table)
-    if table.n_questions < each.table.n_questions:
+def _rows(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
+    table = _one_a_group(shown.table)
+    if table.n_questions < shown.table.n_questions:
         yield (
-            f"{each.label}: one question of each group, {table.n_questions} of "
-            f"{each.table.n_questions}"
+            f"{shown.label}: one question of each group, {table.n_questions} of "
+            f"{shown.table.n_questions}"
         )
     wanted = {OURS: settings.families, **_SIMPLE}
     if table.marker_positions is None:
         del wanted[_AT_MARKERS]
-        yield f"{each.label}: {_AT_MARKERS}: needs answers that were forced at markers"
+        yield f"{shown.label}: {_AT_MARKERS}: needs answers that were forced at markers"
     outcomes: dict[str, list[AppliedRule]] = {name: [] for name in wanted}
     reasons: dict[str, str] = {}
     n = table.n_questions
     n_fit, n_calibration = round(_FIT * n), round(_CALIBRATION * n)
     held_out = np.zeros((n_splits, n), dtype=bool)
-    for number in tracked(f"splits of {each.label}", range(n_splits)):
+    for number in tracked(f"splits of {shown.label}", range(n_splits)):
         split = draw_split(np.arange(n), n_fit, n_calibration, number)
         held_out[number, split.held_out] = True
         fit = table.take(split.fit).as_fit()
         for name, families in wanted.items():
-            own = replace(settings, families=families)
             try:
-                choice = choose(fit, n_calibration, own)
+                choice = choose(fit, n_calibration, replace(settings, families=families))
                 outcomes[name].append(certified(choice, table, split.calibration))
             except CalibrationError as error:
                 if name == OURS and not isinstance(error, NothingToChoose):
-                    raise StudyError(f"{each.label}: {error}") from error
+                    raise StudyError(f"{shown.label}: {error}") from error
                 reasons[name] = str(error)
                 outcomes[name].append(_full_thinking(table, settings))
     full = settings.costing.full(table)
@@ -153,14 +153,14 @@ def _rows(each: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
         held_out,
         np.broadcast_to(table.truncated, held_out.shape),
         np.broadcast_to(full, held_out.shape),
-        {name: np.stack([o.cost for o in found]) for name, found in outcomes.items()},
-        {name: np.stack([o.lost for o in found]) for name, found in outcomes.items()},
+        {name: np.stack([o.cost for o in applied]) for name, applied in outcomes.items()},
+        {name: np.stack([o.lost for o in applied]) for name, applied in outcomes.items()},
     )
     for name in (*list(wanted)[1:], OURS):
         if name in reasons and not trial.stopping_share(name):
-            yield f"{each.label}: {name}: {reasons[name]}"
+            yield f"{shown.label}: {name}: {reasons[name]}"
         else:
-            yield _row(each.label, name, trial)
+            yield _row(shown.label, name, trial)
 
 
 def _one_a_group(table: OpenQuestions) -> OpenQuestions:

@@ -1,6 +1,6 @@
-"""What studies of the paper share: what they may show of a source, and how each one is treated.
+"""What studies of the paper share: views of the sources, the comparison at equal risk, resamples.
 
-Computes no figure of a study, and knows none by name.
+Knows no study by name.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def study_each(
     options: StudyOptions,
     rows: Callable[[View, StudyOptions], Iterable[Row | str]],
 ) -> StudyResult:
-    """Run a study that treats each source by itself."""
+    """Run a study that looks at one source at a time."""
     views = paper_views(sources)
-    found = [each for one in tracked("studying runs", views) for each in rows(one, options)]
-    return outline.result(found, options, basis_remarks(views))
+    made = [row for shown in tracked("studying runs", views) for row in rows(shown, options)]
+    return outline.result(made, options, basis_remarks(views))
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:
-    """What may be shown of each source, as the paper reads it.
+    """What may be shown of each source, under the paper's reference.
 
     Raises
     ------
@@ -73,8 +73,8 @@ def paper_setting(view: View) -> PaperSetting:
 def compare_at_risk(
     setting: PaperSetting, options: StudyOptions, *, rivals: Sequence[str] = SCALAR_FAMILIES
 ) -> MatchedRisk:
-    """The learned rule against others at the risk asked for, on the paper's 40/60 split."""
-    (found,) = match_risk(
+    """The learned rule against others at `options.alpha`, on the paper's 40/60 split."""
+    (comparison,) = match_risk(
         setting,
         *paper_split(len(setting.correct)),
         alphas=[options.alpha],
@@ -82,13 +82,13 @@ def compare_at_risk(
         rivals=rivals,
         n_resamples=options.resamples,
     )
-    return found
+    return comparison
 
 
 def gains_resampled(
     stops: Mapping[str, IntArray], setting: PaperSetting, options: StudyOptions
 ) -> dict[str, FloatArray]:
-    """Resampled gain of rules, thresholds frozen; the same resamples for all."""
+    """Gain of each rule in each resample, (n_resamples,); thresholds frozen, the same resamples."""
     return resample_gains(
         stops,
         setting.costs.thinking,
@@ -99,7 +99,7 @@ def gains_resampled(
 
 
 def study_settings(options: StudyOptions) -> Settings:
-    """What the deploy protocol is asked for in studies."""
+    """Settings of the deploy protocol in a study."""
     return Settings(
         alpha=options.alpha,
         delta=options.delta,
@@ -115,8 +115,8 @@ def require_related(sources: Sequence[Source], *, varied: Collection[str]) -> No
     Raises
     ------
     StudyError
-        An archive, which says nothing of how it was drawn; runs over other questions; or runs
-        that differ in another field.
+        One is an archive, which does not say how it was drawn; two runs have no question in
+        common; or they differ in another field.
     """
     names = labels(sources)
     identities = []
@@ -128,9 +128,9 @@ def require_related(sources: Sequence[Source], *, varied: Collection[str]) -> No
     for name, identity, source in zip(names[1:], identities[1:], sources[1:], strict=True):
         if not keys & set(source.table.keys):
             raise StudyError(f"{name} and {names[0]} have no question in common")
-        for found in differences(identity, identities[0]):
-            if found.partition(":")[0] not in varied:
+        for difference in differences(identity, identities[0]):
+            if difference.partition(":")[0] not in varied:
                 raise StudyError(
                     f"runs may differ in {', '.join(sorted(varied))} only; {name} against "
-                    f"{names[0]}: {found}"
+                    f"{names[0]}: {difference}"
                 )

@@ -1,8 +1,8 @@
-"""Study `schedules`: what fewer, or other, checkpoints keep of the gain.
+"""Study `schedules`: how much of the gain fewer, or other, checkpoints keep.
 
 Paper, Appendix "Checkpoint Schedule Sweep" and Figure "Deployment sensitivity": peak gain, its
-retention, and the most that probing can cost.  A schedule is laid over what was probed: its budgets
-are scaled to the last probed one, and each takes the nearest probed budget, which the table names.
+retention, and the most that probing can cost.  A schedule is fitted to the probed budgets: its own
+are scaled to the last probed one, and each becomes the nearest probed one, which the table names.
 The gain is read against fixed budgets at every probed checkpoint, the same for all schedules.
 """
 
@@ -38,9 +38,9 @@ OUTLINE = Outline("schedules", 'Appendix "Checkpoint Schedule Sweep"', (_ASKED, 
 
 
 def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ...]:
-    """Columns of the probed budgets nearest to a schedule scaled to the last of them.
+    """Columns of the probed budgets that are nearest to a schedule, scaled to the last of them.
 
-    Of two equally near the smaller budget is taken; a column counts once.
+    Of two equally near budgets the smaller is taken; each column counts once.
     """
     wanted = np.asarray(schedule) * (budgets[-1] / schedule[-1])
     return tuple(np.unique(np.abs(budgets - wanted[:, None]).argmin(axis=1)).tolist())
@@ -53,11 +53,11 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row | str]:
     asked = {"as probed": tuple(budgets.tolist()), **PAPER_SCHEDULES}
     laid = {name: nearest_columns(budgets, s) for name, s in PAPER_SCHEDULES.items()}
     laid = {"as probed": every, **laid}
-    # Different schedules may stand on the same probed budgets.
+    # Different schedules may fall on the same probed budgets.
     gains = {columns: _peak_gain(view, setting, columns) for columns in set(laid.values())}
     whole = gains[every]
     for name, columns in laid.items():
-        words = [" ".join(map(str, each)) for each in (asked[name], budgets[list(columns)])]
+        words = [" ".join(map(str, grid)) for grid in (asked[name], budgets[list(columns)])]
         yield _ASKED.row(run=run, schedule=name, asked=words[0], probed=words[1])
         gain, n = gains[columns], len(columns)
         kept = None if gain is None or not whole or whole < 0 else 100 * gain / whole
@@ -69,7 +69,7 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row | str]:
 
 
 def _peak_gain(view: View, setting: PaperSetting, columns: tuple[int, ...]) -> float | None:
-    """Of a rule that is fitted and probes here alone; None where all answers are equally right."""
+    """Peak gain of a rule fitted and probed at these columns; None if its labels are all equal."""
     index = list(columns)
     correct, thinking = setting.correct[:, index], setting.costs.thinking[:, index]
     folds, features = paper_folds(len(correct)), feature_array(view.table, columns)

@@ -1,8 +1,8 @@
 """Study `serving`: the learned rule under every serving regime, and where its saving ends.
 
 Paper, Section "Deployment Cost" and Appendix "Cost and Serving Profiles": the learned rule at its
-threshold of peak gain, in capped tokens.  To the paper's table it adds the weight of a token read
-again at which the saving is gone.  `assess` prices a rule as your own stack would.
+threshold of peak gain, in capped tokens.  To the paper's table it adds the weight of a reread token
+at which the saving is gone.  `assess` prices a rule for your own stack.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OUTLINE = Outline(
 def rows(view: View, options: StudyOptions) -> Iterator[Row]:
     """Savings by serving regime."""
     setting = paper_setting(view)
-    found = peak_serving(setting)
-    stops = first_stops(setting.scores["learned"], found.threshold)
+    at_peak = peak_serving(setting)
+    stops = first_stops(setting.scores["learned"], at_peak.threshold)
     budgets = view.table.budgets.astype(np.float64)
     stopped = np.take_along_axis(setting.costs.total, stops[:, None], axis=1)
     left = float(setting.costs.full_total.mean() - stopped.mean())
-    # What is read again: the paper charges B_j for each probe so far from a cache, every prefix
-    # in full to a black box.
+    # Tokens read again by checkpoint j: from a prefix cache the paper counts B_j for each probe so
+    # far, at a black box the prefix of each.
     read = {
         "kv-fork": (None, np.zeros_like(budgets)),
         "prefix-cache": (PAPER_CACHED_WEIGHT, budgets * np.arange(1, budgets.size + 1)),
@@ -52,9 +52,9 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row]:
         yield _PAPER.row(
             run=view.label,
             regime=regime,
-            threshold=found.threshold,
-            peak_gain=found.peak_gain,
-            saving_pct=found.saving_pct[regime],
+            threshold=at_peak.threshold,
+            peak_gain=at_peak.peak_gain,
+            saving_pct=at_peak.saving_pct[regime],
             reread_weight=weight,
             break_even_weight=left / tokens if tokens > 0 and left > 0 else None,
         )

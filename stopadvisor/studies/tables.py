@@ -1,7 +1,7 @@
-"""What a study takes and returns: sources in, tables out; and how it declares its tables.
+"""The options and the result of a study, and how it declares its tables.
 
-One declaration says a column's key, title and unit; rows, JSON and CSV follow from it.  Knows no
-study by name, and neither files nor formats.
+One declaration gives a column's key, title and unit; rows, JSON and CSV follow from it.  Knows no
+study by name, and no files.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Table:
     name: str
     """Its key in JSON and its file name in CSV: lower case, with hyphens."""
     title: str
-    """In words."""
+    """Its heading."""
     columns: tuple[Column, ...]
     """Names, headings and units."""
     rows: tuple[tuple[Cell, ...], ...]
     """Values in the order of the columns, as computed; null where there is none."""
     note: str = ""
-    """How to read it, in a sentence; empty where the title says all."""
+    """How to read it; empty where the title says it all."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -70,11 +70,11 @@ class Table:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What one study found."""
+    """The tables of one study."""
 
     study: str
     paper: str
-    """The table or section of the paper whose construction this is; empty where it has none."""
+    """Table or section of the paper that it repeats; empty if it repeats none."""
     protocols: tuple[str, ...]
     """``paper``, ``deploy`` or both."""
     tables: tuple[Table, ...]
@@ -84,18 +84,18 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """What all studies share."""
+    """Options of all studies."""
 
     alpha: float = 0.15
     """Risk target."""
     delta: float = 0.05
     """1 minus the confidence."""
     serving: str = "kv-fork"
-    """Serving regime, where costs are counted as served."""
+    """Serving regime of the deploy protocol; the paper's protocol has its own."""
     resamples: int = 5000
     """Bootstrap resamples."""
     seed: int = 20270207
-    """Of the resamples."""
+    """Seed of resamples and draws; the comparison at equal risk keeps the paper's."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Options of single studies, by name."""
 
@@ -105,7 +105,7 @@ class StudyOptions:
 
 @dataclass(frozen=True)
 class Row:
-    """A row, and the table it stands in."""
+    """A row, and the table it belongs to."""
 
     layout: Layout
     cells: tuple[Cell, ...]
@@ -113,14 +113,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table before it has rows; `layout` makes it."""
+    """A table without its rows; `layout` makes it."""
 
     name: str
     title: str
     """May name ``{alpha}``, ``{serving}`` and options of the study."""
     note: str
     keys: tuple[str, ...]
-    """What a row gives, in order; ``NAME_ci`` are both ends of an interval."""
+    """Arguments of `row`, in order; ``NAME_ci`` is an interval, which fills two columns."""
     columns: tuple[Column, ...]
 
     def row(self, **values: Any) -> Row:
@@ -157,16 +157,16 @@ def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str,
 
 @dataclass(frozen=True)
 class Outline:
-    """What a study says of itself before it runs."""
+    """Name, source in the paper and tables of a study."""
 
     study: str
     paper: str
-    """The table or section of the paper whose construction this is."""
+    """As in `StudyResult`."""
     tables: tuple[Layout, ...]
-    """In the order in which they are shown."""
+    """In the order of the screen."""
     protocols: tuple[str, ...] = ("paper",)
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """The study's own options, where nothing else is asked for."""
+    """Defaults of the options that this study alone has."""
 
     def title(self, table: Layout, options: StudyOptions) -> str:
         """Title of a table under some options."""
@@ -174,19 +174,20 @@ class Outline:
         return table.title.format(alpha=options.alpha, serving=options.serving, **words)
 
     def result(
-        self, found: Iterable[Row | str], options: StudyOptions, remarks: Sequence[str] = ()
+        self, made: Iterable[Row | str], options: StudyOptions, remarks: Sequence[str] = ()
     ) -> StudyResult:
-        """Sort rows into tables, each in its order; a text is a remark, said once."""
+        """Sort rows into their tables, keeping their order; a text is a remark, kept once."""
         rows: dict[str, list[tuple[Cell, ...]]] = {table.name: [] for table in self.tables}
         texts = list(remarks)
-        for each in found:
-            if isinstance(each, str):
-                texts.append(each)
+        for item in made:
+            if isinstance(item, str):
+                texts.append(item)
             else:
-                rows[each.layout.name].append(each.cells)
+                rows[item.layout.name].append(item.cells)
         tables = tuple(
             Table(t.name, self.title(t, options), t.columns, tuple(rows[t.name]), t.note)
             for t in self.tables
         )
-        said = tuple(dict.fromkeys(texts))
-        return StudyResult(self.study, self.paper, self.protocols, tables, said)
+        return StudyResult(
+            self.study, self.paper, self.protocols, tables, tuple(dict.fromkeys(texts))
+        )

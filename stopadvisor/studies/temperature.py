@@ -1,8 +1,8 @@
-"""Study `temperature`: what sampling does to accuracy, thinking and gain.
+"""Study `temperature`: how sampling changes accuracy, thinking and gain.
 
 Paper, Appendix "Temperature Sweep": full accuracy and peak gain by temperature and seed.  Takes
-runs over the same questions that differ in temperature, greediness or seed, or one run with
-several samples a question: each sample is a row.
+runs with questions in common that differ in temperature, greediness, seed or split, or one run
+with several samples of each question: each sample is a row.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 def _row(
     source: Source, run: str, sample: int, table: OpenQuestions, accuracy: float, gain: float
 ) -> Row:
-    assert source.manifest is not None  # held by require_related
+    assert source.manifest is not None  # require_related refuses archives
     plan, right, natural = source.manifest["plan"], table.correct[:, -1], table.natural_correct
     chosen = "the model's own" if plan["temperature"] is None else f"{plan['temperature']:g}"
     return _SAMPLES.row(run=run, temperature="0 (greedy)" if plan["greedy"] else chosen,

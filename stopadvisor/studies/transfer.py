@@ -1,9 +1,9 @@
 """Study `transfer`: every run's rule on every other run.
 
 Paper, Appendix "Transfer Protocols" and Section "Transfer, Robustness, and Cross-Family Checks":
-gain over fixed budgets of the learned rule, zero-shot, target-calibrated and target-trained.  For
-deployment it takes each run's exported policy and measures savings and losses of the three on the
-target's test questions; it certifies nothing, because nothing here is entered as a look.
+gain of the learned rule over fixed budgets, zero-shot, target-calibrated and target-trained.  For
+deployment it takes each run's exported policy and measures the same three on the target's test
+questions; it certifies nothing, because nothing here is recorded as a look.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ OUTLINE = Outline(
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Every ordered pair of the runs given, of which there are two or more."""
+    """Transfer between every ordered pair of the runs."""
     views = paper_views(sources)
-    found = [*_gains(sources, views), *_savings(sources, views, options)]
-    return OUTLINE.result(found, options, basis_remarks(views))
+    rows = [*_gains(sources, views), *_savings(sources, views, options)]
+    return OUTLINE.result(rows, options, basis_remarks(views))
 
 
 def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:
     learners = [Learner.build(view.table, paper_setting(view)) for view in views]
     for a, b in permutations(range(len(sources)), 2):
-        found = _transfer_gains(learners[a], learners[b])
+        moved = _transfer_gains(learners[a], learners[b])
         yield _GAINS.row(
             source=views[a].label,
             target=views[b].label,
             type=_kind(sources[a], sources[b]),
             source_gain=learners[a].peak_gain,
-            zero_shot_gain=found.zero_shot,
-            target_calibrated_gain=found.target_calibrated,
-            target_trained_gain=found.target_trained,
+            zero_shot_gain=moved.zero_shot,
+            target_calibrated_gain=moved.target_calibrated,
+            target_trained_gain=moved.target_trained,
         )
         if a < b and _keys(sources[a]) & _keys(sources[b]):
             yield (
@@ -90,12 +90,12 @@ def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | s
 
 
 def _keys(source: Source) -> set[str]:
-    """Keys of questions; an archive's are row numbers and name nothing elsewhere."""
+    """Keys of questions; none of an archive, whose rows may have no names."""
     return set() if source.is_archive else set(source.table.keys)
 
 
 def _kind(source: Source, target: Source) -> str:
-    """What lies between two runs, as far as their manifests say."""
+    """How two runs differ, as far as their manifests say."""
     if source.manifest is None or target.manifest is None:
         return "unknown"
     same_task = bool(_keys(source) & _keys(target))
@@ -107,7 +107,11 @@ def _kind(source: Source, target: Source) -> str:
 def _savings(
     sources: Sequence[Source], views: Sequence[View], options: StudyOptions
 ) -> Iterator[Row | str]:
-    """Savings of every exported policy on every other run, and why some have none."""
+    """Savings of every exported policy on every other run, and why a pair has none.
+
+    Departs from the paper: each protocol may use every label outside the test part, and the table
+    says how many it used.
+    """
     policies: dict[str, Mapping[str, Any]] = {}
     settings = study_settings(options)
     for source, view in zip(sources, views, strict=True):
@@ -143,7 +147,7 @@ def _savings(
             n_fit = calibration_rows(target.part("fit")).size
             n_moved, n_trained = (c.first.n_questions for c in (moved, trained))
             for protocol, rule, labels in (
-                # Its certificate is about the source's questions and model, not about these.
+                # Its certificate covers the source's questions and model, not these.
                 ("zero-shot", zero_shot, 0),
                 (TARGET_CALIBRATED, _served(moved), n_moved),
                 ("target-trained", _served(trained), n_fit + n_trained),
@@ -171,11 +175,7 @@ def _savings(
 
 
 def fresh_test(content: Mapping[str, Any], target: Source) -> GradedTable:
-    """Test questions that the source policy has not seen, one trace of each group.
-
-    Departs from the paper, which compares the gain at equal *test* data but lets the protocols use
-    different numbers of labels: here all may use the same ones, and the table says what they used.
-    """
+    """Test questions that the source policy has not seen, one trace of each group."""
     table = target.part("test")
     seen = questions_seen(content, table, workload_sha256=target.workload_sha256)
     rows = np.flatnonzero(~in_groups_of(table, seen))
@@ -188,7 +188,7 @@ def fresh_test(content: Mapping[str, Any], target: Source) -> GradedTable:
 
 
 def _served(calibration: Calibration) -> tuple[Scorer, float] | None:
-    """The rule that was certified, with its threshold; None where nothing is stopped."""
+    """The certified rule with its threshold; None where nothing is stopped."""
     rule = calibration.rule
     return None if rule is None else (rule.scorer, rule.threshold)
 
@@ -196,7 +196,7 @@ def _served(calibration: Calibration) -> tuple[Scorer, float] | None:
 def _on_test(
     rule: tuple[Scorer, float] | None, test: GradedTable, settings: Settings, *, seed: int
 ) -> Outcome:
-    """What a rule does on test questions; full thinking without one."""
+    """What a rule does on test questions; None stands for full thinking."""
     if rule is None:
         right = int(test.full_correct.sum())
         return Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, 0.0, 0.0))
@@ -206,14 +206,14 @@ def _on_test(
 
 @dataclass(frozen=True)
 class Learner:
-    """One workload as a source and as a target of transfers."""
+    """A workload as source and as target of a transfer."""
 
     table: GradedTable
     setting: PaperSetting
     model: LinearModel
-    """Fitted on all of its questions; scores other workloads only."""
+    """Fitted on all questions of the workload; scores other workloads only."""
     threshold: float
-    """Of its own peak gain, out of fold."""
+    """Threshold of the workload's own peak gain, out of fold."""
     peak_gain: float
 
     @classmethod
@@ -223,8 +223,8 @@ class Learner:
         model = fit_logistic(
             features.reshape(-1, features.shape[-1]), setting.correct.ravel(), solver="lbfgs"
         )
-        found = learned_peak(setting)
-        return cls(table, setting, model, found.threshold, found.gain)
+        best = learned_peak(setting)
+        return cls(table, setting, model, best.threshold, best.gain)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class TransferGains:
     zero_shot: float
     """Source classifier, source threshold."""
     target_calibrated: float
-    """Source classifier, threshold of highest gain on the target's calibration questions."""
+    """Source classifier, threshold with the highest gain on the target's calibration questions."""
     target_trained: float
     """The same with a classifier fitted on the target, out of fold."""
 
@@ -249,16 +249,16 @@ def _transfer_gains(source: Learner, target: Learner) -> TransferGains:
     """
     calibration, test = paper_split(target.table.n_questions)
     scores = expit(source.model.scores(feature_array(target.table)))
-    own = target.setting.scores["learned"]
+    trained = target.setting.scores["learned"]
     return TransferGains(
         _test_gain(target.setting, scores, source.threshold, test),
         _test_gain(target.setting, scores, _threshold(target.setting, scores, calibration), test),
-        _test_gain(target.setting, own, _threshold(target.setting, own, calibration), test),
+        _test_gain(target.setting, trained, _threshold(target.setting, trained, calibration), test),
     )
 
 
 def _threshold(setting: PaperSetting, scores: FloatArray, rows: IntArray) -> float:
-    """Threshold of highest gain on some questions."""
+    """Threshold with the highest gain on some questions."""
     return peak(
         scores[rows],
         setting.costs.thinking[rows],

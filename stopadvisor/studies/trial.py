@@ -1,7 +1,7 @@
-"""Splits of questions, and what several certified rules save on what each split holds out.
+"""Splits of questions, and what several certified rules save on the held-out part of each split.
 
-A split says which questions choose, which certify and which are only measured.  Everything is kept
-for each split and question, so that intervals can resample questions.  Knows no rule.
+A split says which questions choose a rule, which certify it and which measure it.  Costs and losses
+are kept for each split and question, so that intervals can resample questions.  Knows no rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers; those of calibration repeat where they were drawn with replacement."""
+    """Row numbers; rows of `calibration` may repeat if they were drawn with replacement."""
 
     number: int
     fit: IntArray
@@ -31,13 +31,13 @@ class Split:
 def draw_split(
     rows: IntArray, n_fit: int, n_calibration: int, number: int, *, with_replacement: bool = False
 ) -> Split:
-    """The split of that number: the same for every rule, risk and price.
+    """Split `number`: the same for every rule, risk and price.
 
     Parameters
     ----------
     with_replacement : bool
-        All questions outside fit are a small population of their own: calibration questions are
-        independent draws from it, and the rule is measured on the whole of it.
+        Treat all questions outside fit as a small population: calibration questions are
+        independent draws from it, and the rule is measured on all of it.
     """
     rng = np.random.default_rng([n_fit, n_calibration, number])
     mixed = rng.permutation(rows)
@@ -49,11 +49,11 @@ def draw_split(
 
 @dataclass(frozen=True)
 class Saving:
-    """Percent of the cost of full thinking, mean over splits."""
+    """Saving in percent of the cost of full thinking, mean over splits."""
 
     mean: float
     low: float
-    """95 % interval over resampled questions, as `high`."""
+    """Lower end of the 95 % interval over resampled questions."""
     high: float
 
 
@@ -80,9 +80,9 @@ class Trial:
         Parameters
         ----------
         uncut : bool
-            On traces alone that were not cut off at the cap on thinking.
+            Only on traces that were not cut off at the cap on thinking.
         among : ndarray of bool, shape (n_questions,), optional
-            On these questions instead of what each split holds out.
+            On these questions instead of the held-out ones of each split.
 
         Notes
         -----
@@ -92,13 +92,14 @@ class Trial:
         here = self._measured(among)
         if uncut:
             here = here & ~self.truncated
-        asked = np.flatnonzero(here.any(axis=0))
-        rng = np.random.default_rng(asked.size)
-        drawn = rng.multinomial(asked.size, np.full(asked.size, 1 / asked.size), _RESAMPLES)
-        counts = np.vstack([np.ones(asked.size), drawn])  # (1 + n_resamples, n_asked)
+        measured = np.flatnonzero(here.any(axis=0))
+        n = measured.size
+        rng = np.random.default_rng(n)
+        drawn = rng.multinomial(n, np.full(n, 1 / n), _RESAMPLES)
+        counts = np.vstack([np.ones(n), drawn])  # (1 + n_resamples, n_measured)
 
         def spent(cost: FloatArray) -> FloatArray:
-            return counts @ np.where(here, cost, 0.0)[:, asked].T  # (1 + n_resamples, n_splits)
+            return counts @ np.where(here, cost, 0.0)[:, measured].T  # (1 + n_resamples, n_splits)
 
         full = spent(self.full_cost)
         other = full if minus is None else spent(self.cost[minus])

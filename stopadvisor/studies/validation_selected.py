@@ -1,7 +1,7 @@
 """Study `validation-selected`: thresholds chosen on some questions, measured on the others.
 
-Paper, Appendix "Validation-Selected Operating Points": of 40 evenly spaced thresholds the one of
-highest gain on the calibration questions of the 40/60 split, and its gain on the test questions.
+Paper, Appendix "Validation-Selected Operating Points": of 40 evenly spaced thresholds, the one with
+the highest gain on the calibration questions of the 40/60 split; its gain on the test questions.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row]:
     fixed, fixed_test = fixed_budgets(setting, chosen_on), fixed_budgets(setting, test)
     chosen, stops = {}, {}
     for family, scores in setting.scores.items():
-        own = scores[chosen_on]
-        grid = np.unique(np.linspace(own.min(), own.max(), PAPER_VALIDATION_POINTS).round(4))
-        chosen[family] = peak(own, thinking[chosen_on], correct[chosen_on], grid, fixed)
+        seen = scores[chosen_on]
+        grid = np.unique(np.linspace(seen.min(), seen.max(), PAPER_VALIDATION_POINTS).round(4))
+        chosen[family] = peak(seen, thinking[chosen_on], correct[chosen_on], grid, fixed)
         stops[family] = first_stops(scores[test], chosen[family].threshold)
     rng = np.random.default_rng(options.seed)
     resampled = resample_gains(
         stops, thinking[test], correct[test], n_resamples=options.resamples, rng=rng
     )
-    rows = np.arange(test.size)
-    for family, found in chosen.items():
-        at = found.threshold
+    every = np.arange(test.size)
+    for family, best in chosen.items():
         scores, total = setting.scores[family][test], setting.costs.total[test]
-        spent = total[rows, stops[family]].mean() / setting.costs.full_total[test].mean()
+        spent = total[every, stops[family]].mean() / setting.costs.full_total[test].mean()
         yield _SELECTED.row(
             run=view.label,
             family=family,
-            threshold=at,
-            validation_gain=found.gain,
-            test_gain=gain_at(scores, thinking[test], correct[test], at, fixed_test),
+            threshold=best.threshold,
+            validation_gain=best.gain,
+            test_gain=gain_at(scores, thinking[test], correct[test], best.threshold, fixed_test),
             test_gain_ci=interval(resampled[family]),
-            test_accuracy=float(correct[test][rows, stops[family]].mean()),
+            test_accuracy=float(correct[test][every, stops[family]].mean()),
             total_saving_pct=float(100 * (1 - spent)),
             questions=int(test.size),
         )

@@ -1,6 +1,6 @@
-"""Variants of the learned rule side by side: their peak gains.
+"""Peak gains of variants of the learned rule, side by side.
 
-Takes each variant's probabilities; how they were fitted is for the studies to say.
+Takes each variant's probabilities; the studies fit them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["variant_peaks", "variant_table"]
 
 
 def variant_table(title: str, note: str, *, ahead: str) -> Layout:
-    """The table of a study of variants; `ahead` is the title of its comparison."""
+    """The table of a study of variants; `ahead` heads the column that compares them."""
     return layout(
         "peaks", title, note,
         run="Run", variant="Variant", threshold="Threshold", peak_gain="Peak gain",
@@ -37,10 +37,9 @@ def variant_peaks(
     reference: str,
     options: StudyOptions,
 ) -> Iterator[Row]:
-    """Peak gain of each variant, and by how much it is ahead of one of them.
+    """Peak gain of each variant, and its lead over the variant `reference`, in the same resamples.
 
-    `probabilities` are out of fold, shape (n_questions, n_checkpoints); with the variant
-    `reference` the others are compared, in the same resamples.
+    `probabilities` are out of fold, shape (n_questions, n_checkpoints).
     """
     thinking, correct = view.table.think_tokens.astype(np.float64), view.table.correct
     fixed = fixed_budget_frontier(thinking, correct, view.table.budgets)
@@ -49,21 +48,21 @@ def variant_peaks(
         for name, values in probabilities.items()
     }
     resampled = resample_gains(
-        {name: first_stops(probabilities[name], found.threshold) for name, found in peaks.items()},
+        {name: first_stops(probabilities[name], best.threshold) for name, best in peaks.items()},
         thinking,
         correct,
         n_resamples=options.resamples,
         rng=np.random.default_rng(options.seed),
     )
-    for name, found in peaks.items():
+    for name, best in peaks.items():
         other = name != reference
         yield table.row(
             run=view.label,
             variant=name,
-            threshold=found.threshold,
-            peak_gain=found.gain,
+            threshold=best.threshold,
+            peak_gain=best.gain,
             gain_ci=interval(resampled[name]),
-            ahead=found.gain - peaks[reference].gain if other else None,
+            ahead=best.gain - peaks[reference].gain if other else None,
             ahead_ci=interval(resampled[name] - resampled[reference]) if other else None,
             auroc=auroc(probabilities[name], correct),
         )

@@ -103,7 +103,7 @@ def test_the_whole_protocol_equals_a_plain_rewrite() -> None:
 
 def test_the_bootstrap_is_paired_over_questions() -> None:
     probes = table(400, 4)
-    row = run_paper(probes, alphas=[0.2]).matched_risk[0]
+    row = run_paper(probes, alphas=[0.2], delta=0.05).matched_risk[0]
     assert row.learned.feasible
     assert row.scalar.feasible
     gain = row.learned.total_saving_pct - row.scalar.total_saving_pct
@@ -145,7 +145,7 @@ def test_many_questions_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_feasible_is_no_stop_and_says_so() -> None:
-    row = run_paper(table(60, 5), alphas=[0.05]).matched_risk[0]
+    row = run_paper(table(60, 5), alphas=[0.05], delta=0.05).matched_risk[0]
     assert not row.learned.feasible
     assert not row.scalar.feasible
     assert row.verdict == "inconclusive"
@@ -154,4 +154,4 @@ def test_nothing_feasible_is_no_stop_and_says_so() -> None:
 
 def test_too_few_questions_are_refused() -> None:
     with pytest.raises(CalibrationError, match="at least 10 questions"):
-        run_paper(table(9, 6))
+        run_paper(table(9, 6), alphas=[0.15], delta=0.05)
