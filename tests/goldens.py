@@ -1,14 +1,22 @@
-"""Golden files: text that is committed as it is meant to be, and compared letter by letter.
+"""Golden files, committed as they are meant to be: text, and figures of whole documents.
 
 `pytest --update-goldens` writes what was found instead; read the diff before you commit it.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 __all__ = ["Goldens"]
+
+_LONGEST = 8
+"""Figures of a list that are held one by one."""
 
 
 @dataclass(frozen=True)
@@ -27,3 +35,41 @@ class Goldens:
         assert text == path.read_text(encoding="utf-8"), (
             f"{path.name} differs; if that is meant, run `pytest --update-goldens` on this test"
         )
+
+    def check_figures(self, path: Path, document: Any) -> None:
+        """Hold a document against the file: words as they are, figures to a millionth.
+
+        Of a long list of figures the file holds how many there are, their sum, and the sum
+        weighted by place.
+        """
+        found = _short(document)
+        if self.update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(found, indent=0, ensure_ascii=False) + "\n", "utf-8")
+        _assert_close(found, json.loads(path.read_bytes()), path.stem)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _short(inner) for key, inner in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) <= _LONGEST or not all(isinstance(each, int | float) for each in value):
+        return [_short(each) for each in value]
+    weighted = math.fsum(place * each for place, each in enumerate(value, start=1))
+    return [len(value), math.fsum(value), weighted]
+
+
+def _assert_close(found: Any, expected: Any, where: str) -> None:
+    if isinstance(expected, dict):
+        assert list(found) == list(expected), where
+        for key in expected:
+            _assert_close(found[key], expected[key], f"{where}.{key}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), where
+        for number, pair in enumerate(zip(found, expected, strict=True)):
+            _assert_close(*pair, f"{where}[{number}]")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-9), where
+    else:
+        assert found == expected, where

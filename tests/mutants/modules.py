@@ -168,6 +168,7 @@ EQUIVALENT: dict[str, str] = {
     "assessment/forecasts Imitation._mean_costs: most_now + 1e-06 ->": (
         "differs at equality, by rounding"
     ),
+    "rules/climb _support: -1 -> -2": "an answer that is none is in no run, whatever was before",
     "certification/expectation saving_band: ddof=1 -> ddof=2": (
         "deviations are taken in units of the error, and their reach is turned back by it"
     ),

@@ -146,6 +146,7 @@ def test_a_plan_survives_its_json(plan: ProbePlan) -> None:
 def test_a_stride_ends_at_the_cap() -> None:
     plan = ProbePlan((), "", schedule="stride", max_think=50).with_stride(16)
     assert (plan.budgets, plan.every) == ((16, 32, 48), 16)
+    assert plan.with_stride(25).budgets == (25, 50)
     assert plan.at_budgets(0, 5) == ProbePlan((0, 5), "", max_think=50)
 
 

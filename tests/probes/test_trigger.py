@@ -67,6 +67,22 @@ def searched(
     return found
 
 
+@pytest.mark.parametrize(
+    ("trigger", "probes"),
+    [
+        (GridTrigger(()), False),
+        (GridTrigger((0,)), True),
+        (StrideTrigger(16, cap=16), True),
+        (StrideTrigger(16, cap=15), False),
+        (StrideTrigger(16, cap=20, first=21), False),
+        (StrideTrigger(16, cap=64, stop_at=8), True),
+        (MarkerTrigger(MARKERS, 1, 1), True),
+    ],
+)
+def test_whether_any_position_is_probed(trigger: Trigger, probes: bool) -> None:
+    assert trigger.probes is probes
+
+
 THINKING = st.lists(st.integers(0, 4), max_size=60)
 PIECES = st.lists(st.integers(0, 9), max_size=30)
 

@@ -74,6 +74,12 @@ def test_a_cap_serves_within_it_and_pays_for_what_it_abandons(tmp_path: Path) ->
         assert (stops == position - 1).all()
         want = [climbed(line, cap) for line in lines]
         np.testing.assert_allclose(prices[:, position - 1], [price for _, price in want])
+        within = [
+            line["rungs"][0]["finished"] and line["rungs"][0]["completion_tokens"] <= cap
+            for line in lines
+        ]
+        served = climb.serves(table, position)
+        assert served.tolist() == [0 if short else len(NAMES) - 1 for short in within]
         right = [answer == "1" for answer, _ in want]
         assert view.stop_correct[:, position - 1].tolist() == right
     np.testing.assert_allclose(prices[:, -1], full)
@@ -147,6 +153,33 @@ def test_other_rungs_are_refused(tmp_path: Path) -> None:
     table, _ = drawn(tmp_path, 10)
     with pytest.raises(ProbeError, match="the rule asks tiny, large"):
         Climb("cap", ("tiny", "large"), (0,), ((-10.0,),)).view(table)
+
+
+@pytest.mark.parametrize(
+    ("family", "position", "words"),
+    [
+        ("cap", None, "small, then vote, then large"),
+        ("cap", 0, "small, then vote, then large"),
+        ("cap", 3, "small, then vote, then large"),
+        (
+            "cap",
+            1,
+            "small where it ends by itself within 50 tokens, else "
+            "vote where it ends by itself within 40 tokens, else large",
+        ),
+        ("rung", 2, "small, else vote, else large"),
+        (
+            "rung-agreement",
+            2,
+            "small where equal answers reach -20, else vote where equal answers reach -10, "
+            "else large",
+        ),
+    ],
+)
+def test_a_climb_in_words(family: str, position: float | None, words: str) -> None:
+    path = ((-50.0, -40.0), (-20.0, -10.0))
+    climb = Climb(family, ("small", "vote", "large"), (0, 1), path)
+    assert climb.describe(position) == words
 
 
 def test_lines_are_plain_json(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Every figure of the studies that one run suffices for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.studies.registry import STUDIES
+from tests.goldens import Goldens
+from tests.material import archive_arrays, make_run, write_archive
+
+GOLDEN = Path(__file__).parent.parent / "testdata" / "studies"
+ONE_RUN = [name for name, study in STUDIES.items() if study.needs == "one run" and not study.slow]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("studied")
+    make_run(root / "sums", 150)
+    write_archive(root / "raw.npz", **archive_arrays(120))
+    return root
+
+
+@pytest.mark.parametrize("source", ["raw.npz", "sums"])
+@pytest.mark.parametrize("name", [name for name in ONE_RUN if name != "rivals"])
+def test_no_figure_moves(
+    name: str,
+    source: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    goldens: Goldens,
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["study", name, source, "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    goldens.check_figures(GOLDEN / f"{name}-{Path(source).stem}.json", found)
