@@ -14,11 +14,9 @@ from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.certification.calibration import ExportedRule, calibrate
 from stopadvisor.cli.main import main
 from stopadvisor.ground.constants import PAPER_BOOTSTRAP_RESAMPLES, PROBE_CAP
-from stopadvisor.ground.results import to_document
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.paper.protocol import paper_split
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.report.from_assessment import assessed
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source
@@ -231,15 +229,3 @@ def test_grids_and_mean_tokens_equal_the_published_scripts(
     )
     assert paper.serving.threshold == expected[name]["regimes"]["tau"]
     assert PAPER_BOOTSTRAP_RESAMPLES == 5000
-
-
-@pytest.mark.parametrize("name", ["mixed", "early"])
-def test_the_archives_can_be_deployed_from(name: str, tmp_path: Path) -> None:
-    source = open_source(ARCHIVES / f"{name}.npz", root=tmp_path)
-    document = to_document(assessed(assess(source, Settings(families=("learned", "entropy")))))
-    assert document["recommendation"]["policy"] in ("learned", "scalar")
-    assert document["workload"]["full_reference"] == "last-checkpoint"
-    # Under this reference every schedule ends with the answer that counts as full thinking's.
-    schedule = document["recommendation"]["schedule"]
-    assert schedule is not None
-    assert schedule[-1] == document["workload"]["budgets"][-1]

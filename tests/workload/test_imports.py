@@ -120,7 +120,13 @@ def test_ids_that_several_questions_have_are_told_apart(tmp_path: Path) -> None:
         ("1", "a"), ("1-2", "b"), ("1-3", "c"),
     ]  # fmt: skip
     assert len(found.renamed) == 2
-    assert len(found.left_out) == 4  # no replies
+    *silent, again = [line.removeprefix(f"{log}: ") for line in found.left_out]
+    assert [line.partition(",")[0] for line in silent] == [
+        f"samples[{k}]: reply: expected one" for k in range(4)
+    ]
+    assert (
+        again == f"samples[3]: question: expected another than in {log}: samples[0], got it again"
+    )
 
 
 @pytest.mark.parametrize(
