@@ -1,8 +1,8 @@
 """The probing loop: ask the engine batch by batch, grade, append.
 
-Batches are cut from the workload's order alone, so that a resumed run batches the same questions
+Batches follow from the workload's order alone, so that a resumed run batches the same questions
 together as an uninterrupted one and, in float32, writes the same bytes.  This module knows no
-particular engine and no command line; it reports through the small `Progress`.
+particular engine and no command line.
 """
 
 from __future__ import annotations
@@ -33,18 +33,15 @@ __all__ = ["Collected", "ask_all", "collect", "make_prompts", "say_what_is_kept"
 class Collected:
     """What one call of `collect` did."""
 
-    n_traces: int
-    """Traces this call asked for that are now in the run (old and new)."""
     n_new: int
-    """Those of them that this call added."""
+    """Traces that this call added."""
     seconds: float
-    batch_size: int
-    """The size it ended with: smaller than it began where memory ran out."""
+    """Time that it took."""
 
 
 @contextmanager
 def say_what_is_kept(run: RunDirectory, progress: Progress) -> Iterator[None]:
-    """Say where the collected data are when the work in this block is interrupted or fails."""
+    """Say where the collected data are, if the work in this block is interrupted or fails."""
     try:
         yield
     except (KeyboardInterrupt, EngineError) as error:
@@ -61,7 +58,7 @@ def say_what_is_kept(run: RunDirectory, progress: Progress) -> Iterator[None]:
 def make_prompts(
     questions: Sequence[Question], template: str | None, sample: int = 0
 ) -> list[Prompt]:
-    """The questions as the engine sees them, prompt template applied."""
+    """The questions as the engine sees them, with the prompt template applied."""
     return [
         Prompt(
             q.key,
@@ -76,7 +73,7 @@ def make_prompts(
 def _probe(
     engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
 ) -> Iterator[tuple[int, RawTrace]]:
-    """Ask prompts and report their tokens: as they come where the engine tells, else by trace."""
+    """Ask prompts and report their tokens: as they come if the engine tells, else by trace."""
     reported = decoded = 0
 
     def report(tokens: int) -> None:
@@ -103,7 +100,7 @@ def _probe(
 def _probe_batch(
     engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
 ) -> list[RawTrace]:
-    """Ask one batch, and return its traces in the order of the prompts."""
+    """Ask one batch; returns its traces in the order of the prompts."""
     traces = dict(_probe(engine, prompts, plan, progress))
     return [traces[number] for number in range(len(prompts))]
 
@@ -116,16 +113,16 @@ def ask_all(
     batch_size: int,
     progress: Progress,
 ) -> list[RawTrace]:
-    """Ask a few questions, batch by batch, keeping the traces; pilot and preflight do so.
+    """Ask a few questions, batch by batch, and keep their traces; for pilot and preflight.
 
     Batches are halved when memory runs out.
     """
     if not engine.capabilities.batched:
-        found: dict[int, RawTrace] = {}
+        finished: dict[int, RawTrace] = {}
         for number, trace in _probe(engine, prompts, plan, progress):
-            found[number] = trace
+            finished[number] = trace
             progress.advance(1, 0)
-        return [found[number] for number in range(len(prompts))]
+        return [finished[number] for number in range(len(prompts))]
     traces: list[RawTrace] = []
     while len(traces) < len(prompts):
         batch = prompts[len(traces) : len(traces) + batch_size]
@@ -142,13 +139,13 @@ def ask_all(
 def _check_probes(
     questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan
 ) -> None:
-    """Refuse traces that break the engine's contract, before anything is written."""
+    """Refuse traces that break the contract of engines, before anything is written."""
     for question, trace in zip(questions, traces, strict=True):
-        found = tuple(p.budget for p in trace.probes)
+        probed = tuple(p.budget for p in trace.probes)
         wanted = probed_positions(plan, trace.trace_tokens, trace.marker_positions)
-        if found != wanted:
+        if probed != wanted:
             raise EngineError(
-                f"the engine must probe at budgets {list(wanted)}, got {list(found)} "
+                f"the engine must probe at budgets {list(wanted)}, got {list(probed)} "
                 f"for question {question.id!r}"
             )
         if (plan.schedule == "marker") != (trace.marker_positions is not None):
@@ -205,21 +202,21 @@ def collect(
 ) -> Collected:
     """Probe what the run does not hold yet; the caller holds the run's lock.
 
-    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  One that is done in part is
-    probed again whole, and only the missing lines are appended.  An interrupt keeps
-    every batch that was finished.  An engine that works on all questions at once is given the
-    missing ones alone, and they are appended in the order in which they are finished.
+    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  A batch that is done in part
+    is probed again as a whole, and only the missing lines are appended.  An interrupt keeps every
+    finished batch.  An engine that works on all questions at once gets only the missing ones, and
+    they are appended in the order in which they finish.
 
     Parameters
     ----------
     plan
-        With the frozen budgets, as in the run's manifest.
+        The frozen plan of the run's manifest.
     limit
         Probe the first `limit` questions; None for all.
     samples
         Traces per question.
     repeated
-        Questions that are to have two traces where `samples` is one.
+        Questions that get two traces where `samples` is one.
     shrink
         Halve the batch when the engine runs out of memory, instead of giving up.
 
@@ -242,7 +239,7 @@ def collect(
     wanted = {(q.id, sample) for sample, those in enumerate(asked) for q in those}
     already = len(wanted & done)
     grading = dict(grader.identity)
-    # A function is named by whoever wants its grades; versions of ours may differ unnoticed.
+    # A user's function must match even if nothing is missing; versions of our rules need not.
     mixes = already < len(wanted) or grader.reads_questions
     if done and mixes and run.manifest["grading"] != grading:
         raise ProbeError(
@@ -257,29 +254,24 @@ def collect(
     progress.begin("probing", len(wanted), already)
     job = _Job(run, plan, grader, template, progress)
     if not engine.capabilities.batched:
-        each = [(q, sample) for sample, those in enumerate(asked) for q in those]
-        job.each(engine, [(q, sample) for q, sample in each if (q.id, sample) not in done])
+        pairs = [(q, sample) for sample, those in enumerate(asked) for q in those]
+        job.each(engine, [(q, sample) for q, sample in pairs if (q.id, sample) not in done])
     else:
         for sample, those in enumerate(asked):
             batch_size = job.batches(engine, those, sample, done, batch_size, shrink=shrink)
-    return Collected(
-        n_traces=len(wanted),
-        n_new=len(wanted) - already,
-        seconds=time.monotonic() - started,
-        batch_size=batch_size,
-    )
+    return Collected(len(wanted) - already, time.monotonic() - started)
 
 
 def _asked(
     questions: Sequence[Question], samples: int, repeated: Sequence[Question]
 ) -> list[list[Question]]:
     """The questions of each sample, in the workload's order."""
-    found = [list(questions)] * samples
+    asked = [list(questions)] * samples
     if samples == 1 and repeated:
         twice = {q.key for q in repeated}
         first = {q.key: q.id for q in reversed(questions)}  # of equal questions one is enough
-        found.append([q for q in questions if q.key in twice and first[q.key] == q.id])
-    return found
+        asked.append([q for q in questions if q.key in twice and first[q.key] == q.id])
+    return asked
 
 
 @dataclass(frozen=True)
@@ -327,18 +319,18 @@ class _Job:
         return batch_size
 
     def each(self, engine: Engine, asked: Sequence[tuple[Question, int]]) -> None:
-        """Ask questions all at once, and keep each sample's trace as soon as it is there."""
+        """Ask all questions at once, and keep each trace as soon as it is there."""
         prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
         for number, trace in _probe(engine, prompts, self.plan, self.progress):
             question, sample = asked[number]
-            # One by one: grading mathematics may be far slower than the server, and what is graded
-            # shall not be lost with what is not.
+            # One by one: grading mathematics may be far slower than the server, and an interrupt
+            # must not lose what is graded already.
             self._keep(self._grade([question], [trace], sample))
 
     def _grade(
         self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int
     ) -> list[ProbeRecord]:
-        """Grade traces; what the first of each question thought is kept for people to read."""
+        """Grade traces; the thinking of each question's first trace is kept for people to read."""
         _check_probes(questions, traces, self.plan)
         if sample == 0:
             keep_thinking(self.run.path, questions, traces)
@@ -352,7 +344,7 @@ class _Job:
 
 
 def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[tuple[str, int]]:
-    """What the run holds already, after checking that it is about these questions."""
+    """Traces that the run holds already, after checking that it is about these questions."""
     records = run.records()
     asked = {q.id: q for q in workload.questions}
     groups = {q.key: q.group for q in workload.questions}

@@ -1,4 +1,4 @@
-"""Gold that people gave to recorded answers: who said what, where they disagree, what it grades.
+"""Gold that people gave to recorded answers: merge it, and grade answers by it.
 
 Knows no rule and no threshold.
 """
@@ -22,19 +22,19 @@ class GoldGrade:
 
     natural: bool
     replies: Mapping[int, bool]
-    """What a stop would reply, by the thinking tokens before it."""
+    """Replies of a stop, by the thinking tokens before it."""
 
 
 @dataclass(frozen=True)
 class SettledLabels:
-    """What all labellers together say."""
+    """The labels of all labellers together."""
 
     gold: Mapping[str, str | None]
-    """By id of the question; None where nobody could tell, or two disagree."""
+    """By id of the question; None if some labeller could not tell, or two disagree."""
     cannot_tell: frozenset[str] = frozenset()
     disagreeing: frozenset[str] = frozenset()
     by_labeller: Mapping[str, int] = field(default_factory=dict)
-    """Questions that each has labelled."""
+    """Number of questions that each labeller labelled."""
 
 
 def settle(
@@ -45,18 +45,18 @@ def settle(
     Parameters
     ----------
     labels : mapping
-        Gold by id, of each labeller.
+        By labeller: gold by id.
     tasks : mapping of str to str
         Kind of answer of each question, by id.
     """
-    said: dict[str, list[str | None]] = {}
-    for mine in labels.values():
-        for name, gold in mine.items():
-            said.setdefault(name, []).append(gold)
-    cannot_tell = frozenset(name for name, golds in said.items() if None in golds)
+    given: dict[str, list[str | None]] = {}
+    for by_id in labels.values():
+        for name, gold in by_id.items():
+            given.setdefault(name, []).append(gold)
+    cannot_tell = frozenset(name for name, golds in given.items() if None in golds)
     disagreeing = frozenset(
         name
-        for name, (first, *others) in said.items()
+        for name, (first, *others) in given.items()
         if name not in cannot_tell
         and not all(
             grader.grade(tasks[name], str(first), other)
@@ -66,24 +66,24 @@ def settle(
     )
     unsettled = cannot_tell | disagreeing
     return SettledLabels(
-        {name: None if name in unsettled else golds[0] for name, golds in said.items()},
+        {name: None if name in unsettled else golds[0] for name, golds in given.items()},
         cannot_tell,
         disagreeing,
-        {name: len(mine) for name, mine in labels.items()},
+        {labeller: len(by_id) for labeller, by_id in labels.items()},
     )
 
 
 def grade_by(
     records: Sequence[ProbeRecord], golds: Iterable[str], grader: Grader
 ) -> list[GoldGrade]:
-    """Grade recorded answers by gold that came later, a gold for each record."""
+    """Grade recorded answers by gold that came later, one for each record."""
     pairs = zip(records, golds, strict=True)
     graded = grade_records([replace(record, gold=gold) for record, gold in pairs], grader)
     return [as_graded(record) for record in graded]
 
 
 def as_graded(record: ProbeRecord) -> GoldGrade:
-    """What a record's own grades say."""
+    """The grades that a record holds."""
     replies = {
         c.budget: bool(c.correct if c.visible_answer is None else c.visible_correct)
         for c in record.checkpoints
@@ -92,22 +92,22 @@ def as_graded(record: ProbeRecord) -> GoldGrade:
 
 
 def answers_at(record: ProbeRecord, budgets: Iterable[int]) -> dict[str, str]:
-    """Different answers to a question: the natural one, and what stops at budgets would reply.
+    """Distinct answers to a question: the natural one, and the replies of stops at `budgets`.
 
     Returns
     -------
     dict of str to str
-        By normal form, the answer as it was written; without those that say nothing.
+        By normal form, the answer as it was written; empty answers are left out.
     """
     wanted = set(budgets)
     written = [extract_natural(record.task, record.natural_answer or "")]
     written += [_reply(record.task, c) for c in record.checkpoints if c.budget in wanted]
-    found: dict[str, str] = {}
+    answers: dict[str, str] = {}
     for answer in written:
         form = normalize(record.task, answer or "")
         if answer and form:
-            found.setdefault(form, answer)
-    return found
+            answers.setdefault(form, answer)
+    return answers
 
 
 def _reply(task: str, checkpoint: Checkpoint) -> str | None:

@@ -1,8 +1,8 @@
-"""From raw traces to records, graded where there is gold, and the same again without the model.
+"""Turn raw traces into records, graded where there is gold, and grade records again.
 
-Grades come from the raw texts alone, by versioned rules, so that a run can be graded again when the
-rules or the gold change.  A question without gold gets none.  This module knows no engine, no
-batches, and not how two answers are compared.
+Grades follow from the raw texts alone, by versioned rules, so that a run can be graded again when
+the rules or the gold change.  A question without gold gets no grade.  This module knows no engine
+and no batches.
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ def grade_traces(
 def grade_records(
     records: Sequence[ProbeRecord], grader: Grades, questions: Mapping[str, str] | None = None
 ) -> list[ProbeRecord]:
-    """Fill in `normalized` and `correct` from the raw texts; the same for new and old records.
+    """Fill in the normal forms and grades from the raw texts; the same for new and old records.
 
     Parameters
     ----------
     questions : mapping of str to str, optional
-        What is asked, by key; only for a grader that reads it.
+        Text of each question, by key; only for a grader that reads it.
 
     Raises
     ------
     GraderError
-        The grader reads questions, and one is not among them.
+        The grader reads questions, and one of them is missing.
     """
     items: list[tuple[str, str, str | None]] = []
     asked: list[str] = []
@@ -115,10 +115,10 @@ def grade_records(
                     "not in the workload's file"
                 )
             asked += [text] * len(answers)
-    found = iter(grader.grade_many(items, asked))
+    grades = iter(grader.grade_many(items, asked))
     labelled = []
     for record in records:
-        verdicts: Iterator[bool | None] = itertools.repeat(None) if record.gold is None else found
+        verdicts: Iterator[bool | None] = itertools.repeat(None) if record.gold is None else grades
         n_visible = sum(c.visible_answer is not None for c in record.checkpoints)
         mine = [next(verdicts) for _ in range(1 + n_visible + len(record.checkpoints))]
         untold = 0 if record.gold is None else mine.count(None)
@@ -144,15 +144,15 @@ def grade_records(
 def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None) -> int:
     """Grade the recorded answers again, without the model; the caller holds the run's lock.
 
-    Gold and task come from `workload`; None keeps the recorded ones.  Returns how many questions
+    Gold and task come from `workload`; None keeps the recorded ones.  Returns how many records
     changed.
 
     Raises
     ------
     ProbeError
-        Labels were recorded elsewhere, and some question has no gold to grade by.
+        A question was imported with labels and has no gold to grade by.
     GraderError
-        As `grade_records`; what is recorded stays.
+        As `grade_records`; the run stays as it was.
     """
     run.repair()
     old = run.records()
@@ -177,12 +177,12 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
 
 
 def check_grader(run: RunDirectory, name: str | None) -> None:
-    """Refuse to grade again by gold what a function graded, unless gold is named.
+    """Refuse to compare a run with gold that a function graded, unless gold is named.
 
     Raises
     ------
     GraderError
-        With the grader's name.
+        No grader is named; the message gives the function.
     """
     grading = run.manifest["grading"]
     if name is None and "grader_sha256" in grading:
@@ -198,7 +198,7 @@ def check_graded_by(path: Path, name: str) -> None:
     Raises
     ------
     GraderError
-        With both names; or the grader cannot be had.
+        The message gives both; or the grader cannot be loaded.
     """
     recorded = RunDirectory.load(path).manifest["grading"]
     with open_graders(name) as graders:
@@ -211,14 +211,14 @@ def check_graded_by(path: Path, name: str) -> None:
 
 
 def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) -> None:
-    """Grade a run's recorded answers again; says nothing of what changed, which is an outcome.
+    """Grade a run's recorded answers again; what changed is an outcome, and is not shown.
 
     Raises
     ------
     ProbeError
-        There is no such run, or another process writes it.
+        There is no such run, or another process is writing it.
     GraderError
-        The grader cannot be had, or another one graded the run and it was not named.
+        The grader cannot be loaded, or a function graded the run and no grader is named.
     """
     run = RunDirectory.load(path)
     check_grader(run, grader_name)
@@ -236,7 +236,7 @@ def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) 
     progress.remark(f"graded {path} again")
 
 
-# --- A grader of the user's, held against gold ---------------------------------------------------
+# --- A user's grader, compared with gold ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -244,30 +244,30 @@ class GraderAgreement:
     """How often a grader differs from the comparison with gold."""
 
     n: int
-    """Different answers of which both say something."""
+    """Distinct answers that both can grade."""
     differ: int
+    """Those that they grade differently."""
 
 
 def compare_with_gold(records: Sequence[ProbeRecord], grader: Grader) -> GraderAgreement:
-    """Compare recorded grades with the comparison with gold.
+    """Compare recorded grades with those of a comparison with gold.
 
-    Equal answers to a question count once.  The comparison says something where gold and answer
-    both have a normal form; a question of which the recorded grader could not tell an answer is
-    left out.
+    Equal answers to a question count once, and only if answer and gold have a normal form.  A
+    question is left out if the recorded grader could not tell one of its answers.
     """
-    found: dict[tuple[str, str, str, str], bool] = {}
+    recorded: dict[tuple[str, str, str, str], bool] = {}
     for record in records:
         if record.gold and record.is_graded and not record.cannot_tell:
             for answer, correct in _answers(record):
                 if normalize(record.task, answer) and normalize(record.task, record.gold):
-                    found[record.key, record.task, record.gold, answer] = correct
-    exact = grader.grade_many([item[1:] for item in found])
-    differ = sum(a != b for a, b in zip(exact, found.values(), strict=True))
-    return GraderAgreement(len(found), differ)
+                    recorded[record.key, record.task, record.gold, answer] = correct
+    exact = grader.grade_many([item[1:] for item in recorded])
+    differ = sum(a != b for a, b in zip(exact, recorded.values(), strict=True))
+    return GraderAgreement(len(recorded), differ)
 
 
 def _answers(record: ProbeRecord) -> Iterator[tuple[str, bool]]:
-    """What was graded of a question, as it stands in the text, with its grade."""
+    """The answers of a record as they were read out of the text, with their grades."""
     if record.natural_answer is not None:
         natural = extract_natural(record.task, record.natural_answer)
         yield natural or "", bool(record.natural_correct)
@@ -279,7 +279,7 @@ def _answers(record: ProbeRecord) -> Iterator[tuple[str, bool]]:
 
 
 def remarks_on_grader(run: RunDirectory) -> list[str]:
-    """What the reader should know of who graded a run; nothing where gold was compared with."""
+    """Remarks on the function that graded a run; none if answers were compared with gold."""
     grading = run.manifest["grading"]
     if "grader_sha256" not in grading:
         return []
@@ -290,11 +290,11 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     parts = run.parts(run.table())
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
     with Grader() as grader:
-        found = compare_with_gold(fit, grader)
+        agreement = compare_with_gold(fit, grader)
     remarks = [
         f"answers are graded by {name} (SHA-256 {grading['grader_sha256'][:12]}); on fit questions "
-        f"it differs from comparison with gold on {found.differ} of {found.n} different answers "
-        "where both can say"
+        f"it differs from comparison with gold on {agreement.differ} of {agreement.n} different "
+        "answers where both can say"
     ]
     if untold := sum(record.cannot_tell for record in records):
         remarks.append(

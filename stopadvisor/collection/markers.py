@@ -1,9 +1,8 @@
-"""Which words of a model mark a change of mind, as token ids, found in a few of its own traces.
+"""Find the words with which a model changes its mind, as token ids, in a few of its own traces.
 
-Models differ in what they say when they turn back, and tokenizers in how they split it, so words
-and token ids are both found in its traces: the candidates are written where a sentence can begin,
-split there, and counted in traces of fit questions.  Knows no particular engine, no files and no
-outcome of any question.
+Models differ in these words, and tokenizers in how they split them: candidates are encoded as the
+beginning of a sentence and counted in traces of fit questions.  Knows no particular engine, no
+files and no outcome of any question.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ CANDIDATES = (
     *("Let me check", "Let me double-check", "Let me verify", "Let me re-examine", "Let me see"),
     *("On second thought", "Another way", "Oh"),
 )
-"""What reasoning models in English begin a sentence with when they doubt or check."""
+"""Words with which English reasoning models begin a sentence when they doubt or check."""
 
 LEAST_RATE = 0.25
-"""Sentences per 1,000 thinking tokens from which on a candidate is a marker of the model."""
+"""Sentences per 1,000 thinking tokens that make a candidate a marker of the model."""
 LEAST_TRACES = 2
-"""Traces that must hold it: what one question alone brings up is no habit."""
+"""Traces that must hold it: a word in the trace of one question is no habit."""
 CLEAR = 0.8
-"""Share of an id sequence's occurrences that must begin a sentence; else it says too little."""
+"""Share of the occurrences of an id sequence that must begin a sentence."""
 
 _BEFORE = ("\n", "\n\n", "\n ", ".\n", ".\n\n", ". ", "? ")
-"""What may stand before a sentence: tokenizers join it with what follows, or do not."""
+"""Texts before a sentence: some tokenizers join them with its first word."""
 _WINDOW = 8
-"""Tokens before and after a word that are read to see whether a sentence begins there."""
+"""Tokens before and after a word that show whether a sentence begins there."""
 _BEGINS = re.compile(r"(?:^|[.!?…。！？][\"'”’)\]*_]*\s+|[。！？]|\n\s*)[\"'“‘(\[*_]*$")
 
 
@@ -54,7 +53,7 @@ class Splits(Protocol):
     """The part of an engine that finding markers needs."""
 
     def encode(self, text: str) -> list[int]:
-        """A text's token ids, nothing added."""
+        """Token ids of a text, without special tokens."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -71,15 +70,15 @@ class MarkerWord:
     ids: tuple[tuple[int, ...], ...]
     """Token ids with which it begins a sentence."""
     sentences: int
-    """That begin with it, in all traces."""
+    """Sentences that begin with it, in all traces."""
     per_1000: float
     """Sentences per 1,000 thinking tokens."""
     median_place: float | None
-    """Share of the trace before it, median over the sentences; None without any."""
+    """Share of the trace before it, median over these sentences; None if there are none."""
     without: float
     """Share of the traces in which it begins no sentence."""
     used: bool
-    """It is one of the run's markers."""
+    """Whether it is one of the run's markers."""
 
 
 @dataclass(frozen=True)
@@ -109,16 +108,16 @@ class MarkerFindings:
 def sentence_ids(splits: Splits, word: str) -> tuple[tuple[int, ...], ...]:
     """Find the token ids with which a word begins a sentence.
 
-    It is written after a sentence's end and after line breaks, and split there: after a blank
-    most tokenizers give it another id than at the beginning of a line.  A splitting in which it
-    shares a token with a letter or a mark of its neighbours is left out.
+    It is encoded after the end of a sentence and after line breaks: after a space most tokenizers
+    give it another id than at the beginning of a line.  Encodings in which it shares a token with
+    a letter or a mark next to it are left out.
 
     Raises
     ------
     ProbeError
-        The word does not survive the tokenizer.
+        The word has no tokens of its own.
     """
-    found = set()
+    variants = set()
     for before in _BEFORE:
         text = f"So{before}{word}, so"
         ids = splits.encode(text)
@@ -131,24 +130,24 @@ def sentence_ids(splits: Splits, word: str) -> tuple[tuple[int, ...], ...]:
         last = min(i for i in range(len(ids)) if ends[i + 1] >= end)
         around = text[ends[first] : begin] + text[end : ends[last + 1]]
         if not around.strip():
-            found.add(tuple(ids[first : last + 1]))
-    if not found:
+            variants.add(tuple(ids[first : last + 1]))
+    if not variants:
         raise ProbeError(
             f"marker {word!r} has no tokens of its own at the beginning of a sentence; choose "
             "another word for --markers"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(variants))
 
 
 def count_words(
     splits: Splits, traces: Sequence[RawTrace], named: Sequence[str] | None = None
 ) -> MarkerFindings:
-    """Count the candidates in traces, and choose the markers of a run.
+    """Count candidates, or the `named` words, in traces, and choose the markers of a run.
 
     Raises
     ------
     ProbeError
-        A named word does not survive the tokenizer.
+        A named word has no tokens of its own.
     """
     n_tokens = sum(trace.trace_tokens for trace in traces)
     words = []
@@ -158,7 +157,7 @@ def count_words(
         except ProbeError:
             if named is not None:
                 raise
-            continue  # a tokenizer that cannot write it belongs to no model that says it
+            continue  # a model whose tokenizer cannot write the word never says it
         if named is None:
             variants = tuple(ids for ids in variants if _is_clear(splits, traces, ids, text))
         words.append(_word(splits, traces, text, variants, n_tokens, named is not None))
@@ -181,7 +180,7 @@ def _word(
     """Count one candidate."""
     at = [_sentences(splits, trace.thinking_ids, variants, text) for trace in traces]
     places = [
-        p / trace.trace_tokens for trace, found in zip(traces, at, strict=True) for p in found
+        p / trace.trace_tokens for trace, begins in zip(traces, at, strict=True) for p in begins
     ]
     holding = sum(map(bool, at))
     rate = 1000 * len(places) / max(n_tokens, 1)
@@ -197,7 +196,7 @@ def _word(
 
 
 def _is_clear(splits: Splits, traces: Sequence[RawTrace], ids: tuple[int, ...], text: str) -> bool:
-    """Whether these ids say that a sentence begins; true as long as they were never seen."""
+    """Whether a sentence begins at most occurrences of these ids; true if there are none."""
     seen = sum(len(marker_positions((ids,), trace.thinking_ids)) for trace in traces)
     begun = sum(len(_sentences(splits, trace.thinking_ids, (ids,), text)) for trace in traces)
     return begun >= CLEAR * seen
@@ -206,9 +205,9 @@ def _is_clear(splits: Splits, traces: Sequence[RawTrace], ids: tuple[int, ...], 
 def _sentences(
     splits: Splits, thinking: Sequence[int], variants: Sequence[tuple[int, ...]], word: str
 ) -> list[int]:
-    """Positions at which a sentence begins with the word, whole."""
+    """Positions at which a sentence begins with the whole word."""
     longest = max(map(len, variants), default=0)
-    found = []
+    begins = []
     for at in marker_positions(variants, thinking):
         text = splits.decode(thinking[max(0, at - _WINDOW) : at + longest + _WINDOW])
         before = splits.decode(thinking[max(0, at - _WINDOW) : at])
@@ -216,5 +215,5 @@ def _sentences(
         space = rest[: len(rest) - len(rest.lstrip())]
         whole = re.match(re.escape(word) + r"(?!\w)", rest[len(space) :])
         if whole and _BEGINS.search(before + space):
-            found.append(at)
-    return found
+            begins.append(at)
+    return begins

@@ -1,8 +1,8 @@
-"""Proof, before anything is measured, that the engine does what probing needs.
+"""Check, before anything is measured, that the engine does what probing needs.
 
-Sixteen fit questions are thought through, probed at no thinking, after a few tokens and at the
-end, and thought through again under a small cap.  A budget that is silently ignored, a marker
-that is not the model's or a brittle cue then shows as a failed check instead of as a result.
+The model thinks about up to sixteen fit questions, is probed before its thinking, after a few
+tokens and at the end, and thinks again under a small cap.  A budget that is silently ignored, a
+marker that is not the model's or a brittle cue then shows as a failed check instead of as a result.
 This module knows no files and no particular engine.
 """
 
@@ -39,14 +39,14 @@ PREFLIGHT_QUESTIONS = 16
 AGREEMENT_FAIL, AGREEMENT_WARN = 0.5, 0.9
 CUE_FAIL, CUE_WARN = 0.5, 0.9
 ACCURACY_WARN = 0.2
-"""Share of right answers below which prompt, template, gold or grader are the likelier cause."""
+"""Share of right answers below which prompt, template, gold or grader is the likelier cause."""
 CAP_WARN = 0.1
 """Share of forced answers that may run into the cap."""
 EXAMPLES = 3
 SHOWN = 200
-"""Characters of a question that are shown."""
+"""Most characters of a question that are shown."""
 TOLERANCE = 1e-4
-"""Rounding above a log-probability of 0, or below an entropy of 0, that half precision may show."""
+"""How far half precision may round a log-probability above 0, or an entropy below 0."""
 
 _SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
 
@@ -74,7 +74,7 @@ class WrongExample:
     gold: str
     """The right answer."""
     answer: str | None
-    """What was read out of the reply; None where nothing could be."""
+    """The answer read out of the reply; None if there was none."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class PreflightReport:
     status: Status
     """The worst of the checks."""
     checks: tuple[Check, ...]
-    """What was tried."""
+    """All checks."""
     agreement: float | None
-    """Share of finished traces whose forced and natural answers agree; null without any."""
+    """Share of finished traces whose forced and natural answers agree; null if none finished."""
     examples: tuple[CueExample, ...]
-    """Some that do not."""
+    """Some that do not agree."""
     accuracy: float | None
-    """Share of right answers at the end of thinking, of questions with gold; null without any."""
+    """Share of right answers at the end of thinking, of questions with gold; null without gold."""
     wrong: tuple[WrongExample, ...]
-    """Some that are not."""
+    """Some that are wrong."""
     n_questions: int
     """Fit questions asked."""
     marker_words: MarkerFindings
@@ -101,7 +101,7 @@ class PreflightReport:
     """What the plan's probes will decode; null where a pilot has to settle their places."""
 
     def raise_on_failure(self) -> None:
-        """Refuse to go on with an engine that failed."""
+        """Raise PreflightError if a check failed."""
         failed = [f"{c.name}: {c.detail}; {c.advice}" for c in self.checks if c.status == "fail"]
         if failed:
             raise PreflightError("preflight failed: " + " | ".join(failed))
@@ -134,21 +134,21 @@ def run_preflight(
     grader
         Decides whether two answers are equivalent where their texts differ.
     right
-        Decides what is right; None for the same.
+        Decides what is right; None for `grader`.
     batch_size
         Most questions at once; halved when memory runs out.
     named
         The user's own markers, to be counted in place of the usual ones.
     found
-        Markers that a pilot found; None to look for them in the traces drawn here.
+        Markers that a pilot found; None to look for them in these traces.
     pilot
-        Traces that a pilot drew of these questions under this plan; they are not drawn again where
-        it probed them at the positions that are needed here.
+        Traces of these questions that a pilot drew under this plan; they are drawn again only if
+        there are too few, or were probed at other positions.
 
     Raises
     ------
     EngineError
-        There is no question to ask, or the engine answers for fewer than it was asked.
+        There is no question to ask, or the engine leaves some unanswered.
     """
     questions = questions[:PREFLIGHT_QUESTIONS]
     if not questions:
@@ -199,12 +199,12 @@ def run_preflight(
 
 
 def worst(checks: Sequence[Check]) -> Status:
-    """Return the status that all checks together have."""
+    """The worst status of some checks."""
     return max((check.status for check in checks), key=_SEVERITY.index)
 
 
 def _below(share: float, *, fail: float, warn: float) -> Status:
-    """Judge a share that should be large."""
+    """Status of a share that should be large."""
     return "fail" if share < fail else "warn" if share < warn else "pass"
 
 
@@ -213,7 +213,7 @@ def _check(name: str, status: Status, detail: str, advice: str) -> Check:
 
 
 def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """The model thinks at all, and its own closer is seen to end that."""
+    """The model thinks, and ends its thinking with the closer."""
     thinking = sum(t.trace_tokens > 0 for t in traces)
     closed = sum(t.finish == "stop" and t.natural_text is not None for t in traces)
     ended = sum(t.finish == "stop" for t in traces) - closed
@@ -253,16 +253,16 @@ def _truncation(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
 
 
 def _budgets(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """Every probe follows exactly as many thinking tokens as its budget says."""
+    """Every probe comes after as many thinking tokens as its budget says."""
     for number, trace in enumerate(traces, start=1):
-        found = [p.think_tokens for p in trace.probes]
+        taken = [p.think_tokens for p in trace.probes]
         wanted = [min(b, trace.trace_tokens) for b in plan.budgets]
-        if found != wanted or [p.budget for p in trace.probes] != list(plan.budgets):
+        if taken != wanted or [p.budget for p in trace.probes] != list(plan.budgets):
             return Check(
                 "budgets",
                 "fail",
                 f"trace {number} of {trace.trace_tokens} tokens: budgets {list(plan.budgets)} "
-                f"must give prefixes of {wanted} tokens, got {found}",
+                f"must give prefixes of {wanted} tokens, got {taken}",
                 "the engine ignores thinking budgets: use another engine or version",
             )
     return Check(
@@ -298,7 +298,7 @@ def _think_cap(traces: Sequence[RawTrace], capped: Sequence[RawTrace], cap: int)
 
 
 def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
-    """After the cue an answer of the task's form follows."""
+    """Answers after the cue have the form of their task."""
     unlike = [
         p.text for q, p in zip(questions, final, strict=True) if not normalize(q.task, p.text)
     ]
@@ -336,10 +336,10 @@ def _agreed(
     final: Sequence[RawProbe],
     grader: Grades,
 ) -> tuple[float | None, tuple[CueExample, ...]]:
-    """Compare what is forced at the end of thinking with what the model says by itself.
+    """Compare forced answers at the end of thinking with natural ones.
 
-    Returns the share of finished traces whose two answers agree, None without any, and where they
-    do not.
+    Returns the share of finished traces in which the two agree, None if no trace finished, and the
+    traces in which they do not.
     """
     pairs: list[tuple[Question, str, str]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
@@ -349,7 +349,7 @@ def _agreed(
     if not pairs:
         return None, ()
     same = [bool(a) and normalize(q.task, a) == normalize(q.task, b) for q, a, b in pairs]
-    # Equal values in unequal spelling exist in math alone; there the grader decides.
+    # Only in math can one value have two spellings; there the grader decides.
     unsure = [i for i, (q, a, _) in enumerate(pairs) if not same[i] and a and q.task == "math"]
     verdicts = grader.grade_many([("math", pairs[i][1], pairs[i][2]) for i in unsure])
     for i, equivalent in zip(unsure, verdicts, strict=True):
@@ -386,9 +386,9 @@ def _graded(
     final: Sequence[RawProbe],
     grader: Grades,
 ) -> tuple[list[bool], tuple[WrongExample, ...]]:
-    """Grade the answers at the end of thinking where there is gold; also what was wrong.
+    """Grade answers at the end of thinking where there is gold; also return the wrong ones.
 
-    The natural answer counts; of a trace that was cut, the forced one there.
+    The natural answer counts; for a trace that was cut off, the forced one at its end.
     """
     asked: list[Question] = []
     items: list[tuple[str, str, str | None]] = []
@@ -411,7 +411,7 @@ def _graded(
 
 
 def _accuracy(accuracy: float, wrong: Sequence[WrongExample], n: int) -> Check:
-    """Nobody probes hundreds of questions under a template with which nothing is right."""
+    """Warn before hundreds of questions are probed under a template that gets nothing right."""
     shown = "; ".join(
         f"{w.question[:60]!r}: gold {w.gold[:40]!r}, answered "
         + ("nothing that can be read" if w.answer is None else repr(w.answer[:40]))
@@ -428,7 +428,7 @@ def _accuracy(accuracy: float, wrong: Sequence[WrongExample], n: int) -> Check:
 
 
 def _marker_words(words: MarkerFindings, traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """A plan that probes before markers has some."""
+    """A plan that probes before markers has markers, and the traces hold some."""
     seen = ", ".join(f"{word.text} {word.per_1000:.1f}" for word in words.used)
     detail = f"{seen} per 1,000 thinking tokens; {words.without:.0%} of traces hold none"
     if plan.schedule != "marker":
@@ -449,7 +449,7 @@ def _numbers(traces: Sequence[RawTrace], plan: ProbePlan, vocabulary: int | None
     if plan.entropy == "none":
         return Check("numbers", "pass", "no log-probabilities, so families that read texts alone")
     _, _, k = plan.entropy.partition(":")
-    # Over the k likeliest, the rest counts as one more outcome at most.
+    # Over the k likeliest tokens, the rest counts as at most one more outcome.
     outcomes = int(k) + 1 if k else vocabulary
     most = math.log(outcomes) if outcomes else math.inf
     for probe in (p for t in traces for p in t.probes):

@@ -1,9 +1,9 @@
-"""What is settled before the first probe: where thinking is cut, and at which budgets to probe.
+"""Settle, before the first probe, where thinking is cut and at which budgets to probe.
 
-A recorded trace stands for one that the model would have drawn under the plan's caps; where it
-cannot, it is refused by its place in the file.
-Both may be left to the model: its context bounds the one, the traces of a few fit questions scale
-the other.  Knows no particular engine, no files and no outcome of any question.
+Both may be left to the model: its context bounds the cap, and the traces of a few fit questions
+scale the budgets.  A recorded trace must be one that the model could have drawn under the plan's
+caps; else it is refused with its place in the file.  Knows no particular engine, writes no files
+and sees no outcome of any question.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from stopadvisor.workload.questions import Question, RecordedTrace
 
 __all__ = [
     "EARLY",
-    "PILOT_QUESTIONS",
     "auto_budgets",
     "auto_stride",
     "cue_ids",
@@ -34,13 +33,13 @@ __all__ = [
 
 PILOT_QUESTIONS = 32
 EARLY = 32
-"""A position early in the thinking, in tokens, and the small cap that a preflight tries."""
+"""A position early in the thinking, in tokens; also the small cap that a preflight tries."""
 PILOT_QUANTILE = 0.9
 STRIDES = 32
-"""Probes of an `auto` stride in a trace of the pilot's 90th percentile."""
+"""Probes of an `auto` stride in a trace as long as the pilot's 90th percentile."""
 STRIDE_STEP = 16
 CAP_STEP = 64
-"""An `auto` cap below the usual one is a multiple of this, to leave room for longer questions."""
+"""An `auto` cap below the plan's is a multiple of this, which leaves room for longer prompts."""
 
 
 def thinking_cap(
@@ -51,10 +50,10 @@ def thinking_cap(
     template: str | None = None,
     auto: bool = False,
 ) -> int:
-    """Say where thinking is cut, such that no question's thinking is cut earlier.
+    """The cap on thinking that the context leaves to every question, the plan's at most.
 
-    `questions` are all that will be asked.  With `auto` the plan's cap is lowered to what the
-    context leaves, instead of being refused.
+    `questions` are all that will be asked.  With `auto` a plan's cap that does not fit is lowered
+    instead of refused.
 
     Raises
     ------
@@ -88,14 +87,14 @@ def cue_ids(engine: Engine, cue: str) -> list[int]:
 def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
     """Scale the paper's grid to a model's own traces.
 
-    The shape of `PAPER_BUDGETS`, its last budget at the 90th percentile of the lengths, rounded to
-    whole tokens; starts at 0, strictly increasing, so shorter than the paper's where traces are a
-    few tokens long.
+    The shape is that of `PAPER_BUDGETS`, with the last budget at the 90th percentile of the
+    lengths, rounded to whole tokens.  Budgets start at 0 and increase strictly, so there are fewer
+    than in the paper if traces are a few tokens long.
 
     Raises
     ------
     ProbeError
-        The model hardly thinks: no budget lies above 0.
+        The model hardly thinks: no budget is above 0.
 
     Examples
     --------
@@ -116,7 +115,7 @@ def auto_stride(trace_lengths: Sequence[int]) -> int:
     Returns
     -------
     int
-        The 90th percentile of the lengths over `STRIDES`, a multiple of 16 where it is larger.
+        The 90th percentile of the lengths over `STRIDES`; rounded to a multiple of 16 from 16 on.
 
     Examples
     --------
@@ -147,7 +146,7 @@ def draw_pilot(
     template: str | None = None,
     progress: Progress | None = None,
 ) -> list[RawTrace]:
-    """Draw a few traces, with forced answers where the preflight reads them.
+    """Draw a few traces, with forced answers at the positions of a preflight.
 
     `questions` are fit questions; the first 32 are asked.
     """
@@ -158,9 +157,9 @@ def draw_pilot(
 
 
 def trial_plan(plan: ProbePlan) -> ProbePlan:
-    """Full thinking, probed before it begins, early, and at its end."""
+    """Full thinking, probed before it begins, early and at its end."""
     positions = {0, min(EARLY, plan.max_think), plan.max_think}
-    # The natural answers show visible ones already.
+    # Natural answers already show what visible ones look like.
     return replace(plan.at_budgets(*sorted(positions)), on_stop="probe")
 
 
@@ -172,19 +171,19 @@ def recorded_cap(
     auto: bool,
     progress: Progress,
 ) -> int:
-    """Say where thinking is cut, such that no recorded thinking was cut before.
+    """The cap on thinking, such that no recorded thinking was cut before it.
 
     Parameters
     ----------
     questions
-        With their traces, or none of them with any.
+        Either all with recorded traces, or none.
     auto
-        Lower the plan's cap to the shortest thinking that was cut, instead of refusing it.
+        Lower the plan's cap to the shortest thinking that was cut, instead of refusing that.
 
     Raises
     ------
     WorkloadError
-        Thinking holds the model's own closer, or was cut before the cap; the message gives
+        Thinking contains the model's closer, or was cut before the cap; the message gives
         ``FILE:LINE``.
     """
     closer = engine.identity()["think_close"]["text"]

@@ -31,14 +31,7 @@ from stopadvisor.workload.questions import (
 )
 from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
-__all__ = [
-    "REPEATED",
-    "ProbeSettings",
-    "check_parts",
-    "fit_questions",
-    "repeated_questions",
-    "too_few",
-]
+__all__ = ["ProbeSettings", "check_parts", "fit_questions", "repeated_questions", "too_few"]
 
 REPEATED = 50
 """Fit questions of a workload without gold that think a second time."""
@@ -132,8 +125,8 @@ class ProbeSettings:
     def plan(self) -> ProbePlan:
         """The plan before a model is seen: no budgets, and the longest cap, where both are auto.
 
-        `pilot.thinking_cap` and `schedule.settle` settle what is auto, `for_engine` the entropy
-        and the tokens of named markers.
+        `pilot.thinking_cap` and `schedule.settle_plan` settle what is auto, and `for_engine` the
+        entropy and the tokens of named markers.
         """
         settled: dict[str, Any] = {
             each.name: getattr(self, each.name) for each in fields(ProbePlan)

@@ -1,4 +1,4 @@
-"""What a call of probing, or of recording a ladder, did: `probe --json`.  Knows no outcome."""
+"""The result of `probe`, of a model or a ladder.  Knows no outcome."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RecordedRung:
     name: str
     """As `ladder.toml` calls it."""
     samples: int
-    """Of each question."""
+    """Replies of this rung to each question."""
     cut: int
     """Replies that did not end by themselves."""
     mean_tokens: float
-    """Of a reply, thinking and answer."""
+    """Tokens of a reply, thinking and answer, on average."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,15 @@ class ProbeSummary:
     run: Path
     """Where the probes are."""
     questions: int
-    """In the run, earlier ones included."""
+    """Questions in the run, earlier ones included."""
     traces: int
-    """In the run: several per question with `--samples`."""
+    """Traces in the run, several per question with `--samples`; of a ladder, replies."""
     new: int
-    """Traces that this call added; of a ladder questions."""
+    """Traces that this call added; of a ladder, questions."""
     schedule: str
     """`grid`, `stride`, `marker`, or `ladder` where whole replies were asked for."""
     budgets: tuple[int, ...]
-    """Thinking tokens at each checkpoint; of a stride or next to markers, in traces of that
-    length."""
+    """Thinking tokens at each checkpoint; with a stride or markers, only in traces that long."""
     every: int | None
     """Distance of the budgets of a stride, null if they were named."""
     markers: tuple[str, ...]
@@ -50,8 +49,8 @@ class ProbeSummary:
     truncated_share: float
     """Share of the traces that were cut off."""
     seconds: float
-    """That this call took."""
+    """Time that this call took."""
     split: PartCounts
     """Questions in each part."""
     rungs: tuple[RecordedRung, ...] = ()
-    """Of a ladder; empty where traces are probed."""
+    """Rungs of a ladder; empty if a model was probed."""

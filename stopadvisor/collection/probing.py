@@ -1,8 +1,8 @@
-"""Probe a workload into a run directory, or only try on a few questions that this would work.
+"""Probe a workload into a run directory, or only check on a few questions that this would work.
 
-`probe` is everything between a workload's path and its graded probes; `try_questions` is its first
-part alone.  Neither shows an outcome of any question but a fit question: until `calibrate` has run,
-nobody may see one of a calibration question.  This module knows no command line.
+`probe` does everything between a workload's path and its graded probes; `try_questions` stops after
+the preflight.  Both show outcomes of fit questions only: those of calibration questions stay
+closed until `calibrate`.  This module knows no command line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where traces will be probed, settled before the first probe, and what that will cost.
+"""Settle where traces will be probed, before the first probe, and estimate what that costs.
 
-A pilot's traces of fit questions choose what the user left open: the budgets of a grid, the
+The traces of a pilot on fit questions choose what the user left open: the budgets of a grid, the
 distance of a stride, the markers of the model.  Knows no particular engine, no files and no outcome
 of any question.
 """
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 MOST_SHARE = 0.10
-"""Of its thinking a question's forced answers decode at most this much under schedule ``auto``."""
+"""Most tokens that ``auto`` lets probing decode, as a share of thinking; means over a pilot."""
 FEWEST_STRIDES = 4
-"""Places of a stride in the longest trace that stay as long as there are markers to leave out."""
+"""Places that the stride keeps in the longest trace as long as there are markers to drop."""
 
 NO_MARKERS = (
     f"none of {len(CANDIDATES)} usual markers begins {LEAST_RATE:g} or more sentences per 1,000 "
@@ -45,27 +45,27 @@ NO_MARKERS = (
 
 @dataclass(frozen=True)
 class SettledSchedule:
-    """A plan with nothing left open, and what was found on the way."""
+    """A plan with nothing left open, and what the pilot found."""
 
     plan: ProbePlan
     markers: MarkerFindings | None = None
-    """What the pilot found; None where nobody had to look."""
+    """Words that a pilot counted; None if it did not, or ``auto`` thinned a plan without any."""
     remark: str = ""
-    """Why fewer places are probed than a pilot would have chosen, as the end of a clause."""
+    """Why fewer places are probed than the pilot chose; continues a sentence."""
     pilot: Sequence[RawTrace] = ()
-    """Traces of the first fit questions that were drawn to settle it."""
+    """Traces of the first fit questions that settled it; empty if nothing was open."""
 
 
 @dataclass(frozen=True)
 class ProbeCost:
-    """What probing decodes for a question on top of its thinking; means over a few traces."""
+    """What probing a question decodes besides its thinking; means over a few traces."""
 
     probes: float
     """Probes a question."""
     decoded_tokens: float
-    """Of all forced answers, and of visible ones with on-stop ``answer``."""
+    """Tokens of all forced answers, and of visible ones with on-stop ``answer``."""
     share_of_thinking: float | None
-    """Those tokens over the thinking tokens; None where there was no thinking."""
+    """These tokens over the thinking tokens; None if there was no thinking."""
 
     def __str__(self) -> str:
         share = "" if self.share_of_thinking is None else f", {self.share_of_thinking:.0%} of its"
@@ -84,16 +84,16 @@ def settle_plan(
     batch_size: int,
     progress: Progress,
 ) -> SettledSchedule:
-    """Settle budgets, stride and markers; a pilot is drawn where one of them is left open.
+    """Settle budgets, stride and markers; draws a pilot if one of them is left open.
 
-    A plan without markers comes back where a ``marker`` schedule found none.
+    Returns a plan without markers if a ``marker`` schedule finds none; see `check_markers`.
 
     Parameters
     ----------
     fit
         Fit questions, never others.
     plan
-        With its cap on thinking.
+        With its cap on thinking settled.
     """
     is_auto = plan.schedule == "auto"
     search = is_auto or (plan.schedule == "marker" and not plan.markers)
@@ -113,23 +113,23 @@ def settle_plan(
         plan = replace(plan, budgets=auto_budgets(lengths))
     elif settings.budgets is None:
         plan = plan.with_stride(auto_stride(lengths) if plan.every is None else plan.every)
-    found = count_words(engine, traces) if search else None
-    if found is not None:
-        plan = replace(plan, markers=found.ids)
+    words = count_words(engine, traces) if search else None
+    if words is not None:
+        plan = replace(plan, markers=words.ids)
     if is_auto:
         plan = replace(plan, schedule="marker" if plan.markers else "stride")
     if not (is_auto and settings.auto_every):
-        return SettledSchedule(plan, found, pilot=traces)
+        return SettledSchedule(plan, words, pilot=traces)
     thin = _thinned(plan, traces)
     remark = f", fewer so that probing stays within {MOST_SHARE:.0%} of thinking"
-    markers = found if found and found.ids else None
+    markers = words if words and words.ids else None
     return SettledSchedule(thin, markers, remark * (thin != plan), traces)
 
 
 def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
-    """The plan with a wider stride and fewer markers, until probing is within `MOST_SHARE`.
+    """Widen the stride and drop markers until probing is within `MOST_SHARE`.
 
-    Of the stride a few places stay as long as there are markers to leave out.
+    The stride keeps a few places as long as there are markers to drop.
     """
     answers = [trace.probes[-1].probe_tokens for trace in traces]
     longest = max(trace.trace_tokens for trace in traces)
@@ -149,7 +149,7 @@ def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
 
 
 def check_markers(plan: ProbePlan) -> None:
-    """Refuse a ``marker`` schedule of a model that has none."""
+    """Refuse a ``marker`` schedule for a model without markers."""
     if plan.schedule == "marker" and not plan.markers:
         raise ProbeError(NO_MARKERS)
 
@@ -157,12 +157,12 @@ def check_markers(plan: ProbePlan) -> None:
 def expected_cost(
     plan: ProbePlan, traces: Sequence[RawTrace], answer_tokens: float
 ) -> ProbeCost | None:
-    """Estimate what the probes of a plan will decode; None where it says no places yet.
+    """Estimate what the probes of a plan will decode; None if its places are not settled.
 
     Parameters
     ----------
     traces
-        Of a few questions, with `thinking_ids`.
+        Traces of a few questions, with `thinking_ids`.
     answer_tokens
         Mean length of a forced answer.
     """

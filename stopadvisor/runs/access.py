@@ -1,6 +1,6 @@
-"""Which questions of a source a study may show, and what the source is called in its tables.
+"""Which outcomes of a source may be opened, and what tables call the source.
 
-Outcomes of calibration questions stay closed until the log has a look at them; until then a study
+Outcomes of calibration questions stay closed until the log holds a look at them; until then a study
 sees fit questions alone.  Reads the log and never writes to it; knows no study.
 """
 
@@ -53,27 +53,24 @@ class View:
     table: OpenQuestions
     """The first trace of each question, or all of them."""
     basis: Literal["all", "fit"]
-    """All questions, or the fit part alone because calibration has not been opened."""
+    """All questions, or the fit part alone while calibration questions are closed."""
 
 
 def is_unsealed(source: Source) -> bool:
-    """Whether outcomes of all calibration questions have been looked at already.
-
-    Archives are published with their outcomes.
-    """
+    """Whether every calibration question has been looked at; archives are published open."""
     return not closed_questions(source)
 
 
 def closed_questions(source: Source) -> set[str]:
-    """Keys of the calibration questions of which nobody has seen an outcome; see `is_unsealed`.
+    """Keys of the calibration questions whose outcomes nobody has seen; none of an archive.
 
-    A look that failed, and showed nothing but that, opens none.
+    A look that failed, and showed nothing else, opens none.
     """
     return set() if source.is_archive else unshown_questions(source)
 
 
 def unshown_questions(source: Source) -> set[str]:
-    """Keys of the calibration questions of which no look on record showed an outcome."""
+    """Keys of the calibration questions whose outcomes no recorded look has shown."""
     log = read_log(source.folder)
     shown = log.shown.union(*(look.questions for look in log.looks if look.opened))
     return {key for key in source.part("calibration").keys if digest_of(key) not in shown}
@@ -85,7 +82,7 @@ def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
     Raises
     ------
     CalibrationError
-        Some of them are not among those looked at.
+        The look is not about some of them.
     """
     opened = set(look.questions)
     closed = [key for key in sealed.keys if digest_of(key) not in opened]
@@ -98,20 +95,20 @@ def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
 
 
 def unsealed_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
-    """Some questions with their outcomes, after a look at every calibration question among them.
+    """Some questions with their outcomes, once every calibration question among them was looked at.
 
     Raises
     ------
     CalibrationError
-        Nobody has seen outcomes of some calibration questions.
+        Some of these calibration questions are still closed.
     """
-    found = source.table.take(rows)
-    if closed_questions(source) & set(found.keys):
+    table = source.table.take(rows)
+    if closed_questions(source) & set(table.keys):
         raise CalibrationError(
             f"{source.folder}: nobody has seen outcomes of its calibration questions, so that they "
             "stay closed; a certificate by `stopadvisor calibrate` opens them"
         )
-    return found.unseal()
+    return table.unseal()
 
 
 def open_all(source: Source) -> OpenQuestions:
@@ -125,16 +122,16 @@ def unsealed_calibration(source: Source) -> CalibrationQuestions:
 
 
 def open_test(source: Source) -> GradedTable:
-    """Test questions with their outcomes, to measure a rule that is settled without them."""
-    found = source.part("test")
-    return GradedTable.of(found, found.unseal().outcomes)
+    """Test questions with their outcomes, to measure a rule that was settled without them."""
+    test = source.part("test")
+    return GradedTable.of(test, test.unseal().outcomes)
 
 
 def view(source: Source, label: str | None = None, *, all_samples: bool = False) -> View:
     """What may be shown of a source.
 
-    `label` is the folder's name where none is given.  With `all_samples` every trace, instead of
-    the first of each question: those are not independent.
+    `label` defaults to the folder's name.  With `all_samples` every trace is shown instead of the
+    first of each question; traces of one question are not independent.
     """
     unsealed = is_unsealed(source)
     rows = np.ones(source.table.n_questions, bool) if unsealed else source.parts == _FIT
@@ -146,8 +143,8 @@ def view(source: Source, label: str | None = None, *, all_samples: bool = False)
 
 def paper_view(source: Source, label: str | None = None) -> View:
     """What may be shown of a source, under the paper's ``last-checkpoint`` reference."""
-    found = view(source, label)
-    return View(found.label, found.table.with_reference("last-checkpoint"), found.basis)
+    shown = view(source, label)
+    return View(shown.label, shown.table.with_reference("last-checkpoint"), shown.basis)
 
 
 def labels(sources: Sequence[Source]) -> list[str]:
@@ -159,7 +156,7 @@ def labels(sources: Sequence[Source]) -> list[str]:
 
 
 def basis_remarks(views: Sequence[View]) -> tuple[str, ...]:
-    """One remark that names the sources of which only fit questions are shown; none otherwise."""
+    """A remark that names the sources of which only fit questions are shown, if there are any."""
     closed = [v.label for v in views if v.basis == "fit"]
     if not closed:
         return ()

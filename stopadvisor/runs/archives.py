@@ -1,7 +1,7 @@
 """Published archives: the paper's own ``raw.npz`` as a probe table.
 
-Knows the layout that the paper's scripts write, with the names of the questions where somebody
-added them, and no run directory.
+Knows the layout that the paper's scripts write, and the arrays `ids` and `closed_by_itself` that
+may be added to it; knows no run directory.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import agreeing, answer_codes
 from stopadvisor.workload.questions import name_key
 
-__all__ = ["SIMULATED", "is_simulated", "names_questions", "read_archive"]
+__all__ = ["SIMULATED", "is_simulated", "names_questions", "read_answers", "read_archive"]
 
 SIMULATED = "simulated"
 """Name of the array that marks an archive as simulated, and of the engine of a simulated run."""
 
 _IDS = "ids"
-"""Name of the array, (N,), that tells one question from another across archives."""
+"""Name of the array, (N,), that names the questions, so that several archives can be compared."""
 _CLOSED = "closed_by_itself"
-"""Name of the array, (N, m), that says where a model closed its thinking after the answer."""
+"""Name of the array, (N, m), that says whether the model closed its thinking after the answer."""
 _ROW = "row-"
-"""Begins the key of a question that has a row number for a name."""
+"""Prefix of the key of a question that has a row number for a name."""
 _ARCHIVE_ARRAYS = ("budgets", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
 
 def read_archive(path: Path) -> OpenQuestions:
     """Read a ``raw.npz`` in the layout of the paper's own scripts.
 
-    Such archives hold no natural answers, so the full reference is the last checkpoint, and where
-    `correct` is missing too, answers count by whether they agree with that one.  They log no probe
-    lengths, so each probe counts ``ans_tokens`` of the ``meta.json`` next to it, or the
-    paper's cap.
+    Such archives hold no natural answers, so the full reference is the last checkpoint.  Without
+    `correct`, an answer counts as right if it agrees with the last one.  Lengths of probes are not
+    logged: each counts ``ans_tokens`` of the ``meta.json`` next to the archive, else the paper's
+    cap.
 
     Raises
     ------
     ProbeError
-        The file is not such an archive, or an array is missing, mis-shaped or not finite; or two
-        questions have one id.
+        The file is no such archive, an array is missing, mis-shaped or not finite, or two
+        questions have the same id.
     """
     try:
         # Opened here, because np.load leaves a damaged file open.
@@ -131,13 +131,13 @@ def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, .
     """Names of the questions; None where the archive has none."""
     if _IDS not in arrays:
         return None
-    found = arrays[_IDS]
-    if found.shape != (n,) or found.dtype.kind not in "UiuS":
+    ids = arrays[_IDS]
+    if ids.shape != (n,) or ids.dtype.kind not in "UiuS":
         raise ProbeError(
             f"{path}: array {_IDS!r} must hold {n} names or whole numbers, got shape "
-            f"{found.shape} of type {found.dtype}"
+            f"{ids.shape} of type {ids.dtype}"
         )
-    names = tuple(str(name) for name in found.astype(str))
+    names = tuple(str(name) for name in ids.astype(str))
     first: dict[str, int] = {}
     for row, name in enumerate(names):
         if not name.strip():
@@ -153,7 +153,7 @@ def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, .
 
 
 def names_questions(keys: Iterable[str]) -> bool:
-    """Whether keys say which questions they are of, beyond one archive: no row has a name."""
+    """Whether keys name questions beyond one archive: none is a row number."""
     return not any(key.startswith(_ROW) for key in keys)
 
 
@@ -164,14 +164,14 @@ def is_simulated(path: Path) -> bool:
 
 
 def read_answers(path: Path) -> list[list[str]]:
-    """Forced answers as texts, a list a question, of an archive that `read_archive` accepts."""
+    """Texts of the forced answers, a list for each question; `read_archive` checked the file."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             answers = data["ans"].astype(str)
     except OSError as error:
         raise ProbeError(f"{path}: cannot read the archive: {error}") from error
-    found: list[list[str]] = answers.tolist()
-    return found
+    texts: list[list[str]] = answers.tolist()
+    return texts
 
 
 def _answer_tokens(path: Path) -> float:

@@ -1,8 +1,9 @@
 """Run directories: a manifest and the graded probes that belong to it.
 
-A run is one model, one plan and one split; its questions may grow.  ``probes.jsonl`` is only ever
-appended to, a whole batch at a time, so that what was finished survives an interrupt, a kill and
-a full disk.  This module knows no engine, no grading and no statistics.
+A run is one model, one plan and one split; it may get more questions.  Probing only appends to
+``probes.jsonl``, whole batches or single questions, so that finished work survives an interrupt, a
+kill and a full disk; grading again replaces the file at once.  This module knows no engine, no
+grading and no statistics.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 CALIBRATION = "calibration.json"
-"""What `calibrate` found, of the policy in use."""
+"""The calibration of the policy in use."""
 ARCHIVE = "archive.json"
 """In the results folder of an archive: which file it is about."""
 PROBES = "probes.jsonl"
 REPLIES = "replies.jsonl"
-"""In place of probes, where the run is of a ladder."""
+"""Takes the place of `PROBES` in a run of a ladder."""
 PARTIAL = "probes.partial"
-"""Where the half-written last line of a killed run is moved; nothing reads it."""
+"""Takes half-written last lines of probes and thinking, as a kill leaves them; nothing reads it."""
 THINKING = "thinking.jsonl"
 """What the model thought, for people to read."""
 
@@ -69,14 +70,14 @@ def digest_of(data: str | bytes) -> str:
 
 
 def line_of(record: ProbeRecord | ReplyRecord) -> bytes:
-    """A record as a line of ``probes.jsonl``, without its line feed."""
+    """A record as a line of ``probes.jsonl`` or ``replies.jsonl``, without its line feed."""
     return encode(record.to_json())
 
 
 class RunDirectory:
     """One run on disk.
 
-    Readers need no lock.  Whoever appends or rewrites holds `lock_directory(run.path)`.
+    Readers need no lock; a caller that appends or rewrites holds `lock_directory(run.path)`.
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
@@ -113,8 +114,8 @@ class RunDirectory:
         except ValueError as error:
             raise ProbeError(f"{file}: not JSON: {error}") from error
         if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-            found = manifest.get("schema") if isinstance(manifest, dict) else manifest
-            raise ProbeError(f"{file}: field 'schema' must be {SCHEMA}, got {short(found)}")
+            schema = manifest.get("schema") if isinstance(manifest, dict) else manifest
+            raise ProbeError(f"{file}: field 'schema' must be {SCHEMA}, got {short(schema)}")
         try:
             is_unchanged = has_its_id(manifest)
             cls(path, manifest).plan  # noqa: B018  the constructor checks every field
@@ -140,11 +141,11 @@ class RunDirectory:
         if not (path / MANIFEST).exists():
             return None
         run = cls.load(path)
-        found = list(differences(identity_of(manifest), identity_of(run.manifest)))
-        if found:
-            more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        changed = list(differences(identity_of(manifest), identity_of(run.manifest)))
+        if changed:
+            more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
             raise ProbeError(
-                f"{path} holds another run: {'; '.join(found[:3])}{more}; choose another --out"
+                f"{path} holds another run: {'; '.join(changed[:3])}{more}; choose another --out"
             )
         return run
 
@@ -155,7 +156,7 @@ class RunDirectory:
 
     @property
     def probes_path(self) -> Path:
-        """Where the records stand."""
+        """The file of the records."""
         return self.path / (PROBES if self.ladder is None else REPLIES)
 
     @property
@@ -176,7 +177,7 @@ class RunDirectory:
         self.manifest = manifest
 
     def note_versions(self, engine: Mapping[str, Any]) -> str | None:
-        """Record the versions of an engine that goes on with this run; say so where they are new.
+        """Record the versions of an engine that goes on with this run; a remark if they are new.
 
         Parameters
         ----------
@@ -196,7 +197,7 @@ class RunDirectory:
     # --- probes.jsonl ---
 
     def torn(self) -> str | None:
-        """What to tell of a half-written last line, as a kill leaves it; None where all is whole.
+        """A remark on a half-written last line, as a kill leaves it; None if every line is whole.
 
         Its question counts as not asked, and is asked again when probing goes on.
         """
@@ -209,14 +210,14 @@ class RunDirectory:
         )
 
     def records(self) -> list[ProbeRecord]:
-        """Every finished question, in the order of the file.
+        """Every finished trace, in the order of the file.
 
         A half-written last line, as a kill leaves it, counts as not finished.
 
         Raises
         ------
         ProbeError
-            Any other line is broken, or a question stands there twice.
+            Any other line is broken, or a trace of a question is there twice.
         """
         records: list[ProbeRecord] = []
         lines: dict[tuple[str, int], int] = {}
@@ -260,7 +261,7 @@ class RunDirectory:
     def repair(self) -> str | None:
         """Make the file end with a whole line, before anything is appended to it.
 
-        Returns what was done, for the user; None if the file was in order.
+        Returns a remark on what was done; None if the file was in order.
         """
         set_aside_tail(self.path / THINKING, self.path / PARTIAL)
         number = len(finished_lines(self.probes_path)[0]) + 1
@@ -272,7 +273,7 @@ class RunDirectory:
         )
 
     def append(self, records: Sequence[ProbeRecord | ReplyRecord]) -> None:
-        """Add finished questions: all of them are on disk when this returns.
+        """Append records: all of them are on disk when this returns.
 
         Raises
         ------
@@ -283,13 +284,13 @@ class RunDirectory:
             append(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 
     def rewrite(self, records: Sequence[ProbeRecord]) -> None:
-        """Replace the whole file at once (regrading; probing never does this)."""
+        """Replace the whole file at once, for grading again; probing never does this."""
         replace_file(self.probes_path, b"".join(line_of(record) + b"\n" for record in records))
 
     # --- What analyses read ---
 
     def table(self, reference: Reference = "natural") -> SealedQuestions:
-        """All finished questions as arrays, in the order of the file; `Source.part` opens some."""
+        """All finished traces as arrays, in the order of the file; their outcomes stay sealed."""
         try:
             if (ladder := self.ladder) is not None:
                 replies = self.replies()
@@ -303,7 +304,7 @@ class RunDirectory:
             raise ProbeError(f"{self.path}: {error}") from error
 
     def parts(self, table: ProbeTable) -> NDArray[np.int8]:
-        """Give the part of each row: 0 fit, 1 calibration, 2 test; drawn when the run began."""
+        """Part of each row: 0 fit, 1 calibration, 2 test; drawn when the run began."""
         return self._parts(table.groups)
 
     def _parts(self, groups: Sequence[str]) -> NDArray[np.int8]:

@@ -1,7 +1,6 @@
 """Gold that people typed: ``labels.jsonl`` in a run, a line for each answer, only ever appended to.
 
-Knows the file and what stands in it; neither what the labels say of a rule, nor how two of them
-are compared.
+Reads and writes labels; does not compare them, and knows no rule.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ __all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sh
 
 LABELS = "labels.jsonl"
 PARTIAL = "labels.partial"
-"""Where the half-written last line of a killed session is moved; nothing reads it."""
+"""Takes the half-written last line of a killed session; nothing reads it."""
 _SHEET = ("id", "question", "answers", "gold", "run")
 _FORMATS = (".jsonl", ".csv")
 
 
 @dataclass(frozen=True)
 class Label:
-    """What one person said about one question."""
+    """The gold that one person gave to one question."""
 
     id: str
     gold: str | None
@@ -56,21 +55,21 @@ class LabelFile:
         self._keys = keys
 
     def read(self) -> dict[str, dict[str, str | None]]:
-        """Gold by id, of each labeller; what was withdrawn is left out.
+        """Gold by labeller and id, without withdrawn labels.
 
         Raises
         ------
         ProbeError
-            A line is broken or belongs to another run, or one labeller gave a question two golds.
-            A half-written last line, as a kill leaves it, counts as not written.
+            A line is broken or belongs to another run, or a labeller gave a question two golds.
+            A half-written last line, as a kill leaves it, does not count.
         """
-        found: dict[str, dict[str, str | None]] = {}
+        labels: dict[str, dict[str, str | None]] = {}
         lines: dict[tuple[str, str], int] = {}
         for number, row in self._rows():
             where = f"{self.path}:{number}"
             self._check(row, where)
             labeller, name = row["labeller"], row["id"]
-            mine = found.setdefault(labeller, {})
+            mine = labels.setdefault(labeller, {})
             if row.get("withdrawn"):
                 mine.pop(name, None)
             elif name in mine and mine[name] != row["gold"]:
@@ -82,10 +81,10 @@ class LabelFile:
             else:
                 mine[name] = row["gold"]
                 lines[labeller, name] = number
-        return {labeller: mine for labeller, mine in found.items() if mine}
+        return {labeller: mine for labeller, mine in labels.items() if mine}
 
     def add(self, labels: Sequence[Label]) -> None:
-        """Write labels down; all of them are on disk when this returns.
+        """Append labels; all of them are on disk when this returns.
 
         Raises
         ------
@@ -116,7 +115,7 @@ class LabelFile:
         self._append([self._named(label) | {"withdrawn": True}])
 
     def torn(self) -> str | None:
-        """Set a half-written last line aside before anything is appended; say that it was so."""
+        """Set a half-written last line aside before anything is appended; a remark if it did."""
         if not set_aside_tail(self.path, self.path.with_name(PARTIAL)):
             return None
         return (
@@ -151,8 +150,8 @@ class LabelFile:
             raise ProbeError(f"{where}: expected an object, got {short_repr(row)}")
         for field in ("run", "id", "key", "labeller"):
             if not isinstance(row.get(field), str):
-                found = short_repr(row.get(field))
-                raise ProbeError(f"{where}: field {field!r}: expected text, got {found}")
+                value = short_repr(row.get(field))
+                raise ProbeError(f"{where}: field {field!r}: expected text, got {value}")
         _check_gold(row.get("gold", "" if row.get("withdrawn") else 0), where)
         if row["run"] != self._run or self._keys.get(row["id"]) != row["key"]:
             raise ProbeError(
@@ -171,11 +170,11 @@ class LabelSheet:
     id: str
     question: str
     answers: tuple[str, ...]
-    """In an order that does not say which of them a stop would give."""
+    """In an order that does not give away which of them a stop would give."""
 
 
 def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> None:
-    """Write questions with their answers, and `gold` to be filled in.
+    """Write questions with their answers, and an empty `gold` to be filled in.
 
     Raises
     ------
@@ -214,7 +213,7 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
     Returns
     -------
     labels : list of Label
-        `gold` null in JSONL, or ``null`` in CSV, is a question that the labeller could not tell.
+        `gold` is None, null in JSONL and ``null`` in CSV, where the labeller could not tell.
     n_open : int
         Questions whose gold is empty.
 
@@ -293,7 +292,7 @@ def _csv_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
         raise ProbeError(f"{path}:{reader.line_num}: not a row of CSV: {error}") from error
     for number, row in rows:
         gold = row.get("gold")
-        # A spreadsheet's cell that was quoted lest it be taken for a formula.
+        # Our sheets quote cells that a spreadsheet would take for a formula.
         if gold is not None and gold[:1] == "'":
             row["gold"] = gold[1:]
         yield number, {**row, "gold": None} if gold == "null" else row

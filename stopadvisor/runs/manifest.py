@@ -1,9 +1,9 @@
 """The manifest: what decides a run's outcome, written before the first question is probed.
 
-Two runs with the same id would write the same probes.  The questions are not part of it, so that a
-workload can grow; nor are the numbers that ``auto`` stood for: they follow from model and workload
-when the run begins, and are frozen in it from then on.  Versions, the engine's among them, dates
-and batch sizes are noted next to it.  This module knows no files.
+Two runs with the same id would write the same probes for the same questions.  The id leaves out the
+questions, so that a workload can grow, and the numbers that ``auto`` stood for: they follow from
+model and workload when the run begins, and are frozen in the manifest from then on.  Versions,
+dates and batch sizes are noted in the manifest and left out of the id too.  Writes no files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 SCHEMA = 1
 _IDENTITY = ("engine", "plan", "prompt_templates", "split")
 _VERSIONS = ("engine_version", "torch")
-"""Of an engine's identity: another version may go on with a run, and is recorded there."""
+"""Fields of an engine's identity that may change while a run goes on; the changes are recorded."""
 _FURTHER = "further_versions"
 _OF_MARKERS = ("markers", "min_gap", "max_markers")
 _OF_RUNG = ("price", "engine", "base_url", "api_key_env")
@@ -75,23 +75,23 @@ def build_manifest(
     engine
         The engine's `identity()`.
     plan
-        With `auto_budgets` its budgets are those that the pilot froze; its seed is the split's.
+        As it was asked for, before a pilot; its seed is the split's.
     workload
-        Named for the reader, not part of the run's id.
+        Described for the reader, not part of the run's id.
     fractions
         Shares of the fit, calibration and test parts.
     auto_budgets
-        The grid was chosen by a pilot, so the id holds ``"auto"`` instead of the numbers.
+        A pilot chooses the budgets, so the id holds ``"auto"`` instead of numbers.
     auto_max_think
-        The cap on thinking is what the model's context leaves; again the id holds ``"auto"``.
+        The context may lower the cap on thinking; again the id holds ``"auto"``.
     auto_every, auto_markers
-        A pilot chooses the stride's distance, or the markers; noted unless the schedule is a grid.
+        A pilot chooses the stride, or the markers; noted for schedules that have them.
     auto_schedule
         A pilot chooses between markers and a stride.
     cue_ids
-        Tokens of the cue after the closer, where the engine says them; noted for the policy.
+        Tokens of the cue after the closer, where the engine gives them; noted for the policy.
     template
-        The user's prompt template; None for the task's own.
+        The user's prompt template; None for the template of each task.
     grading
         Versions of the normaliser and the grader.
     traces
@@ -135,12 +135,12 @@ def build_manifest(
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """Of those that are installed; what is not installed took no part."""
-    found = {}
+    """Versions of the installed ones among these packages; the others took no part."""
+    versions = {}
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def describe_workload(workload: Workload) -> dict[str, Any]:
@@ -154,12 +154,12 @@ def describe_workload(workload: Workload) -> dict[str, Any]:
 
 
 def run_id(manifest: Mapping[str, Any]) -> str:
-    """Eight hex digits over what decides the outcome; more questions leave them alone."""
+    """Eight hex digits over what decides the outcome; more questions do not change them."""
     return _digest(identity_of(manifest))
 
 
 def has_its_id(manifest: Mapping[str, Any]) -> bool:
-    """Whether the content of a manifest gives its id; that of 0.1.0 covered the versions too."""
+    """Whether a manifest's content gives its id; ids of 0.1.0 covered the engine's versions too."""
     return manifest.get("id") in (run_id(manifest), _first_id(manifest))
 
 
@@ -173,7 +173,7 @@ def _digest(identity: Mapping[str, Any]) -> str:
 
 
 def with_versions(manifest: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of a run that this engine goes on with, which may have another version."""
+    """The manifest of a run after this engine, perhaps of another version, goes on with it."""
     now = {name: engine[name] for name in _VERSIONS if name in engine}
     known = [{name: manifest["engine"].get(name) for name in now}, *manifest.get(_FURTHER, ())]
     return dict(manifest) if now in known else {**manifest, _FURTHER: [*known[1:], now]}
@@ -190,7 +190,7 @@ def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick out what decides the outcome; what was auto counts as "auto", not as its numbers."""
+    """The fields that decide the outcome; what was auto counts as "auto", not as numbers."""
     identity = {name: manifest[name] for name in _IDENTITY}
     engine = {key: value for key, value in manifest["engine"].items() if key not in _VERSIONS}
     identity["engine"] = engine
@@ -198,10 +198,10 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: f"requested_{name}" for name in requested}
     asked = {name: manifest[field] for name, field in named.items() if field in manifest}
     rungs = {}
-    if "ladder" in manifest:  # where a rung is asked and what it costs may change
+    if "ladder" in manifest:  # the place and price of a rung may change
         rungs = {"ladder": [_without(rung, _OF_RUNG) for rung in manifest["ladder"]]}
     plan = {**identity["plan"], **asked}
-    if "schedule" in asked:  # what it was settled to follows from model and workload
+    if "schedule" in asked:  # model and workload decide what auto became
         plan = {name: value for name, value in plan.items() if name not in _OF_MARKERS}
     return {**identity, "plan": plan, **rungs, **recorded_sampling(manifest)}
 
@@ -211,14 +211,14 @@ def _without(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What a policy's sampling adds to the plan's: the hash of the traces, if recorded."""
+    """What recorded traces add to a policy's sampling: their hash; nothing if the model thought."""
     return {"recorded": manifest["traces"]["sha256"]} if "traces" in manifest else {}
 
 
 def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:
-    """Say where a run lives when the user names no folder: ``<root>/<workload>-<model>-<id>``.
+    """Folder of a run when the user names none: ``<root>/<workload>-<model>-<id>``.
 
-    A run that 0.1.0 began there under these versions keeps its name.
+    A run that 0.1.0 began there keeps its name.
     """
     model = str(manifest["engine"].get("model", "model")).rstrip("/").rpartition("/")[2]
     path, first = (
@@ -229,7 +229,7 @@ def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:
 
 
 def differences(ours: Any, theirs: Any, name: str = "") -> Iterator[str]:
-    """Name each field in which two manifests differ, dotted, with both values."""
+    """Name each field that differs between two manifests, dotted, with both values."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in sorted(ours.keys() | theirs.keys()):
             yield from differences(ours.get(key), theirs.get(key), f"{name}.{key}".lstrip("."))
@@ -238,6 +238,6 @@ def differences(ours: Any, theirs: Any, name: str = "") -> Iterator[str]:
 
 
 def short(value: Any) -> str:
-    """Show a JSON value in a message."""
+    """Shorten a JSON value for a message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,7 +1,7 @@
-"""What tokens cost for a run's questions, and its settings where nobody asks for others.
+"""What tokens cost for a run's questions, and the default settings that follow from a run.
 
-Prices are those of a serving profile that lies in the run, else computed from the model's config
-and an accelerator.  Decides nothing about a rule.
+Prices come from a serving profile in the run, else they are computed from the model's config and an
+accelerator; a ladder brings its own.  Decides nothing about a rule.
 """
 
 from __future__ import annotations
@@ -45,50 +45,50 @@ __all__ = [
 
 LOCAL_GPU = "local"
 MODEL_CONFIG = "model-config.json"
-"""In a run: ``config.json`` of its model, so that prices stay what they are elsewhere."""
+"""In a run: ``config.json`` of its model, so that prices are the same on any machine."""
 _LOADS = (1, 8, 32, 128)
-"""Requests in flight for which the saving of the advised rule is shown."""
+"""Requests in flight at which the saving of the advised rule is shown."""
 _FEWEST = 8
-"""Requests that are to fit where nobody says how many accelerators there are."""
+"""Requests that must fit when the number of accelerators is not given."""
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 @dataclass(frozen=True)
 class PriceRequest:
-    """For which machine and model to compute prices."""
+    """The machine and model to compute prices for."""
 
     gpu: str = LOCAL_GPU
-    """Name of an accelerator; ``local`` for the one of this machine, else an H100."""
+    """Name of an accelerator; ``local`` is this machine's, or an H100 if we know none here."""
     in_flight: int = DEFAULT_IN_FLIGHT
     tensor_parallel: int | None = None
-    """None for as many as hold the model and some requests."""
+    """Accelerators that share the model; None for as many as hold it and some requests."""
     model_config: str | None = None
-    """A file, or the name of a preset; None for the model of the run."""
+    """A file or the name of a preset; None for the run's model."""
 
 
 def default_settings(source: Source) -> dict[str, Any]:
-    """Settings that follow from what was recorded, where nobody asks for others.
+    """Default settings that follow from the recording.
 
-    Without gold differing replies are counted.  Of a ladder two replies are independent draws, so
-    that a drop of accuracy is counted, unless the reference contains the rungs before it.  The
-    policy runs inside vLLM, unless the run's server is measured to be something else; prices are
-    measured or computed, never the paper's.
+    Without gold the loss counts differing replies.  On a ladder two replies are independent draws,
+    so the loss is the drop of accuracy, unless the reference contains the rungs before it.  The
+    policy is taken to run inside vLLM, unless the run's probes came from a server without a serving
+    profile: then as that server was measured.  Prices are measured or computed, never the paper's.
     """
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if source.graded_by == "agreement":
-        found["loss"] = DIFFERS.name
+        defaults["loss"] = DIFFERS.name
     rungs = source.table.rungs
     if rungs is not None:
-        if "loss" not in found and not rungs.contains_reference:
-            found["loss"] = DROP.name
+        if "loss" not in defaults and not rungs.contains_reference:
+            defaults["loss"] = DROP.name
         prefilled, cached, decoded = rungs.rates[-1]
         prices = Weights(prefilled, cached, decoded, MONEY)
-        return {**found, "serving": LADDER, "families": RUNG_FAMILIES, "weights": prices}
+        return {**defaults, "serving": LADDER, "families": RUNG_FAMILIES, "weights": prices}
     profile = source.folder / SERVING_PROFILE
     if profile.is_file():
-        return {**found, "serving": "vllm", "weights": read_serving_profile(profile).weights}
+        return {**defaults, "serving": "vllm", "weights": read_serving_profile(profile).weights}
     return {
-        **found,
+        **defaults,
         "serving": "vllm",
         **measured_regime(source),
         "weights": computed_weights(None, source)[0],
@@ -99,14 +99,14 @@ def default_settings(source: Source) -> dict[str, Any]:
 
 
 def is_served(source: Source) -> bool:
-    """Whether a server was asked."""
+    """Whether the probes came from a server."""
     if source.is_archive:
         return False
     return read_regime(source.folder) is not None or (source.engine or "").startswith("openai")
 
 
 def measured_regime(source: Source) -> dict[str, Any]:
-    """Settings of a server as it was measured; unmeasured, of one that keeps nothing."""
+    """Settings of the server as it was measured; unmeasured, it counts as caching nothing."""
     if not is_served(source):
         return {}
     server = read_regime(source.folder)
@@ -120,13 +120,13 @@ def measured_regime(source: Source) -> dict[str, Any]:
 
 
 def computed_weights(request: PriceRequest | None, source: Source) -> tuple[Weights, ...]:
-    """Prices for a run's questions, first as asked for and then at each of `_LOADS` that fits.
+    """Prices for a run's questions, first as requested and then at each of `_LOADS` that fits.
 
     Parameters
     ----------
     request : PriceRequest, optional
-        None where nobody asked: then a model whose config cannot be counted is priced as a dense
-        one of 8B, which `Weights.model` says.
+        None for the defaults: then a model whose config cannot be counted is priced as a dense one
+        of 8B, and `Weights.model` says so.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def computed_weights(request: PriceRequest | None, source: Source) -> tuple[Weig
 
 
 def _enough(shape: ModelShape, gpu: Accelerator, context: float, in_flight: int) -> int:
-    """Accelerators that hold the weights and some requests: 1, 2, 4, 8 and so on."""
+    """Smallest number of accelerators, 1 to 32, that holds the weights and some requests."""
     for devices in (1, 2, 4, 8, 16):
         with suppress(CalibrationError):
             if Roofline(shape, gpu, devices).most_in_flight(context) >= min(in_flight, _FEWEST):
@@ -167,7 +167,7 @@ _DENSE = model_shape(PRESETS["8b"])
 
 
 def keep_model_files(model: str | None, run: Path) -> None:
-    """Take over into a run what its prices follow from: the model's config and its profile."""
+    """Copy into a run what its prices follow from: the model's config and serving profile."""
     if model is None:
         return
     for file, name in (
@@ -179,7 +179,7 @@ def keep_model_files(model: str | None, run: Path) -> None:
 
 
 def _local_gpu() -> str | None:
-    """The first GPU of this machine that is in the table, by its driver's files."""
+    """The first GPU of this machine that our table holds, by the driver's files."""
     named = (
         recognised(file.read_text(encoding="utf-8", errors="replace"))
         for file in sorted(_DRIVER.glob("*/information"))
@@ -202,10 +202,10 @@ def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
 
 
 def _config_file(model: str) -> Path | None:
-    """Where a model's config lies: in its folder, or in the cache of Hugging Face's hub."""
-    own = Path(model) / "config.json"
-    if own.is_file():
-        return own
+    """A model's config in its folder or in the cache of Hugging Face's hub; None in neither."""
+    local = Path(model) / "config.json"
+    if local.is_file():
+        return local
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     kept = hub.glob(f"models--{model.replace('/', '--')}/snapshots/*/config.json")
@@ -213,7 +213,7 @@ def _config_file(model: str) -> Path | None:
 
 
 def read_config(file: Path) -> Mapping[str, Any]:
-    """Read a model's config; raises CalibrationError where that is none."""
+    """Read a model's config; raises CalibrationError if it cannot."""
     try:
         config = parse_json(file.read_bytes())
     except OSError as error:

@@ -1,8 +1,7 @@
-"""Lines of forced answers that were recorded elsewhere, as checked and labelled records.
+"""Forced answers that were recorded elsewhere, read into checked and labelled records.
 
-Every question keeps the positions at which it was asked; answers are labelled by gold where the
-lines bring no labels, and stay ungraded where a line has neither.  Knows no run directory and no
-model.
+Every question keeps the positions of its own probes.  Answers without labels are graded by gold,
+and stay ungraded in a line with neither.  Knows no run directory and no model.
 """
 
 from __future__ import annotations
@@ -42,34 +41,34 @@ __all__ = [
 ]
 
 SUFFIX_TOKENS = 12
-"""Tokens of closer and cue in front of a forced answer, where the user does not say."""
+"""Tokens of closer and cue in front of a forced answer, unless the user says otherwise."""
 
 _FINISH = ("stop", "length")
 _UNCERTAINTY = ("mean_logprob", "mean_entropy")
 _ROUNDING = 1e-6
 """How far above 0 a log-probability may lie that was added up in single precision."""
 _LABELS_AS_RECORDED = {"normalizer": NORMALIZER, "grader": "recorded"}
-"""Some labels were recorded, and by what rules is not known."""
+"""Grading of a run with recorded labels: their rules are unknown."""
 _NATURAL = -1
-"""Stands among the numbers of checkpoints for the natural answer."""
+"""Number of the natural answer among those of checkpoints."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The lines of a file as labelled records."""
+    """A file of recorded answers as labelled records."""
 
     path: Path
     sha256: str
     """Of the file's bytes."""
     records: tuple[ProbeRecord, ...]
-    """In the order of the file; each with positions of its own."""
+    """In the order of the file, each with the positions of its own probes."""
     n_graded: int
-    """Labels that were not recorded, and come from gold."""
+    """Answers without a recorded label, graded by gold."""
     grading: Mapping[str, str]
-    """What graded the answers, as a manifest holds it."""
+    """Normalizer and grader of the answers, as a manifest holds them."""
     positions_are_markers: bool = False
-    """No line names `marker_positions`, and each question was asked at positions of its own: those
-    are taken for its markers."""
+    """No line has `marker_positions`, and most positions differ between questions: these are taken
+    for the positions of markers."""
 
     @property
     def n_ungraded(self) -> int:
@@ -83,9 +82,9 @@ class Recording:
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """Where every question was asked; empty where each has positions of its own."""
-        found = {tuple(c.budget for c in record.checkpoints) for record in self.records}
-        return found.pop() if len(found) == 1 else ()
+        """Positions of every question's probes; empty unless all questions share them."""
+        grids = {tuple(c.budget for c in record.checkpoints) for record in self.records}
+        return grids.pop() if len(grids) == 1 else ()
 
     @property
     def entropy_source(self) -> str:
@@ -104,18 +103,17 @@ def read_recording(
     `probe_tokens` and, where known, `mean_logprob`, `mean_entropy` (nats) and `markers`.  A label
     may be left out where the line has `gold`, and all of them where it has none.  Optional: `task`,
     `category`, `group`, `sample`, `prompt_tokens`, `marker_positions`, and `key`, `question` or
-    `messages`, which name the question's content; the id names it where they are missing.  Where no
-    line has `marker_positions` and most positions differ between questions, those are where
-    something in the thinking called for an answer: they count as the markers' positions.  Other
-    fields are not looked at, so the lines of a ``probes.jsonl`` can be read as well; their
-    `entropy_source` is kept.
+    `messages`, which identify the question; else its id does.  If no line has `marker_positions`
+    and most positions differ between questions, something in the thinking must have called for an
+    answer there: these positions count as the markers'.  Other fields are ignored, so the lines of
+    a ``probes.jsonl`` can be read as well; their `entropy_source` is kept.
 
     Parameters
     ----------
     grader : Grades
         Grades answers that come without a label.  One that reads questions is a function of the
-        user's: it grades all of them, so that no line may bring labels, and each needs `question`
-        or `messages`.
+        user's and grades all answers: no line may bring labels, and each that has gold needs
+        `question` or `messages`.
     suffix_tokens : int
         Tokens of closer and cue in front of each forced answer.
     cap : int, optional
@@ -134,18 +132,18 @@ def read_recording(
         _Draft.of(RecordedObject(where, row), source, suffix_tokens, cap) for where, row in rows
     ]
     _check_together(path, drafts)
-    own = _own_positions([draft.record for draft in drafts])
-    if own is not None:
-        drafts = [draft.at_markers(found) for draft, found in zip(drafts, own, strict=True)]
+    markers = _unshared_positions([draft.record for draft in drafts])
+    if markers is not None:
+        drafts = [draft.at_markers(places) for draft, places in zip(drafts, markers, strict=True)]
     records, n_graded = _label(drafts, grader)
     recorded = any(draft.has_labels for draft in drafts)
     grading = _LABELS_AS_RECORDED if recorded else dict(grader.identity)
     sha256 = hashlib.sha256(data).hexdigest()
-    return Recording(path, sha256, records, n_graded, grading, own is not None)
+    return Recording(path, sha256, records, n_graded, grading, markers is not None)
 
 
 def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """What entropies are over: as the lines say; where they do not, whether there is anything."""
+    """The `entropy_source` of all lines; else ``full`` if any has an uncertainty, or ``none``."""
     named: str | None = None
     known = False
     for where, row in rows:
@@ -154,16 +152,16 @@ def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
             if not isinstance(probe, Mapping):
                 continue  # refused with its place, when it is read
             known = known or any(probe.get(name) is not None for name in _UNCERTAINTY)
-            found = text_field(dict(probe), "entropy_source", where)
-            named = named or found
-            if found not in (None, named):
-                refuse(where, "entropy_source", f"{named!r} as before", found)
+            source = text_field(dict(probe), "entropy_source", where)
+            named = named or source
+            if source not in (None, named):
+                refuse(where, "entropy_source", f"{named!r} as before", source)
     return named or ("full" if known else "none")
 
 
 @dataclass(frozen=True)
 class RecordedObject:
-    """One object of the file, and what it is called in messages."""
+    """One object of the file, and its name in messages."""
 
     where: str
     fields: dict[str, Any]
@@ -187,10 +185,10 @@ class RecordedObject:
         value = self.fields.get(name)
         if value is None:
             return None
-        found = float(value) if type(value) is int or isinstance(value, Decimal) else math.nan
-        if not (math.isfinite(found) and low <= found <= high):
+        number = float(value) if type(value) is int or isinstance(value, Decimal) else math.nan
+        if not (math.isfinite(number) and low <= number <= high):
             self.refuse(name, expected, value)
-        return found
+        return number
 
     def label(self, name: str) -> bool | None:
         """Whether an answer is right; None where it was not recorded."""
@@ -200,7 +198,7 @@ class RecordedObject:
         return value
 
     def answer(self, name: str) -> str | None:
-        """What the model wrote, be it a number; None where it wrote nothing."""
+        """What the model wrote, as text even if it is a number; None if it wrote nothing."""
         value = self.fields.get(name)
         if type(value) is int or isinstance(value, Decimal):
             return str(value)
@@ -216,9 +214,9 @@ class _Draft:
     line: RecordedObject
     record: ProbeRecord
     unlabelled: tuple[int, ...]
-    """Numbers of checkpoints; `_NATURAL` for the natural answer."""
+    """Numbers of the answers without a label: of checkpoints, or `_NATURAL`."""
     has_labels: bool
-    """Some answer came with its label."""
+    """Whether any answer came with its label."""
 
     @classmethod
     def of(cls, line: RecordedObject, source: str, suffix_tokens: int, cap: int | None) -> _Draft:
@@ -232,7 +230,7 @@ class _Draft:
         task = task_of(row, gold, where, "exact" if has_labels else ASSUMED_TASK)
         trace = line.whole("trace_tokens")
         if cap is not None and trace > cap:
-            line.refuse("trace_tokens", f"at most the cap on thinking (--cap {cap})", trace)
+            line.refuse("trace_tokens", f"at most the cap on thinking (--max-think {cap})", trace)
         if row.get("finish") not in _FINISH:
             line.refuse("finish", "'stop' or 'length'", row.get("finish"))
         markers = _marker_positions(line, trace)
@@ -267,7 +265,7 @@ class _Draft:
         return cls(line, record, unlabelled, has_labels)
 
     def at_markers(self, positions: tuple[int, ...]) -> _Draft:
-        """Return the same line with these positions of markers, counted where it counts none."""
+        """Return the line with these positions of markers, and their counts where it has none."""
         counted = (row.get("markers") for row in self.line.fields["checkpoints"])
         checkpoints = tuple(
             replace(c, markers=bisect.bisect_left(positions, c.budget)) if given is None else c
@@ -278,7 +276,7 @@ class _Draft:
 
 
 def question_key(row: dict[str, Any], name: str, where: str) -> str:
-    """Content hash of a line's question, as it is named or asked; else that of its id."""
+    """A line's `key`, else the hash of its question, else that of its id."""
     key = text_field(row, "key", where)
     if key is not None:
         return key
@@ -294,7 +292,7 @@ def _labels_a_probe(row: Mapping[str, Any]) -> bool:
 
 
 def task_of(row: dict[str, Any], gold: str | None, where: str, default: str) -> str:
-    """Kind of a line's question; refuses an unknown one, and gold that does not fit it."""
+    """Kind of answer of a line; refuses an unknown one, and gold that does not fit it."""
     task = text_field(row, "task", where) or (default if gold is None else guess_task(gold))
     if task not in TASKS:
         refuse(where, "task", f"one of {', '.join(TASKS)}", task)
@@ -307,7 +305,7 @@ def task_of(row: dict[str, Any], gold: str | None, where: str, default: str) -> 
 
 
 def _need_gold(line: RecordedObject, name: str, gold: str | None, *, graded: bool) -> None:
-    """Refuse a line with labels that leaves this one out, and has no gold to grade by."""
+    """Refuse a line that lacks this label, has others, and has no gold to grade by."""
     if gold is None and graded:
         line.refuse(
             name,
@@ -318,16 +316,16 @@ def _need_gold(line: RecordedObject, name: str, gold: str | None, *, graded: boo
 
 
 def _marker_positions(line: RecordedObject, trace: int) -> tuple[int, ...] | None:
-    found = line.fields.get("marker_positions")
-    if found is None:
+    places = line.fields.get("marker_positions")
+    if places is None:
         return None
     expected = f"increasing whole numbers from 0 to trace_tokens ({trace})"
-    if not isinstance(found, list) or any(type(p) is not int for p in found):
-        line.refuse("marker_positions", expected, found)
-    rising = all(a < b for a, b in pairwise(found))
-    if not rising or (found and not 0 <= found[0] <= found[-1] <= trace):
-        line.refuse("marker_positions", expected, found)
-    return tuple(found)
+    if not isinstance(places, list) or any(type(p) is not int for p in places):
+        line.refuse("marker_positions", expected, places)
+    rising = all(a < b for a, b in pairwise(places))
+    if not rising or (places and not 0 <= places[0] <= places[-1] <= trace):
+        line.refuse("marker_positions", expected, places)
+    return tuple(places)
 
 
 def _checkpoints(
@@ -340,19 +338,19 @@ def _checkpoints(
     *,
     graded: bool,
 ) -> tuple[tuple[Checkpoint, ...], tuple[int, ...]]:
-    """The forced answers of a line, and the numbers of those that have no label yet."""
+    """The forced answers of a line, and the numbers of those without a label."""
     rows = line.fields.get("checkpoints")
     if not isinstance(rows, list):
         line.refuse("checkpoints", "a list of forced answers", rows)
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     unlabelled = []
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             line.refuse(f"checkpoints[{number}]", "an object", row)
         probe = RecordedObject(line.where, row, f"checkpoints[{number}].")
         budget = probe.whole("budget")
-        if found and budget <= found[-1].budget:
-            before = found[-1].budget
+        if checkpoints and budget <= checkpoints[-1].budget:
+            before = checkpoints[-1].budget
             probe.refuse("budget", f"more thinking tokens than before ({before})", budget)
         answer = probe.answer("answer") or ""
         normalized = normalize(task, answer)
@@ -363,7 +361,7 @@ def _checkpoints(
         logprob = probe.number("mean_logprob", "a number <= 0", -math.inf, _ROUNDING)
         seen = bisect.bisect_left(markers or (), budget)
         counted = probe.number("markers", "a number >= 0", 0, math.inf)
-        found.append(
+        checkpoints.append(
             Checkpoint(
                 budget=budget,
                 answer=answer,
@@ -378,11 +376,11 @@ def _checkpoints(
                 closed_by_itself=probe.label("closed_by_itself"),
             )
         )
-    return tuple(found), tuple(unlabelled)
+    return tuple(checkpoints), tuple(unlabelled)
 
 
 def _check_together(path: Path, drafts: Sequence[_Draft]) -> None:
-    """Refuse what only shows between lines."""
+    """Refuse lines that contradict each other."""
     traces: dict[tuple[str, int], str] = {}
     ids: dict[str, _Draft] = {}
     keys: dict[str, _Draft] = {}
@@ -407,14 +405,14 @@ def _check_together(path: Path, drafts: Sequence[_Draft]) -> None:
         raise WorkloadError(f"{path}: field 'checkpoints': expected forced answers, got none")
 
 
-def _own_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]] | None:
-    """Give the positions at which not every question that thinks on was asked.
+def _unshared_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]] | None:
+    """Find each record's positions at which some question that was still thinking was not asked.
 
     Returns
     -------
     list of tuple, or None
-        Of each record, in order.  None where `marker_positions` are recorded, and where most
-        positions are shared: a grid, in which some answers may be missing.
+        Positions of each record, in order.  None if `marker_positions` are recorded, or if most
+        positions are shared: then it is a grid, in which some answers may be missing.
     """
     if records[0].marker_positions is not None:
         return None
@@ -425,10 +423,10 @@ def _own_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]] | No
     ]
     times = Counter(chain.from_iterable(asked))
     thinking_on = {p: len(lengths) - bisect.bisect_right(lengths, p) for p in times}
-    n_own = sum(n for p, n in times.items() if n < thinking_on[p])
-    if 2 * n_own <= times.total():
+    n_unshared = sum(n for p, n in times.items() if n < thinking_on[p])
+    if 2 * n_unshared <= times.total():
         return None
-    # Where a single trace thinks on, nobody shares its positions.
+    # Positions where only one trace thinks on are never shared.
     shared = {p for p, n in times.items() if n == thinking_on[p] > 1}
     return [tuple(p for p in positions if p not in shared) for positions in asked]
 
@@ -443,7 +441,7 @@ def _number(where: str) -> str:
 
 
 def _label(drafts: Sequence[_Draft], grader: Grades) -> tuple[tuple[ProbeRecord, ...], int]:
-    """Fill in the labels that were not recorded; also how many."""
+    """Fill in the labels that were not recorded; also return how many there are."""
     items: list[tuple[str, str, str | None]] = []
     asked: list[str] = []
     for draft in drafts:
@@ -461,13 +459,13 @@ def _label(drafts: Sequence[_Draft], grader: Grades) -> tuple[tuple[ProbeRecord,
     verdicts = iter(grader.grade_many(items, asked))
     labelled = []
     for draft in drafts:
-        said = {number: next(verdicts) for number in draft.unlabelled}
-        right = {number: verdict is True for number, verdict in said.items()}
+        graded = {number: next(verdicts) for number in draft.unlabelled}
+        right = {number: verdict is True for number, verdict in graded.items()}
         record = draft.record
         if right:
             record = replace(
                 record,
-                cannot_tell=list(said.values()).count(None),
+                cannot_tell=list(graded.values()).count(None),
                 natural_correct=right.get(_NATURAL, record.natural_correct),
                 checkpoints=tuple(
                     replace(c, correct=right[k]) if k in right else c
@@ -479,7 +477,7 @@ def _label(drafts: Sequence[_Draft], grader: Grades) -> tuple[tuple[ProbeRecord,
 
 
 def _question(draft: _Draft) -> str:
-    """What was asked, for a function that is to say of all answers whether they are right."""
+    """The question of a line, for a function that grades all answers; refuses recorded labels."""
     line = draft.line
     if draft.has_labels:
         expected = "no label, here or in 'checkpoints', because --grader says what is right"

@@ -1,7 +1,4 @@
-"""The bundled model and workloads, copied into a folder; what is in them is not looked at.
-
-They come with the installed package, or from a checkout.
-"""
+"""Copy the bundled model and workloads into a folder, from the installed package or a checkout."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ __all__ = ["MODEL", "SAMPLES", "WORKLOADS", "Samples", "write_samples"]
 MODEL = "tiny-reasoner"
 WORKLOADS = ("arithmetic.jsonl", "choice.jsonl", "hard.jsonl")
 SAMPLES = (MODEL, *WORKLOADS)
-"""What is written; `pyproject.toml` puts the same into the wheel."""
+"""What is copied; `pyproject.toml` puts the same into the wheel."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +32,12 @@ class Samples:
 
 
 def write_samples(folder: Path) -> Samples:
-    """Copy them next to their place first, so that a full disk leaves nothing half-written.
+    """Copy the samples into `folder`, first to a temporary place so that none is left half-written.
 
     Raises
     ------
     OutputError
-        One of them is there already, the folder cannot be written, or they are not installed.
+        One of them is there already, the folder cannot be written, or none is installed.
     """
     source = _bundled()
     for name in SAMPLES:
@@ -68,16 +65,16 @@ def write_samples(folder: Path) -> Samples:
 
 
 def _bundled() -> Path:
-    """Folder of the files: inside an installed package, or next to the package in a checkout."""
+    """Folder of the samples: inside the installed package, or next to the package in a checkout."""
     package = Path(__file__).parent.parent
-    for found in (package / "_samples", package.parent / "samples"):
-        if (found / MODEL).is_dir():
-            return found
+    for folder in (package / "_samples", package.parent / "samples"):
+        if (folder / MODEL).is_dir():
+            return folder
     raise OutputError(f"{package}: the samples were not installed with it; install it again")
 
 
 def _copy(source: Path, to: Path) -> None:
-    """Copy a file or a folder without its modes: what is installed may be read-only."""
+    """Copy a file or folder without its mode: installed files may be read-only."""
     if source.is_dir():
         to.mkdir()
         for file in source.iterdir():

@@ -1,7 +1,7 @@
-"""The serving regime of a server: what was measured there, the verdict, and its file in a run.
+"""The serving regime of a server: the measurement, the verdict, and its file in a run.
 
-Cached tokens and seconds of prompts that were sent twice tell a prefix cache, its block size, and a
-server that computes everything again.  Asks no server.
+Cached tokens and seconds of prompts that were sent twice reveal a prefix cache and its block size,
+or a server that computes everything again.  Asks no server.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ Regime = Literal["kv-fork", "prefix-cache", "black-box"]
 _Basis = Literal["cached-tokens", "wall-clock"]
 
 SERVING = "serving.json"
-"""Where a run directory keeps the measure."""
+"""File of the measurement in a run directory."""
 _SCHEMA = 1
 
 HELD = 0.5
-"""Where a smaller share of what could come from the cache does, the server counts as black box."""
+"""A server that reads a smaller share of what it could from its cache counts as a black box, and so
+does one that says nothing of its cache and takes at least this part of prefilling to read again."""
 FREE = 0.05
-"""Below this part of prefilling, reading a prefix back costs nothing that matters."""
+"""Reading a prefix back costs nothing that matters below this part of prefilling it."""
 
 
 @dataclass(frozen=True)
@@ -48,52 +49,52 @@ class Repeated:
 
     tokens: int
     cached: int | None
-    """Tokens that the second time came from the cache; None where the server does not say."""
+    """Tokens that came from the cache the second time; None if the server does not say."""
     first_seconds: float
     second_seconds: float
 
 
 @dataclass(frozen=True)
 class Cached:
-    """What probes found in the cache while a run was recorded."""
+    """How much of the probes' prefixes came from the cache while a run was recorded."""
 
     requests: int
     standing_tokens: int
     """Tokens of their prefixes that an earlier request of the same question had sent or decoded,
     in whole blocks: what could have come from the cache."""
     cached_tokens: int
-    """What did."""
+    """Tokens that did come from the cache."""
 
     @property
     def share(self) -> float | None:
-        """Part that did; None where nothing could."""
+        """Share of the standing tokens that came from the cache; None if there were none."""
         return self.cached_tokens / self.standing_tokens if self.standing_tokens else None
 
 
 @dataclass(frozen=True)
 class RegimeMeasure:
-    """Which of the serving regimes a server really is, and what shows it."""
+    """The serving regime that a server really has, and the figures that show it."""
 
     regime: Regime | None
-    """None where neither cached tokens nor seconds tell."""
+    """None if neither cached tokens nor seconds tell."""
     cache_block: int | None
-    """Tokens per block of its cache; None where nothing is cached or the server does not say."""
+    """Tokens per block of its cache; None if it caches nothing or does not say."""
     basis: _Basis
     reason: str
-    """In words."""
+    """The verdict in words."""
     read_cost: float | None
-    """Seconds of reading a token back, as a part of those of prefilling it; None where prefilling
-    is too fast to be timed."""
+    """Seconds of reading a token back over seconds of prefilling it; None if prefilling is too fast
+    to be timed."""
     repeated: tuple[Repeated, ...]
     probes: Cached | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``serving.json`` holds."""
+        """Content of ``serving.json``."""
         return {"schema": _SCHEMA} | asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RegimeMeasure:
-        """Read it back; the verdict is drawn from the figures again."""
+        """Read it back; the verdict follows from the figures again."""
         if data["schema"] != _SCHEMA:
             raise ValueError(f"field 'schema' must be {_SCHEMA}, got {data['schema']!r}")
         if data["basis"] not in get_args(_Basis):
@@ -107,14 +108,14 @@ class RegimeMeasure:
 def classify_regime(repeated: Sequence[Repeated], probes: Cached | None = None) -> RegimeMeasure:
     """Say which regime the figures show.
 
-    What probes found overrules the repeated prompts where the cache did not hold under load.
+    The probes overrule the repeated prompts if the cache did not hold under load.
 
     Notes
     -----
-    Cached tokens decide where the server gives them: blocks have the greatest size that divides
-    all counts.  A cache without blocks whose reading takes less than a twentieth of prefilling is
-    as good as a fork of the live cache (``kv-fork``).  Without counts seconds decide: medians of
-    the slopes between requests of different length, so that one that was held up changes little.
+    Cached tokens decide if the server gives them: the block size is the greatest that divides all
+    counts.  A cache without blocks whose reading takes less than `FREE` of prefilling is as good as
+    a fork of the live cache (``kv-fork``).  Without counts seconds decide: medians of the slopes
+    between requests of different length, so that a single delayed request changes little.
     """
     cost = _read_cost(repeated)
     took = "" if cost is None else f"; rereading a cached token costs {cost:.0%} of prefilling it"
@@ -155,7 +156,7 @@ def _in_blocks(block: int) -> str:
 
 
 def _read_cost(repeated: Sequence[Repeated]) -> float | None:
-    """Slope of the second time over that of the first; None where the first's is lost in noise."""
+    """Slope of the second times over that of the first; None if the latter is lost in noise."""
     tokens = np.array([row.tokens for row in repeated])
     first = np.array([row.first_seconds for row in repeated])
     second = np.array([row.second_seconds for row in repeated])
@@ -173,12 +174,12 @@ def _read_cost(repeated: Sequence[Repeated]) -> float | None:
 
 
 def write_regime(folder: Path, measure: RegimeMeasure) -> None:
-    """Keep a measure with the probes that were recorded on that server."""
+    """Keep a measurement with the probes that were recorded on that server."""
     write_json_atomically(folder / SERVING, measure.to_dict())
 
 
 def read_regime(folder: Path) -> RegimeMeasure | None:
-    """Return what was measured while a run was recorded; None where nothing was."""
+    """The measurement taken while a run was recorded; None if there was none."""
     file = folder / SERVING
     try:
         return RegimeMeasure.from_dict(parse_json(file.read_bytes()))

@@ -1,8 +1,7 @@
 """Simulated probes as files: a run directory, or an archive in the layout of the paper's scripts.
 
-Both say of themselves that they are simulated, and how they can be made again: the run by an
-engine of that name in its manifest, the archive by an array of that name.  Knows the files, and
-nothing of how probes are drawn.
+Both say that they are simulated and how to make them again: the run by an engine named so in its
+manifest, the archive by an array of that name.  Knows the files, not how probes are drawn.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from stopadvisor.workload.questions import Question, Workload, content_key, defa
 __all__ = ["Simulated", "simulate", "write_archive", "write_run"]
 
 _MAX_THINK = 8192
-"""Where the simulator cuts the longest traces."""
+"""Longest trace of most simulated questions; none is cut off."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +45,17 @@ class Simulated:
     out: Path
     """Run directory or archive."""
     full_reference: str
-    """What full thinking is in it: `natural` or `last-checkpoint`."""
+    """What counts as full thinking: `natural` or `last-checkpoint`."""
     n_questions: int
     """Questions drawn."""
     budgets: tuple[int, ...]
     """Thinking tokens at each checkpoint."""
     shares: Mapping[str, float]
-    """Of each kind of question, as asked for; a draw differs by chance."""
+    """Share of each kind of question, as asked for; a draw differs by chance."""
     signal: float
-    """How far the confidence tells right from wrong, in log-odds."""
+    """How well the confidence tells right from wrong, in log-odds."""
     seed: int
-    """Of all that is drawn."""
+    """Seed of all random draws."""
 
 
 def simulate(out: Path, population: Population, n_questions: int, seed: int) -> Simulated:
@@ -96,7 +95,7 @@ def write_archive(path: Path, population: Population, n_questions: int, seed: in
         "budgets": table.budgets,
         "correct": table.correct.astype(np.int8),
         "think_lens": table.trace_tokens,
-        # Half the digits take half the room, and no decision depends on the others.
+        # Single precision takes half the room, and no decision depends on the other digits.
         "conf_lp": table.mean_logprob.astype(np.float32),
         "conf_ent": table.mean_entropy.astype(np.float32),
         "mkr": (table.markers / np.maximum(table.think_tokens, 1)).astype(np.float32),
@@ -144,7 +143,7 @@ def _recipe(population: Population, n_questions: int, seed: int) -> dict[str, An
 
 
 def _golds(n_questions: int) -> NDArray[np.int64]:
-    """Right answers: some number for each question; wrong ones are a little more."""
+    """The right answer of each question, a number; wrong ones are a little larger."""
     return 100 + 7 * (np.arange(n_questions) % 100)
 
 

@@ -1,7 +1,7 @@
 """Where probes come from: a run directory, or a published archive with a folder for its results.
 
 A source is a table of probes, its split, and what is known of model and workload.  It hands out fit
-questions with their outcomes and the other parts without; it computes nothing from them.
+questions with their outcomes and the other parts without; it computes nothing but hashes.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = [
 
 ASSESSMENT = "assessment.json"
 REPORT = "report.html"
-"""Its page, and that of the calibration."""
+"""The page of assessment and calibration."""
 
 _RUNS = Path("runs")
 
-# What a look is about, in this order; written looks hold hashes of it.
+# The data that a look is about, in this order; recorded looks hold hashes of them.
 _FINGERPRINT = (
     *("ids", "keys", "groups", "samples", "tasks", "categories", "positions", "correct"),
     *("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens", "trace_tokens"),
@@ -66,10 +66,10 @@ _FINGERPRINT = (
     *("by_gold", "rungs"),
 )
 _ANSWERS = ("natural_code", "visible_code")
-"""Of which answers is what; only where a loss compares them, as no look at grades did."""
+"""Codes of the answers; hashed only for a loss that compares answers, not for one of grades."""
 _LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
 _WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions", "by_gold", "rungs")
-"""Looks name data that were collected without these fields."""
+"""Left out of the hash where they are missing: early looks are about data without them."""
 
 Part = Literal["fit", "calibration", "test"]
 
@@ -79,9 +79,9 @@ class Source:
     """Probes with their split and origin."""
 
     folder: Path
-    """Where results go: the run directory, or the archive's own folder under ``runs/``."""
+    """Where results go: the run directory, or the results folder of the archive."""
     table: SealedQuestions
-    """All questions.  Outcomes: of fit questions by `part`, of others by `access`."""
+    """All traces, sealed; `part` opens outcomes of fit questions, `access` those of others."""
     parts: NDArray[np.int8]  # (n_questions,) index into workload.PARTS
     seed: int
     fractions: tuple[float, float, float]
@@ -91,9 +91,9 @@ class Source:
     simulated: bool = False
     """Whether `simulate` made the probes, without a model."""
     torn: str | None = None
-    """What to tell of a half-written last line of the probes; None where all lines are whole."""
+    """A remark on a half-written last line of the probes; None if all lines are whole."""
     lines: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
-    """Digests of the lines of probes that hold a question's first two traces, by its key."""
+    """By key: digests of the lines of probes that hold the question's first two traces."""
 
     @overload
     def part(self, name: Literal["fit"]) -> FitQuestions: ...
@@ -103,22 +103,22 @@ class Source:
 
     def part(self, name: Part) -> FitQuestions | SealedQuestions:
         """The questions of one part of the split; outcomes of fit questions alone are open."""
-        found = self.table.take(self.parts == PARTS.index(name))
-        return found.unseal().as_fit() if name == "fit" else found
+        table = self.table.take(self.parts == PARTS.index(name))
+        return table.unseal().as_fit() if name == "fit" else table
 
     def fingerprint(self, *, answers: bool = False) -> str:
-        """Hash of all that is recorded of fit and calibration questions; shows no outcome.
+        """Hash of all records of fit and calibration questions; shows no outcome.
 
         Parameters
         ----------
         answers : bool
-            With what full thinking and visible replies answer, where a loss compares them.  Grades
-            alone never did, so that an older hash stands for the same data.
+            Include what full thinking and visible replies answer, for a loss that compares them.
+            Hashes for losses of grades stay what they were before such losses.
         """
         return self._hash_of((*_FINGERPRINT, *_ANSWERS) if answers else _FINGERPRINT)
 
     def labels_fingerprint(self) -> str:
-        """Hash of which answers of fit and calibration questions are right; shows no outcome."""
+        """Hash of the grades of fit and calibration questions; shows no outcome."""
         return self._hash_of(_LABELS)
 
     def _hash_of(self, names: Sequence[str]) -> str:
@@ -143,7 +143,7 @@ class Source:
         return {name: int((parts == k).sum()) for k, name in enumerate(PARTS)}
 
     def without_repeats(self) -> Source:
-        """The source without second traces, where fit questions alone have them."""
+        """The source without second traces, if only fit questions have them."""
         again = self.table.samples > 0
         if not again.any() or (self.parts[again] != PARTS.index("fit")).any():
             return self
@@ -172,7 +172,7 @@ class Source:
 
     @property
     def graded_by(self) -> GradedBy:
-        """What says that an answer of its calibration questions is right."""
+        """What decides that an answer of its calibration questions is right."""
         return self.part("calibration").graded_by
 
     @property
@@ -182,19 +182,19 @@ class Source:
 
     @property
     def model(self) -> str | None:
-        """Name of the model, None for archives."""
+        """Name of the model; None for archives."""
         return None if self.manifest is None else self.manifest["engine"].get("model")
 
     @property
     def model_to_serve(self) -> str | None:
-        """What a server is to load: its name, or a local folder as `assess` was given it."""
+        """The model for a server to load: its name, or a local folder as `assess` was given it."""
         if self.simulated or self.model is None:
             return None
         return model_as_given(self.folder, self.model)
 
     @property
     def engine(self) -> str | None:
-        """Name of the engine, None for archives; ``simulated`` where there was none."""
+        """Name of the engine; None for archives, ``simulated`` for simulated probes."""
         if self.simulated:
             return SIMULATED
         return None if self.manifest is None else self.manifest["engine"].get("engine")
@@ -203,7 +203,7 @@ class Source:
 def model_as_given(folder: Path, model: str) -> str:
     """Return a local model's folder as `assess` was given it for a run, or the name.
 
-    The record of a run names a folder without its place, which is not the model's.
+    A run's manifest holds the name of the folder without its path.
     """
     try:
         options = tomllib.loads((folder / "stopadvisor.toml").read_text(encoding="utf-8"))
@@ -229,19 +229,18 @@ def open_source(
     root : Path
         Where the results folder of an archive is made.
     seed, fractions
-        Split of an archive, drawn when it is first opened; 0 and `default_split` where nothing is
-        asked.
-        A run has its own, drawn when probing started.
+        Split of an archive, drawn when it is first opened; by default 0 and `default_split`.  A run
+        has its own split, drawn when probing started.
     folder : Path, optional
         Results folder of an archive, instead of one under `root`.
     keep : bool
-        Make an archive's results folder, with a note of its split; not for callers that leave
-        nothing there.
+        Make an archive's results folder, with a note of its split; False for callers that write
+        nothing.
 
     Raises
     ------
     ProbeError
-        Neither of the three, damaged, or an archive whose results have another split.
+        It is none of the three, is damaged, or is an archive whose results have another split.
     OutputError
         The results folder of an archive cannot be made.
     """
@@ -262,18 +261,18 @@ def open_source(
     folder = folder or root / f"{path.stem}-archive-{digest[:8]}"
     note = folder / ARCHIVE
     if note.exists():
-        found = _of_results_folder(folder)
-        if found.workload_sha256 != digest:
+        source = _of_results_folder(folder)
+        if source.workload_sha256 != digest:
             raise ProbeError(
                 f"{folder}: holds the results of another archive; choose another --out"
             )
-        if seed not in (None, found.seed) or fractions not in (None, found.fractions):
-            shares = "/".join(f"{100 * f:g}" for f in found.fractions)
+        if seed not in (None, source.seed) or fractions not in (None, source.fractions):
+            shares = "/".join(f"{100 * f:g}" for f in source.fractions)
             raise ProbeError(
-                f"{folder}: its split was drawn as {shares} with seed {found.seed} and is never "
+                f"{folder}: its split was drawn as {shares} with seed {source.seed} and is never "
                 "drawn again"
             )
-        return found
+        return source
     table = read_archive(path).sealed()
     split = fractions or default_split(table.n_questions)
     content = {
@@ -290,23 +289,23 @@ def open_source(
 
 def newest_source() -> Source:
     """The run or archive under ``runs/`` that was assessed last."""
-    found = sorted(_RUNS.glob(f"*/{ASSESSMENT}"), key=lambda file: file.stat().st_mtime)
-    if not found:
+    files = sorted(_RUNS.glob(f"*/{ASSESSMENT}"), key=lambda file: file.stat().st_mtime)
+    if not files:
         raise ProbeError(
             f"no assessed run under {_RUNS}/: run `stopadvisor assess WORKLOAD` first, or name a "
             "run directory"
         )
-    return open_source(found[-1].parent)
+    return open_source(files[-1].parent)
 
 
 def considered_alpha(document: Mapping[str, Any]) -> float:
-    """The risk that an assessment's figures are at: the one asked for, else the one proposed."""
+    """The alpha of an assessment's figures: the one asked for, else the one proposed."""
     alpha = document["alpha"]
     return float(document["matched_risk"][0]["alpha"] if alpha is None else alpha)
 
 
 def read_assessment(folder: Path) -> dict[str, Any] | None:
-    """Read a run's ``assessment.json``; None where it was not assessed yet.
+    """Read a run's ``assessment.json``; None if it was not assessed yet.
 
     Raises
     ------
@@ -317,7 +316,7 @@ def read_assessment(folder: Path) -> dict[str, Any] | None:
 
 
 def read_calibration(folder: Path) -> dict[str, Any] | None:
-    """Read a run's ``calibration.json``; None where it was not calibrated yet.
+    """Read a run's ``calibration.json``; None if it was not calibrated yet.
 
     Raises
     ------
@@ -341,13 +340,13 @@ def _left_by(command: str, file: Path) -> dict[str, Any] | None:
 
 def newest_run() -> Path:
     """The folder under ``runs/`` that was probed last."""
-    found = [file for name in (PROBES, REPLIES, ARCHIVE) for file in _RUNS.glob(f"*/{name}")]
-    if not found:
+    files = [file for name in (PROBES, REPLIES, ARCHIVE) for file in _RUNS.glob(f"*/{name}")]
+    if not files:
         raise ProbeError(
             f"no run under {_RUNS}/: run `stopadvisor probe WORKLOAD` first, or name a run "
             "directory"
         )
-    return max(found, key=lambda file: (file.stat().st_mtime_ns, str(file))).parent
+    return max(files, key=lambda file: (file.stat().st_mtime_ns, str(file))).parent
 
 
 def _of_run(run: RunDirectory) -> Source:
@@ -369,12 +368,12 @@ def _of_run(run: RunDirectory) -> Source:
 
 
 def _lines_of(table: SealedQuestions, digests: Sequence[str]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    # Whoever probes meanwhile has appended further lines.
+    lines: dict[str, set[str]] = {}
+    # Another process that probes meanwhile may have appended lines.
     for key, sample, digest in zip(table.keys, table.samples.tolist(), digests, strict=False):
         if sample < 2:
-            found.setdefault(key, set()).add(digest)
-    return {key: frozenset(lines) for key, lines in found.items()}
+            lines.setdefault(key, set()).add(digest)
+    return {key: frozenset(digests) for key, digests in lines.items()}
 
 
 def _of_results_folder(folder: Path) -> Source:

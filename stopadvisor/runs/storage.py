@@ -1,6 +1,6 @@
-"""Files that survive an interrupt, a kill and a full disk; and a lock that dies with its process.
+"""Files that survive an interrupt, a kill and a full disk; and a lock that ends with its process.
 
-Knows bytes and folders, not what is in them.
+Knows bytes and folders, not what they mean.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ __all__ = [
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Open a plain file, but no link and no pipe: a folder may come from somebody else."""
+    """Open a plain file, but no link and no pipe: the folder may come from somebody else."""
     try:
         # Without O_NONBLOCK a named pipe would make the open wait for ever.
-        found = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(error.errno, "links in a run directory are not followed") from error
         if error.errno == errno.ENXIO:  # a pipe that nobody reads
             raise OSError(error.errno, _NOT_PLAIN) from error
         raise
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, _NOT_PLAIN)
-    return found
+    return descriptor
 
 
 _NOT_PLAIN = "not a plain file"
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written, or made, before hours of work are done for it.
+    """Refuse a folder that cannot be written or made, before hours of work are spent on it.
 
     Raises
     ------
     OutputError
-        What is there of the way to it is no folder, or not writable.
+        The folder, or its nearest parent that exists, is not a folder or not writable.
     """
     place = folder
     while not place.exists() and place != place.parent:
@@ -74,13 +74,13 @@ def check_writable(folder: Path) -> None:
 
 
 def check_free(path: Path) -> None:
-    """Refuse to write where something stands."""
+    """Refuse to write to a path that exists."""
     if path.exists():
         raise OutputError(f"{path}: exists already; choose another --out")
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, where they are missing."""
+    """Make a folder, and its parents, if they are missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -88,16 +88,15 @@ def make_folder(path: Path) -> None:
 
 
 def write_json_atomically(path: Path, content: Any) -> None:
-    """Write a JSON file that is either wholly there or not at all."""
+    """Write a JSON file as a whole or not at all."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     replace_file(path, encode(text))
 
 
 def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | None = None) -> None:
-    """Put a whole new file in the place of another; at any moment one of the two stands there.
+    """Replace a file as a whole; at any moment either the old or the new one is there.
 
-    Every file of the package that is not appended to is written here.  Safe among threads and
-    processes: the last one wins.  A link is replaced and not followed.
+    Safe among threads and processes: the last one wins.  A link is replaced and not followed.
 
     Parameters
     ----------
@@ -107,8 +106,8 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
     Raises
     ------
     OutputError
-        The file cannot be written, or the name is that of a device, pipe or socket; what stood
-        there before still does.
+        The file cannot be written, or the name is that of a device, pipe or socket; what was there
+        before still is.
     """
     # A name that nobody can guess, in a folder that others may write to.
     beside = path.parent / f".{secrets.token_hex(16)}.tmp"
@@ -116,7 +115,7 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
         if not path.name:
             raise OSError(errno.EINVAL, "names no file")
         if path.parent.resolve() == Path("/dev") or not _is_replaceable(path):
-            # Renaming would put a file in its place, for everybody.
+            # Renaming would replace it with a file, for everybody.
             raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         # Not tempfile: its files are private to the writer, while others read runs and policies.
@@ -138,7 +137,7 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
 
 
 def _is_replaceable(path: Path) -> bool:
-    """Whether nothing stands there, or a file; a folder too, which renaming refuses by itself."""
+    """Whether nothing or a file is there; folders pass too, as renaming refuses them itself."""
     try:
         mode = path.stat().st_mode  # asked once: another thread may put the file there meanwhile
     except OSError:
@@ -147,7 +146,7 @@ def _is_replaceable(path: Path) -> bool:
 
 
 def remove_file(path: Path) -> None:
-    """Take a file away, if it is there, so that not even a power failure brings it back.
+    """Remove a file, if it is there, so that not even a power failure brings it back.
 
     Raises
     ------
@@ -162,7 +161,7 @@ def remove_file(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a renaming or removal durable."""
+    """Make a rename or removal durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -177,7 +176,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add bytes to a file: all of them are on disk when this returns, or none.
+    """Append bytes to a file: all of them are on disk when this returns, or none.
 
     Raises
     ------
@@ -206,7 +205,7 @@ def set_aside_tail(path: Path, partial: Path) -> bool:
     Returns
     -------
     bool
-        Whether its last line was half-written, and was moved to the end of `partial`.
+        Whether its last line was half-written; if so, it was moved to the end of `partial`.
 
     Raises
     ------
@@ -232,9 +231,9 @@ def set_aside_tail(path: Path, partial: Path) -> bool:
 
 
 def finished_lines(path: Path) -> tuple[list[bytes], bool]:
-    """Lines of a file of JSON lines, and whether a half-written one follows, as a kill leaves it.
+    """Whole lines of a JSON Lines file, and whether a half-written one follows, as kills leave it.
 
-    There are none where there is no file.
+    A file that does not exist has none.
 
     Raises
     ------
@@ -262,16 +261,16 @@ def _is_object(tail: bytes) -> bool:
 
 
 def encode(text: str) -> bytes:
-    """Give the UTF-8 of JSON text, which may hold lone surrogates from the workload's escapes."""
+    """Encode JSON text as UTF-8; it may hold lone surrogates from the workload's escapes."""
     # They have no UTF-8 form; their backslash form is the very escape that JSON uses.
     return text.encode("utf-8", "backslashreplace")
 
 
 @contextmanager
 def lock_directory(path: Path) -> Iterator[None]:
-    """Make the folder if need be and hold it alone for writing; released even by a kill.
+    """Make the folder if need be, and lock it for writing; a kill releases the lock too.
 
-    A folder that was made here, and in which a failure left nothing, is taken away again.
+    A folder that was made here is removed again if the work fails and leaves nothing in it.
 
     Raises
     ------
@@ -305,7 +304,7 @@ def lock_directory(path: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if is_new and [found.name for found in path.iterdir()] == [lock.name]:
+            if is_new and [file.name for file in path.iterdir()] == [lock.name]:
                 lock.unlink()
                 path.rmdir()
             raise
@@ -313,7 +312,7 @@ def lock_directory(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_neighbours(path: Path) -> Iterator[None]:
-    """Wait until no other run in the same folder is between reading its neighbours and writing.
+    """Lock the folder of a run and its neighbours while the run reads them and writes; may wait.
 
     Raises
     ------

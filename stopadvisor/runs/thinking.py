@@ -1,7 +1,6 @@
 """What the model thought, for people to read: ``thinking.jsonl``, next to a run's probes.
 
-No figure is computed from it.  Imported probes have none, nor have runs that were probed before it
-was kept.
+No figure is computed from it.  Imported probes have none, nor have runs of early versions.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ def keep_thinking(folder: Path, questions: Sequence[Question], traces: Sequence[
 
 
 def read_thinking(folder: Path, wanted: Container[str]) -> dict[str, KeptThinking]:
-    """Read the thinking of some questions, by id; those without any are left out.
+    """Read the thinking of the wanted questions, by id; those without any are left out.
 
     Raises
     ------
     ProbeError
-        A line that is finished is no such line.
+        A whole line is not a line of thinking.
     """
-    found = {}
+    kept = {}
     for number, line in enumerate(finished_lines(folder / THINKING)[0], start=1):
         try:
             row = parse_json(line)
             name, text, at = row["id"], str(row["thinking"]), row["characters"]
             if name in wanted:
                 characters = {int(k): int(v) for k, v in at.items() if v is not None}
-                found[name] = KeptThinking(text, characters)
+                kept[name] = KeptThinking(text, characters)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ProbeError(f"{folder / THINKING}:{number}: not a line of thinking") from error
-    return found
+    return kept

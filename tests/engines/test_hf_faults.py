@@ -60,11 +60,11 @@ def open_run(engine: HfEngine, path: Path) -> RunDirectory:
 def fill(engine: HfEngine, run: RunDirectory, remarks: Remarks, **options: Any) -> int:
     workload = read_workload(run.path.with_suffix(".jsonl"))
     with Grader() as grader:
-        done = collect(
+        collect(
             engine, workload, PLAN, run,
             batch_size=4, grader=grader, template="{question}", progress=remarks, **options,
         )  # fmt: skip
-    return done.batch_size
+    return int(run.manifest["batch_size"])
 
 
 def check_equal(found: list[ProbeRecord], expected: list[ProbeRecord]) -> None:
