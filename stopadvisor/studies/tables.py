@@ -29,8 +29,8 @@ Cell = str | int | float | bool | None
 """A value as computed, neither rounded nor formatted; None where there is none."""
 
 Unit = str
-"""``""`` for words and plain numbers, else ``%``, ``pp``, ``tokens``, ``share``, ``s``, ``$``;
-``chance`` for an estimated probability, which is never quite 0 or 1."""
+"""Empty for words and plain numbers, else ``%``, ``pp``, ``tokens`` or ``share``; report pages also
+have ``chance``, an estimated probability, which is never quite 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Column:
     title: str
     """Its heading on a screen."""
     unit: Unit = ""
-    """Empty, `%`, `pp`, `tokens`, `share`, `chance`, `s` or `$`."""
+    """Empty, `%`, `pp`, `tokens`, `share` or `chance`."""
 
 
 @dataclass(frozen=True)
