@@ -29,6 +29,7 @@ from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, rule
 from tests.engines.tiny import Reprefill, plan, prompt
+from tests.material import write_easiest
 
 N = 8
 SIZE = 4
@@ -131,8 +132,7 @@ class Bench:
 def bench(
     tmp_path: Path, tiny_reasoner: HfEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> Bench:
-    lines = (TINY_REASONER.parent / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
-    (tmp_path / "sums.jsonl").write_text("\n".join(lines[:N]) + "\n", encoding="utf-8")
+    write_easiest(tmp_path / "sums.jsonl", N)
     save_policy(policy.content, tmp_path / "policy.joblib")
     monkeypatch.setattr(HfEngine, "questions_at_once", lambda self, plan: SIZE)
     return Bench(tmp_path, tiny_reasoner)

@@ -181,6 +181,10 @@ def test_a_replay_of_a_fixed_budget_stops_all_who_think_so_long(
     probed = [c.budget for c in records[0].checkpoints]
     assert budget in probed
     assert compare_stops(fixed, lines, run).differing_stops == 0
+    moved = [replace(line, budget=1 if line.budget is None else None) for line in lines]
+    found = compare_stops(fixed, moved, run)
+    assert (found.questions, found.differing_stops, found.differing_stops_share) == (80, 80, 1.0)
+    assert found.examples == tuple(line.id for line in lines[:10])
 
 
 def test_runs_that_were_probed_elsewhere_are_refused(run: RunDirectory, policy: Policy) -> None:
