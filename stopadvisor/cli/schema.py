@@ -40,7 +40,7 @@ RESULTS = {
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "simulate": ("stopadvisor.runs.simulated:Simulated", ""),
-    "study": ("stopadvisor.studies.report:StudyReport", "and `studies/NAME.json`"),
+    "study": ("stopadvisor.studies.tables:StudyReport", "and `studies/NAME.json`"),
     "study-all": ("stopadvisor.studies.report:StudyReports", "`study all --json`"),
     "study-list": ("stopadvisor.studies.report:StudyList", "`study list --json`"),
     "verify": ("stopadvisor.certification.check_policy:CheckedPolicy", ""),

@@ -31,17 +31,10 @@ from stopadvisor.report.progress import progress_on, time_left
 from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
-from stopadvisor.studies.batch import own_options, run_studies, together
+from stopadvisor.studies.batch import run_studies, together
 from stopadvisor.studies.registry import STUDIES, run_study
-from stopadvisor.studies.report import (
-    SkippedStudy,
-    StudyReport,
-    StudyReports,
-    listed_studies,
-    study_report,
-    write_study,
-)
-from stopadvisor.studies.tables import StudyOptions, StudyResult
+from stopadvisor.studies.report import SkippedStudy, StudyReports, listed_studies, write_study
+from stopadvisor.studies.tables import StudyOptions, StudyReport
 
 __all__ = ["command"]
 
@@ -120,7 +113,8 @@ def command(
         resamples = int(own.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
         options = StudyOptions(**params, resamples=resamples, extra=own)
         if name != ALL:
-            report = _written(run_study(name, sources, options), sources, options)
+            report = run_study(name, sources, options)
+            write_study(report, sources[0].folder)
         else:
             reports, broken = _all(sources, options, progress)
     if name != ALL:
@@ -163,12 +157,6 @@ def _sources(
     return sources
 
 
-def _written(result: StudyResult, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
-    report = study_report(result, sources, own_options(result.study, options))
-    write_study(report, sources[0].folder)
-    return report
-
-
 def _all(
     sources: Sequence[Source], options: StudyOptions, progress: Progress
 ) -> tuple[StudyReports, bool]:
@@ -182,8 +170,9 @@ def _all(
     began = time.monotonic()
     for done, (name, found) in enumerate(run_studies(sources, options), start=1):
         state = "done"
-        if isinstance(found, StudyResult):
-            reports[name] = _written(found, sources, options)
+        if isinstance(found, StudyReport):
+            write_study(found, sources[0].folder)
+            reports[name] = found
         else:
             state = "skipped"
             reasons[name] = str(found)

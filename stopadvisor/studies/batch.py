@@ -11,15 +11,15 @@ from multiprocessing import active_children, get_context
 
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import STUDIES, run_study
-from stopadvisor.studies.tables import StudyOptions, StudyResult
+from stopadvisor.studies.tables import StudyOptions, StudyReport
 
-__all__ = ["own_options", "run_studies", "together"]
+__all__ = ["run_studies", "together"]
 
 
-def own_options(name: str, options: StudyOptions) -> StudyOptions:
+def _options_of(name: str, options: StudyOptions) -> StudyOptions:
     """Leave out options that only other studies have."""
-    own = {key: value for key, value in options.extra.items() if key in STUDIES[name].options}
-    return replace(options, extra=own)
+    known = STUDIES[name].options
+    return replace(options, extra={k: v for k, v in options.extra.items() if k in known})
 
 
 def together() -> list[str]:
@@ -29,15 +29,15 @@ def together() -> list[str]:
 
 def run_studies(
     sources: Sequence[Source], options: StudyOptions
-) -> Iterator[tuple[str, StudyResult | Exception]]:
+) -> Iterator[tuple[str, StudyReport | Exception]]:
     """Run every study but those that run alone; yields each name with its result or its error."""
     order = sorted(together(), key=lambda name: not STUDIES[name].slow)
     jobs = min(os.cpu_count() or 1, len(order))
-    chosen = {name: own_options(name, options) for name in order}
+    asked = {name: _options_of(name, options) for name in order}
     if jobs == 1:
-        for name, own in chosen.items():
+        for name, chosen in asked.items():
             try:
-                yield name, run_study(name, sources, own)
+                yield name, run_study(name, sources, chosen)
             except Exception as error:  # noqa: BLE001  the others shall still run
                 yield name, error
         return
@@ -45,7 +45,7 @@ def run_studies(
         jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(sources,)
     )
     with pool:
-        futures = {pool.submit(_work, name, own): name for name, own in chosen.items()}
+        futures = {pool.submit(_work, name, chosen): name for name, chosen in asked.items()}
         try:
             for future in as_completed(futures):
                 raised = future.exception()
@@ -69,5 +69,5 @@ def _begin(sources: Sequence[Source]) -> None:
     _SOURCES.extend(sources)
 
 
-def _work(name: str, options: StudyOptions) -> StudyResult:
+def _work(name: str, options: StudyOptions) -> StudyReport:
     return run_study(name, _SOURCES, options)

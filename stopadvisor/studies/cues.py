@@ -15,11 +15,11 @@ import numpy as np
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.studies.runner import paper_views, require_related
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 
 __all__ = ["OUTLINE", "run"]
 
@@ -37,12 +37,12 @@ _AGAINST = layout("against", "Forced against natural answers, and cue against cu
 OUTLINE = Outline("cues", 'Appendix "Prompt and Decoding Robustness"', (_CUES, _AGAINST))
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Accuracy and gain by cue; refuses archives, and runs that differ in more than their cue."""
     require_related(sources, varied={"plan.cue"})
     views = paper_views(sources)
     rows = [row for s, v in zip(sources, views, strict=True) for row in _rows(s, v, views[0])]
-    return OUTLINE.result(rows, options, basis_remarks(views))
+    return OUTLINE.result(rows, options, views)
 
 
 def _rows(source: Source, view: View, first: View) -> Iterator[Row | str]:

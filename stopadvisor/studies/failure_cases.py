@@ -17,12 +17,12 @@ from stopadvisor.ground.errors import StudyError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.archives import read_answers
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ARCHIVE, Source
 from stopadvisor.studies.runner import paper_setting, paper_views
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["OUTLINE", "run"]
@@ -50,7 +50,7 @@ OUTLINE = Outline(
 )
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Cases and trajectories; ``extra["cases"]`` is the number of questions shown of each case."""
     shown = {**OUTLINE.defaults, **options.extra}["cases"]
     if not shown.isdecimal() or int(shown) < 1:
@@ -59,7 +59,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     views = paper_views(sources)
     for source, view in zip(sources, views, strict=True):
         rows += _rows(view, _source_texts(source), int(shown), options)
-    return OUTLINE.result(rows, options, basis_remarks(views))
+    return OUTLINE.result(rows, options, views)
 
 
 def _rows(view: View, texts: SourceTexts, shown: int, options: StudyOptions) -> Iterator[Row]:

@@ -17,10 +17,10 @@ from stopadvisor.paper.peaks import find_peak, fixed_budgets
 from stopadvisor.paper.protocol import peak_serving
 from stopadvisor.probes.trajectories import TYPES, profile, regime, trajectory
 from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import compare_at_risk, paper_setting, paper_views
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 
 __all__ = ["OUTLINE", "run"]
 
@@ -45,7 +45,7 @@ _PAPER = 'Appendix "Eighteen-setting Compact Summary"'
 OUTLINE = Outline("map", _PAPER, (_SUMMARY, _PROFILES, _SERVING))
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """The compact summary; ``extra["paper"]`` of ``1`` adds the paper's settings."""
     paper = options.extra.get("paper", "0")
     if paper not in ("0", "1"):
@@ -53,7 +53,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     views = paper_views(sources)
     rows = [row for pair in zip(sources, views, strict=True) for row in _here(*pair, options)]
     rows += [row for one in PAPER_ROWS for row in _papers(one)] if paper == "1" else []
-    return OUTLINE.result(rows, options, basis_remarks(views))
+    return OUTLINE.result(rows, options, views)
 
 
 def _here(source: Source, view: View, options: StudyOptions) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from importlib import import_module
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import study_each
-from stopadvisor.studies.tables import StudyOptions, StudyResult
+from stopadvisor.studies.tables import StudyOptions, StudyReport
 
 __all__ = ["STUDIES", "StudyEntry", "run_study"]
 
@@ -90,7 +90,7 @@ STUDIES: Mapping[str, StudyEntry] = {
 """In the order of `study list`, and of the tables that `study all` prints."""
 
 
-def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Run one study.
 
     Raises

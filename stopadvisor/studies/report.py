@@ -1,4 +1,4 @@
-"""What `stopadvisor study` returns: the tables of a study with its runs and options, and its files.
+"""The files of a study, and what `stopadvisor study` returns for all studies or for their list.
 
 The files are JSON and CSV, with cells as they were computed.  Knows no study by name.
 """
@@ -7,55 +7,26 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.ground.printable import csv_cell
 from stopadvisor.ground.results import to_document
-from stopadvisor.runs.access import labels
-from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
 from stopadvisor.studies.registry import StudyEntry
-from stopadvisor.studies.tables import StudyOptions, StudyResult, Table
+from stopadvisor.studies.tables import StudyReport, Table
 
 __all__ = [
     "SkippedStudy",
     "StudyLine",
     "StudyList",
-    "StudyReport",
     "StudyReports",
     "listed_studies",
-    "study_report",
     "table_csv",
     "write_study",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyReport:
-    """A study of some runs: `study NAME --json` and `studies/NAME.json`."""
-
-    SCHEMA: ClassVar[None] = None
-
-    schema: int = 1
-    """Raised when a program that reads this must change; each study of `study all` has it too."""
-    study: str
-    """Its name."""
-    paper: str
-    """Table or section of the paper that it repeats."""
-    protocols: tuple[str, ...]
-    """`paper`, `deploy` or both."""
-    runs: tuple[str, ...]
-    """Names of the runs in its tables."""
-    options: StudyOptions
-    """Its options."""
-    tables: tuple[Table, ...]
-    """Its results."""
-    remarks: tuple[str, ...]
-    """What was left out and why, and what limits the reading."""
 
 
 @dataclass(frozen=True)
@@ -98,21 +69,6 @@ class StudyList:
 
     studies: tuple[StudyLine, ...]
     """All of them."""
-
-
-def study_report(
-    result: StudyResult, sources: Sequence[Source], options: StudyOptions
-) -> StudyReport:
-    """A result with the names of its runs and its options."""
-    return StudyReport(
-        study=result.study,
-        paper=result.paper,
-        protocols=result.protocols,
-        runs=tuple(labels(sources)),
-        options=options,
-        tables=result.tables,
-        remarks=result.remarks,
-    )
 
 
 def listed_studies(entries: Mapping[str, StudyEntry]) -> StudyList:

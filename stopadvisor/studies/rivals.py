@@ -20,10 +20,10 @@ from stopadvisor.ground.errors import CalibrationError, NothingToChoose, StudyEr
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.runs.access import View, basis_remarks, labels, view
+from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import study_settings
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 from stopadvisor.studies.trial import Trial, draw_split
 
 __all__ = ["OURS", "OUTLINE", "AppliedRule", "certified", "run"]
@@ -53,7 +53,7 @@ _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}
 OUTLINE = Outline("rivals", "", (_SAVINGS,), protocols=("deploy",), defaults={"splits": _SPLITS})
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Compare the rules on each source."""
     views = [view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
     n_splits = _n_splits(options)
@@ -66,7 +66,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             rows += _rows(shown, bare, n_splits)
         else:
             rows += _rows(shown, settings, n_splits)
-    return OUTLINE.result(rows, options, basis_remarks(views))
+    return OUTLINE.result(rows, options, views)
 
 
 def _n_splits(options: StudyOptions) -> int:

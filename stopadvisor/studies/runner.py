@@ -16,10 +16,10 @@ from stopadvisor.ground.progress import tracked
 from stopadvisor.paper.peaks import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.runs.access import View, basis_remarks, labels, paper_view, view
+from stopadvisor.runs.access import View, labels, paper_view, view
 from stopadvisor.runs.manifest import differences, identity_of
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport
 
 __all__ = [
     "compare_at_risk",
@@ -37,11 +37,11 @@ def study_each(
     sources: Sequence[Source],
     options: StudyOptions,
     rows: Callable[[View, StudyOptions], Iterable[Row | str]],
-) -> StudyResult:
+) -> StudyReport:
     """Run a study that looks at one source at a time."""
     views = paper_views(sources)
     made = [row for shown in tracked("studying runs", views) for row in rows(shown, options)]
-    return outline.result(made, options, basis_remarks(views))
+    return outline.result(made, options, views)
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
@@ -19,7 +20,7 @@ __all__ = [
     "Outline",
     "Row",
     "StudyOptions",
-    "StudyResult",
+    "StudyReport",
     "Table",
     "Unit",
     "layout",
@@ -69,20 +70,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class StudyResult:
-    """The tables of one study."""
-
-    study: str
-    paper: str
-    """Table or section of the paper that it repeats; empty if it repeats none."""
-    protocols: tuple[str, ...]
-    """``paper``, ``deploy`` or both."""
-    tables: tuple[Table, ...]
-    remarks: tuple[str, ...] = ()
-    """What was left out and why, and what limits the reading."""
-
-
-@dataclass(frozen=True)
 class StudyOptions:
     """Options of all studies."""
 
@@ -98,6 +85,30 @@ class StudyOptions:
     """Seed of resamples and draws; the comparison at equal risk keeps the paper's."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Options of single studies, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyReport:
+    """A study of some runs: `study NAME --json` and `studies/NAME.json`."""
+
+    SCHEMA: ClassVar[None] = None
+
+    schema: int = 1
+    """Raised when a program that reads this must change; each study of `study all` has it too."""
+    study: str
+    """Its name."""
+    paper: str
+    """Table or section of the paper that it repeats; empty if it repeats none."""
+    protocols: tuple[str, ...]
+    """`paper`, `deploy` or both."""
+    runs: tuple[str, ...]
+    """Names of the runs in its tables."""
+    options: StudyOptions
+    """Its options."""
+    tables: tuple[Table, ...]
+    """Its results."""
+    remarks: tuple[str, ...]
+    """What was left out and why, and what limits the reading."""
 
 
 # --- Declaring tables -----------------------------------------------------------------------------
@@ -161,7 +172,7 @@ class Outline:
 
     study: str
     paper: str
-    """As in `StudyResult`."""
+    """As in `StudyReport`."""
     tables: tuple[Layout, ...]
     """In the order of the screen."""
     protocols: tuple[str, ...] = ("paper",)
@@ -174,11 +185,11 @@ class Outline:
         return table.title.format(alpha=options.alpha, serving=options.serving, **words)
 
     def result(
-        self, made: Iterable[Row | str], options: StudyOptions, remarks: Sequence[str] = ()
-    ) -> StudyResult:
+        self, made: Iterable[Row | str], options: StudyOptions, views: Sequence[View]
+    ) -> StudyReport:
         """Sort rows into their tables, keeping their order; a text is a remark, kept once."""
         rows: dict[str, list[tuple[Cell, ...]]] = {table.name: [] for table in self.tables}
-        texts = list(remarks)
+        texts = list(basis_remarks(views))
         for item in made:
             if isinstance(item, str):
                 texts.append(item)
@@ -188,6 +199,12 @@ class Outline:
             Table(t.name, self.title(t, options), t.columns, tuple(rows[t.name]), t.note)
             for t in self.tables
         )
-        return StudyResult(
-            self.study, self.paper, self.protocols, tables, tuple(dict.fromkeys(texts))
+        return StudyReport(
+            study=self.study,
+            paper=self.paper,
+            protocols=self.protocols,
+            runs=tuple(view.label for view in views),
+            options=options,
+            tables=tables,
+            remarks=tuple(dict.fromkeys(texts)),
         )

@@ -15,11 +15,11 @@ import numpy as np
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.runs.access import basis_remarks, labels, view
+from stopadvisor.runs.access import labels, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.studies.runner import paper_setting, require_related
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 
 __all__ = ["OUTLINE", "run"]
 
@@ -37,7 +37,7 @@ _SPREAD = layout("spread", "Over all rows", rows="Rows",
 OUTLINE = Outline("temperature", 'Appendix "Temperature Sweep"', (_SAMPLES, _SPREAD))
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Accuracy and gain by temperature, seed and sample; refuses runs that differ otherwise."""
     if len(sources) < 2 and not (sources and sources[0].table.samples.max() > 0):
         raise StudyError(
@@ -56,9 +56,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             rows.append(_row(source, one.label, sample, table, accuracies[-1], gains[-1]))
     std = float(np.std(gains, ddof=1)) if len(gains) > 1 else None
     ends = [end(values) for values in (accuracies, gains) for end in (min, max)]
-    return OUTLINE.result(
-        [*rows, Row(_SPREAD, (len(rows), *ends, std))], options, basis_remarks(views)
-    )
+    return OUTLINE.result([*rows, Row(_SPREAD, (len(rows), *ends, std))], options, views)
 
 
 def _row(

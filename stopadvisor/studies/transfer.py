@@ -33,11 +33,11 @@ from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic
-from stopadvisor.runs.access import View, basis_remarks, open_all, open_test, unsealed_calibration
+from stopadvisor.runs.access import View, open_all, open_test, unsealed_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.studies.runner import paper_setting, paper_views, study_settings
-from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyResult, layout
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 from stopadvisor.workload.questions import PARTS
 
 __all__ = ["OUTLINE", "fresh_test", "run"]
@@ -62,11 +62,11 @@ OUTLINE = Outline(
 )
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Transfer between every ordered pair of the runs."""
     views = paper_views(sources)
     rows = [*_gains(sources, views), *_savings(sources, views, options)]
-    return OUTLINE.result(rows, options, basis_remarks(views))
+    return OUTLINE.result(rows, options, views)
 
 
 def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:

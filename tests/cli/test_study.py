@@ -16,7 +16,7 @@ from stopadvisor.paper.classifiers import CLASSIFIERS
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies import classifiers
 from stopadvisor.studies.registry import STUDIES
-from stopadvisor.studies.tables import StudyOptions, StudyResult
+from stopadvisor.studies.tables import StudyOptions, StudyReport
 from tests.material import (
     Call,
     archive_arrays,
@@ -208,10 +208,18 @@ def test_all_runs_what_the_data_allow(call: Call) -> None:
 def _fake(monkeypatch: pytest.MonkeyPatch, names: Sequence[str], broken: str = "") -> None:
     """Studies that return at once; one may have a bug."""
 
-    def run(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+    def run(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
         if name == broken:
             raise ZeroDivisionError("one over nought")
-        return StudyResult(name, "", ("paper",), ())
+        return StudyReport(
+            study=name,
+            paper="",
+            protocols=("paper",),
+            runs=(),
+            options=options,
+            tables=(),
+            remarks=(),
+        )
 
     keep_studies(monkeypatch, *names)
     monkeypatch.setattr("stopadvisor.studies.batch.run_study", run)

@@ -10,8 +10,8 @@ from textwrap import wrap
 from stopadvisor.report.screen import WIDTH
 from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.words import cell
-from stopadvisor.studies.report import SkippedStudy, StudyList, StudyReport
-from stopadvisor.studies.tables import Cell, Column, Table
+from stopadvisor.studies.report import SkippedStudy, StudyList
+from stopadvisor.studies.tables import Cell, Column, StudyReport, Table
 
 __all__ = ["skipped_sheet", "study_list_sheet", "study_sheet"]
 
