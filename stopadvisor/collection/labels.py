@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from stopadvisor.answers.function_grader import BY_GOLD, Grades, described, open_graders
@@ -25,8 +25,8 @@ from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
 
 __all__ = [
-    "GraderAgreement", "check_graded_by", "check_grader", "compare_with_gold", "grade_records",
-    "grade_traces", "regrade", "regrade_run", "remarks_on_grader"
+    "check_graded_by", "check_grader", "grade_records", "grade_traces", "regrade", "regrade_run",
+    "remarks_on_grader",
 ]  # fmt: skip
 
 
@@ -239,18 +239,8 @@ def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) 
 # --- A user's grader, compared with gold ----------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GraderAgreement:
-    """How often a grader differs from the comparison with gold."""
-
-    n: int
-    """Distinct answers that both can grade."""
-    differ: int
-    """Those that they grade differently."""
-
-
-def compare_with_gold(records: Sequence[ProbeRecord], grader: Grader) -> GraderAgreement:
-    """Compare recorded grades with those of a comparison with gold.
+def _against_gold(records: Sequence[ProbeRecord], grader: Grader) -> tuple[int, int]:
+    """How many recorded grades differ from those of a comparison with gold, and of how many.
 
     Equal answers to a question count once, and only if answer and gold have a normal form.  A
     question is left out if the recorded grader could not tell one of its answers.
@@ -262,8 +252,7 @@ def compare_with_gold(records: Sequence[ProbeRecord], grader: Grader) -> GraderA
                 if normalize(record.task, answer) and normalize(record.task, record.gold):
                     recorded[record.key, record.task, record.gold, answer] = correct
     exact = grader.grade_many([item[1:] for item in recorded])
-    differ = sum(a != b for a, b in zip(exact, recorded.values(), strict=True))
-    return GraderAgreement(len(recorded), differ)
+    return sum(a != b for a, b in zip(exact, recorded.values(), strict=True)), len(recorded)
 
 
 def _answers(record: ProbeRecord) -> Iterator[tuple[str, bool]]:
@@ -290,11 +279,11 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     parts = run.parts(run.table())
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
     with Grader() as grader:
-        agreement = compare_with_gold(fit, grader)
+        n_differing, n = _against_gold(fit, grader)
     remarks = [
         f"answers are graded by {name} (SHA-256 {grading['grader_sha256'][:12]}); on fit questions "
-        f"it differs from comparison with gold on {agreement.differ} of {agreement.n} different "
-        "answers where both can say"
+        f"it differs from comparison with gold on {n_differing} of {n} different answers where "
+        "both can say"
     ]
     if untold := sum(record.cannot_tell for record in records):
         remarks.append(

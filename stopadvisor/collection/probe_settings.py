@@ -1,7 +1,7 @@
-"""What to ask of a workload's questions: everything that is decided before a model is loaded.
+"""Settings of probing: everything that is decided before a model is loaded.
 
-These settings end in a run's manifest.  This module knows no engine but the little that settles
-what it decides by itself, and nothing of how a command line or a file names them.
+They end up in a run's manifest.  This module knows only the part of an engine that settles what is
+`auto`, and nothing of a command line or a file of options.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 __all__ = ["ProbeSettings", "check_parts", "fit_questions", "repeated_questions", "too_few"]
 
 REPEATED = 50
-"""Fit questions of a workload without gold that think a second time."""
+"""Fit questions of a workload without gold that are asked a second time."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ProbeSettings:
     markers: tuple[str, ...] | None = None
     """Words that begin a sentence; None: those that a pilot finds."""
     marker_ids: tuple[tuple[int, ...], ...] = ()
-    """Their tokens; empty as long as they are not known."""
+    """Token ids of the markers; empty until an engine has encoded them."""
     min_gap: int = ProbePlan.min_gap
     max_markers: int = ProbePlan.max_markers
     max_probes: int | None = None
@@ -74,7 +74,7 @@ class ProbeSettings:
     """None: the engine's own, halved when memory runs out."""
     limit: int | None = None
     entropy: str = "auto"
-    """``auto``: the whole vocabulary here, a server's log-probabilities there."""
+    """``auto``: over the whole vocabulary for a local model, else as the server gives it."""
     prompt_template: str | None = None
     split: tuple[float, float, float] | None = None
     """Shares of fit, calibration and test; None: `default_split` of the workload."""
@@ -83,25 +83,25 @@ class ProbeSettings:
     grader: str | None = None
     """``MODULE:FUNCTION`` that says what is right, or ``gold``; None: compare with gold."""
     task: str | None = None
-    """Of questions that name none; None: as their gold says."""
+    """Task of questions that name none; None: guessed from their gold."""
     traces: Path | None = None
     """Recorded traces of the questions; None: the model thinks."""
     assumed_task: str = ASSUMED_TASK
-    """Of those that have no gold either; a policy's own where it says how to probe."""
+    """Task of questions with neither task nor gold; a policy's own when probing like a policy."""
 
     def __post_init__(self) -> None:
         if self.schedule == "auto" and self.budgets is not None:
             object.__setattr__(self, "schedule", "grid")
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
-        """The same, with this engine's values where the settings leave the choice to it."""
+        """These settings, with the engine's values for what they leave to it."""
         entropy = engine.capabilities.entropy if self.entropy == "auto" else self.entropy
         words = self.markers or ()
         found = sorted({ids for word in words for ids in sentence_ids(engine, word)})
         return replace(self, entropy=entropy, marker_ids=tuple(found) or self.marker_ids)
 
     def read(self) -> Workload:
-        """The workload, its tasks filled in, with the traces of `recorded`.
+        """The workload with its tasks filled in, and with recorded traces if there are any.
 
         Raises as `read_workload`, `read_traces` and `with_traces`.
         """
@@ -150,14 +150,14 @@ def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]
 def repeated_questions(
     workload: Workload, settings: ProbeSettings, *, draws: bool
 ) -> list[Question]:
-    """Fit questions that think twice, so that it shows how often full thinking differs from itself.
+    """Fit questions to ask twice, which shows how often full thinking disagrees with itself.
 
-    By the hash of their content, so that a sorted file gives no biased sample.
+    Chosen by the hash of their content, so that a sorted file gives no biased sample.
 
     Parameters
     ----------
     draws : bool
-        Whether a second trace may differ from the first; none is drawn by default where it cannot.
+        Whether a second trace can differ from the first; if not, none is asked twice.
     """
     if settings.traces is not None or not draws or workload.n_labelled:
         return []
@@ -180,7 +180,7 @@ def check_parts(workload: Workload, settings: ProbeSettings, questions: Sequence
 def too_few(
     workload: Workload, settings: ProbeSettings, questions: Sequence[Question]
 ) -> str | None:
-    """Say which part would be too small, and how many questions it takes; None where none is.
+    """Say which part would be too small, and how many questions it takes; None if none is.
 
     Duplicates and groups count once.
     """
@@ -192,7 +192,6 @@ def too_few(
         needed = SMALLEST_PARTS[name]
         if share > 0 and count < needed:
             shown = "/".join(f"{100 * f:g}" for f in split)
-            # That split has the same share for fit.
             advice = " or use --split 40/60/0" if split[2] > 0 and name != "fit" else ""
             return (
                 f"too few questions: the {name} part needs at least {needed} different ones, "
@@ -203,7 +202,7 @@ def too_few(
 
 
 def _enough(split: tuple[float, float, float]) -> int:
-    """Questions of which a random split leaves each part enough, 19 times in 20; full tens."""
+    """Questions that give each part enough in 19 of 20 random splits, rounded up to tens."""
     return max(
         10 * math.ceil((needed + 1.645 * math.sqrt(needed)) / share / 10)
         for needed, share in zip(map(SMALLEST_PARTS.__getitem__, PARTS), split, strict=True)

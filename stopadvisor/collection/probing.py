@@ -48,10 +48,10 @@ __all__ = ["OpenEngine", "RegimeEngine", "probe", "try_questions"]
 
 
 class RegimeEngine(Engine, Protocol):
-    """An engine that says who pays for tokens that are sent again."""
+    """An engine that can measure what its server charges for tokens that are sent again."""
 
     def measure_regime(self, cue: str) -> RegimeMeasure | None:
-        """What its server turned out to be; None where there is no server."""
+        """The serving regime of its server; None without a server."""
         ...
 
 
@@ -62,14 +62,14 @@ OpenEngine = Callable[[], AbstractContextManager[RegimeEngine]]
 def probe(
     settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, whole: bool = False
 ) -> ProbeSummary:
-    """Probe what is missing of a workload, with everything that has to come before.
+    """Probe what is missing of a workload, after every step that must come first.
 
     In this order: the workload is read and its split checked, the model loaded, the run opened or
     begun (a pilot on fit questions freezes `auto` budgets in its manifest), the preflight passed,
     the questions asked.
 
-    `open_engine` is called when nothing else is left to refuse.  With `whole` a `limit` is refused
-    that leaves a part too small to be assessed.
+    `open_engine` is called when nothing else is left to refuse.  With `whole`, a `limit` is refused
+    if it leaves a part too small to be assessed.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def probe(
     PreflightError
         The engine does not do what probing needs.
     GraderError
-        The grader cannot be had, or does what none may do.
+        The grader cannot be loaded, or breaks the rules of graders.
     """
     workload = settings.read()
     for remark in (*_remarks_on_gold(workload), *_remarks_on_traces(workload, settings)):
@@ -101,42 +101,42 @@ def probe(
 
 
 def _remarks_on_gold(workload: Workload) -> list[str]:
-    """What was guessed from gold, and what follows where there is none."""
-    found = [
+    """Remarks on tasks that were guessed, and on missing gold."""
+    remarks = [
         f"task {task!r} guessed from gold for {count} questions"
         for task, count in workload.guessed_tasks.items()
     ]
     n, labelled = len(workload.questions), workload.n_labelled
     if workload.assumed_task is not None:
-        found.append(
+        remarks.append(
             f"task {workload.assumed_task!r} taken for questions without task and gold; --task "
             "names another"
         )
     if labelled < n:
         count = f"{n - labelled} of {n} questions have" if labelled else "the questions have"
-        found.append(
+        remarks.append(
             f"{count} no gold: a part of the split that holds such counts a reply as right where "
             "it agrees with what full thinking answers"
         )
-    return found
+    return remarks
 
 
 def _remarks_on_traces(workload: Workload, settings: ProbeSettings) -> list[str]:
-    """Recorded traces that are not probed."""
+    """Remarks on recorded traces that are not probed."""
     if settings.recorded is None:
         return []
-    found = []
+    remarks = []
     asked = {question.key for question in workload.questions}
     others = sum(len(t) for key, t in settings.recorded.by_key.items() if key not in asked)
     if others:
-        found.append(f"{others} recorded traces are of no question of {workload.path}: left out")
+        remarks.append(f"{others} recorded traces are of no question of {workload.path}: left out")
     more = sum(len(question.traces) > settings.samples for question in workload.questions)
     if more:
-        found.append(
+        remarks.append(
             f"{more} questions have further recorded traces: --samples {settings.samples + 1} "
             "probes the next of each, where all questions have one"
         )
-    return found
+    return remarks
 
 
 def try_questions(
@@ -228,7 +228,7 @@ def _probe_with(
 def _split_begun(
     path: Path, described: Callable[[tuple[float, float, float]], tuple[Path, dict[str, Any]]]
 ) -> tuple[float, float, float] | None:
-    """Split of a run that has begun already with another default; None where there is none."""
+    """Split of a run that began with another default; None if there is no such run."""
     if _is_run(path):
         first, second, third = RunDirectory.load(path).manifest["split"]["fractions"]
         return first, second, third
@@ -315,15 +315,15 @@ class _Probing:
         )
 
     def _repeated(self) -> list[Question]:
-        """Questions that think twice."""
+        """Fit questions to ask a second time."""
         draws = self.engine.temperature(self.settings.plan()) > 0
-        found = repeated_questions(self.workload, self.settings, draws=draws)
-        if found and self.settings.samples == 1:
+        repeated = repeated_questions(self.workload, self.settings, draws=draws)
+        if repeated and self.settings.samples == 1:
             self.progress.remark(
-                f"{len(found)} fit questions think twice, to see how often full thinking gives "
+                f"{len(repeated)} fit questions think twice, to see how often full thinking gives "
                 "another answer"
             )
-        return found
+        return repeated
 
     def _begin(
         self,
@@ -333,10 +333,7 @@ class _Probing:
         plan: ProbePlan,
         batch_size: int,
     ) -> tuple[RunDirectory, Sequence[RawTrace]]:
-        """Start the run; from here on its cap and its budgets are fixed.
-
-        The pilot's traces come with it.
-        """
+        """Start the run, whose plan is fixed from now on; also return the traces of a pilot."""
         settled = settle_plan(
             self.engine, fit, plan, self.settings, batch_size=batch_size, progress=self.progress
         )
@@ -353,7 +350,7 @@ class _Probing:
             words = {word.text: word.ids for word in settled.markers.used}
         elif self.settings.markers is not None:
             words = {text: sentence_ids(self.engine, text) for text in self.settings.markers}
-        else:  # a policy's
+        else:  # a policy's, which holds no words
             words = {self.engine.decode(ids).strip(): (ids,) for ids in settled.plan.markers}
         return [{"text": text, "ids": [list(i) for i in ids]} for text, ids in words.items()]
 
@@ -370,12 +367,12 @@ class _Probing:
             self.progress.remark(f"markers per 1,000 thinking tokens: {', '.join(used)}")
 
     def _measure_serving(self, run: RunDirectory, *, new: bool) -> None:
-        """Find out who pays for tokens that are sent again, for `assess` to cost with."""
+        """Measure the serving regime of the server, which `assess` prices by."""
         if not new and read_regime(run.path) is not None:
             return
         try:
             found = self.engine.measure_regime(run.plan.cue)
-        except EngineError as error:  # the probes are there, and worth having without it
+        except EngineError as error:  # the probes are worth having without it
             self.progress.remark(f"note: the serving regime was not measured: {error}")
             return
         if found is None:
@@ -421,7 +418,7 @@ def _passed(file: Path) -> bool:
 
 def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
     """Take the engine's own size."""
-    # A grid that is not chosen yet takes as much memory as the paper's.
+    # Until a grid is chosen, the paper's stands for its memory.
     if plan.schedule == "grid" and not plan.budgets:
         plan = replace(plan, budgets=PAPER_BUDGETS)
     return engine.auto_batch_size(plan)
@@ -457,7 +454,7 @@ def _settle_cap(
 def _check_samples(engine: Engine, settings: ProbeSettings) -> None:
     """Refuse to draw the same trace several times."""
     if settings.traces is not None:
-        return  # whoever recorded them has drawn them
+        return  # recorded traces are drawn already
     if settings.samples > 1 and engine.temperature(settings.plan()) == 0:
         raise ModelError(
             "the model's own settings always take the likeliest token, so that all traces of a "

@@ -1,8 +1,8 @@
-"""Record the replies of a ladder: every rung is asked for every question of a workload.
+"""Record the replies of a ladder: every rung is asked every question of a workload.
 
-Each reply is on disk as soon as it is there, in ``asked.jsonl``; a question whose rungs have all
-replied is graded, and goes to ``replies.jsonl``.  The first fit questions are looked at before the
-others are asked.  Nothing here shows an outcome of any question.
+Each reply is on disk as soon as it is there, in ``asked.jsonl``; once all rungs have replied to a
+question, it is graded and goes to ``replies.jsonl``.  The first fit questions are checked before
+the others are asked.  Nothing here shows an outcome of any question.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
 __all__ = ["ASKED", "LadderPreflight", "record_replies"]
 
 ASKED = "asked.jsonl"
-"""What each rung said, a reply a line; people may read it, and a run goes on from it."""
+"""Replies as they came, one a line, for people to read and for a run to go on from."""
 _EFFORT_LEVEL = 0.05
 _CUT_WARN = 0.5
-"""Share of a cheaper rung's replies that may be cut: they climb, and are paid for in vain."""
+"""Share of a cheaper rung's replies that may be cut: such a question climbs, and paid in vain."""
 _SELF_WARN = 0.05
-"""Share of questions whose reference answers otherwise a second time."""
+"""Share of questions to which the reference may give another answer the second time."""
 
 
 @dataclass(frozen=True)
 class LadderPreflight:
-    """`preflight.json` of a ladder: what the first fit questions say of its rungs."""
+    """`preflight.json` of a ladder: checks of its rungs on the first fit questions."""
 
     status: Status
     """The worst of the checks."""
     checks: tuple[Check, ...]
-    """What was looked at."""
+    """All checks."""
     n_questions: int
     """Fit questions asked."""
 
@@ -81,8 +81,8 @@ def record_replies(
 ) -> ProbeSummary:
     """Ask every rung of a ladder's file what is missing of a workload; raises as `probing.probe`.
 
-    `engine` says how many requests go out at once, and where models that run here are loaded.
-    With `whole` a `limit` is refused that leaves a part too small to be assessed.
+    `engine` says how many requests go out at once, and where local models are loaded.  With
+    `whole`, a `limit` is refused if it leaves a part too small to be assessed.
     """
     from stopadvisor.engines.openai.rung_servers import open_rungs
 
@@ -116,7 +116,7 @@ def record_replies(
 
 
 def _plan(settings: ProbeSettings, ladder: Ladder) -> ProbePlan:
-    """Of whole replies, which are not probed: the longest that a rung may give, and the seed."""
+    """A plan without probes: the longest reply of any rung as its cap, and the seed."""
     longest = max(rung.max_tokens or ProbePlan.max_think for rung in ladder.rungs)
     return ProbePlan((), cue="", max_think=longest, seed=settings.seed)
 
@@ -133,7 +133,7 @@ class _Recording:
     rungs: AsksRungs
     progress: Progress
     answers: dict[tuple[str, int], RungAnswer] = field(default_factory=dict)
-    """By question and column; all that was asked so far."""
+    """All replies so far, by question and column."""
 
     def go(self, questions: Sequence[Question], manifest: dict[str, object]) -> ProbeSummary:
         began, run = time.monotonic(), self.run
@@ -162,7 +162,7 @@ class _Recording:
         return self._summary(len(missing), time.monotonic() - began)
 
     def _read(self) -> set[str]:
-        """Take in what an earlier call asked; the questions that are recorded whole."""
+        """Read what earlier calls recorded; returns the questions that are complete."""
         set_aside_tail(self.run.path / ASKED, self.run.path / "asked.partial")
         if note := self.run.repair():
             self.progress.remark(note)
@@ -358,7 +358,7 @@ def _effort(lower: Rung, higher: Rung, by_rung: dict[str, list[list[RungAnswer]]
 def _against_itself(
     rung: Rung, tasks: Sequence[str], rows: Sequence[Sequence[RungAnswer]]
 ) -> Check:
-    """How often the first two samples of the reference have other answers."""
+    """How often the first two samples of the reference disagree."""
     differing = 0
     for task, row in zip(tasks, rows, strict=True):
         one, two = (normalize(task, extract_natural(task, a.text) or "") for a in row[:2])

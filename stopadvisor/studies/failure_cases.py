@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stopadvisor.ground.errors import StudyError, WorkloadError
+from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
@@ -52,13 +52,11 @@ OUTLINE = Outline(
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Cases and trajectories; ``extra["cases"]`` is the number of questions shown of each case."""
-    shown = {**OUTLINE.defaults, **options.extra}["cases"]
-    if not shown.isdecimal() or int(shown) < 1:
-        raise StudyError(f"option cases must be a whole number >= 1, got {shown!r}")
+    shown = OUTLINE.whole(options, "cases")
     rows: list[Row] = []
     views = paper_views(sources)
     for source, view in zip(sources, views, strict=True):
-        rows += _rows(view, _source_texts(source), int(shown), options)
+        rows += _rows(view, _source_texts(source), shown, options)
     return OUTLINE.result(rows, options, views)
 
 

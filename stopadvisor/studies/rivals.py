@@ -38,7 +38,6 @@ _SIMPLE: Mapping[str, tuple[str, ...]] = {
 """Simple contestants, and the families that each chooses from."""
 _FIT, _CALIBRATION = 0.32, 0.48
 """Shares of the questions; the rest measures.  Their ratio is that of the default 40/60 split."""
-_SPLITS = "30"
 
 
 # fmt: off
@@ -50,13 +49,13 @@ _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}
     lost=("Lost", "share"), stops=("Stops", "share"), ahead_pp=("Ahead", "pp"),
     ahead_ci=("95 % CI", "pp"))
 # fmt: on
-OUTLINE = Outline("rivals", "", (_SAVINGS,), protocols=("deploy",), defaults={"splits": _SPLITS})
+OUTLINE = Outline("rivals", "", (_SAVINGS,), protocols=("deploy",), defaults={"splits": "30"})
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Compare the rules on each source."""
     views = [view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
-    n_splits = _n_splits(options)
+    n_splits = OUTLINE.whole(options, "splits")
     settings = replace(study_settings(options), allow_truncated=True)
     rows: list[Row | str] = []
     for shown in views:
@@ -67,13 +66,6 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
         else:
             rows += _rows(shown, settings, n_splits)
     return OUTLINE.result(rows, options, views)
-
-
-def _n_splits(options: StudyOptions) -> int:
-    asked = options.extra.get("splits", _SPLITS)
-    if not (asked.isdecimal() and int(asked) >= 1):
-        raise StudyError(f"--set splits must be a whole number >= 1, got {asked!r}")
-    return int(asked)
 
 
 # --- One rule in one split ------------------------------------------------------------------------

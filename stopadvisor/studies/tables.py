@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.stats.bootstrap import Interval
 
@@ -183,6 +184,19 @@ class Outline:
         """Title of a table under some options."""
         words = {**self.defaults, **options.extra}
         return table.title.format(alpha=options.alpha, serving=options.serving, **words)
+
+    def whole(self, options: StudyOptions, name: str) -> int:
+        """One of the study's own options, as a whole number >= 1.
+
+        Raises
+        ------
+        StudyError
+            It is not such a number.
+        """
+        value = {**self.defaults, **options.extra}[name]
+        if not (value.isdecimal() and int(value) >= 1):
+            raise StudyError(f"option {name} must be a whole number >= 1, got {value!r}")
+        return int(value)
 
     def result(
         self, made: Iterable[Row | str], options: StudyOptions, views: Sequence[View]

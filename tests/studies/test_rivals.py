@@ -88,7 +88,7 @@ def test_an_interval_resamples_questions_and_cut_traces_stand_apart() -> None:
 
 @pytest.mark.parametrize("asked", ["0", "many", "-1"])
 def test_splits_are_a_number(asked: str, sums: Sums) -> None:
-    with pytest.raises(StudyError, match="--set splits must be a whole number >= 1, got"):
+    with pytest.raises(StudyError, match="option splits must be a whole number >= 1, got"):
         run([sums(500)], replace(OPTIONS, extra={"splits": asked}))
 
 
