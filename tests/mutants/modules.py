@@ -56,7 +56,7 @@ TESTS: dict[str, str] = {
     "stats/bounds": "stats/test_bounds certification/test_refusals",
     "stats/intervals": "stats/test_intervals",
     "stats/reliability": "stats/test_reliability",
-    "stats/binomial": "policy/test_claims",
+    "stats/binomial": "policy/test_claims stats/test_binomial",
     "policy/claims": "policy/test_claims policy/test_forgeries",
     "policy/consistency": "policy/test_schema policy/test_load_limits policy/test_forgeries",
     "policy/evidence": "policy/test_evidence policy/test_forgeries",

@@ -187,6 +187,30 @@ def test_a_stalled_server_is_not_waited_for(server: OddServer, policies: Path) -
         assert not got.endswith(b"0\r\n\r\n"), "nobody can take it for a whole one"
 
 
+def test_events_that_nobody_asked_for_may_not_fall_silent_either(
+    server: OddServer, policies: Path
+) -> None:
+    over = threading.Event()
+
+    def silent(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        to.send_response(200)
+        to.send_header("Content-Type", "text/event-stream")
+        to.end_headers()
+        to.close_connection = True
+        to.wfile.write(b"data: 1\n\n")
+        to.wfile.flush()
+        over.wait(9)
+
+    server.odd["/v1/chat/completions"] = silent
+    with running(policies / "never.json", server, timeouts={"between": 0.2}) as gateway:
+        got = received(send(gateway, chat_body(n=2)))
+        assert not over.is_set()
+        assert gateway.record()["error"] == "TimeoutError"
+        over.set()
+    assert b"data: 1" in got
+    assert not got.endswith(b"0\r\n\r\n"), "nobody can take it for a whole one"
+
+
 @pytest.mark.parametrize("fault", ["cut-short", "cut-line", "abort-short", "error-short"])
 def test_half_an_answer(server: OddServer, gateway: RunningGateway, fault: str) -> None:
     """Past the policy it is passed on as it came; under it the thinking is resumed."""
@@ -292,13 +316,14 @@ def test_a_dead_server_costs_no_request_and_comes_back(policies: Path) -> None:
         until(lambda: gateway.get("/readyz").status == 503)
 
 
-def test_a_busy_server_is_left_for_another(policies: Path) -> None:
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_busy_server_is_left_for_another(policies: Path, status: int) -> None:
     first, second = OddServer(chat="reasoning_content"), OddServer(chat="reasoning_content")
     first.start()
     second.start()
 
     def busy(to: BaseHTTPRequestHandler, body: bytes) -> None:
-        to.send_response(503)
+        to.send_response(status)
         to.send_header("Content-Length", "4")
         to.end_headers()
         to.wfile.write(b"busy")
@@ -309,7 +334,7 @@ def test_a_busy_server_is_left_for_another(policies: Path) -> None:
         assert [gateway.ask(chat_body(n=2)).status for _ in range(3)] == [200] * 3
         second.odd["/v1/chat/completions"] = busy
         answer = gateway.ask(chat_body(n=2))
-        assert (answer.status, answer.body) == (503, b"busy")
+        assert (answer.status, answer.body) == (status, b"busy")
     first.stop()
     second.stop()
 

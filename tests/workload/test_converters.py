@@ -118,6 +118,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- Every data set, in its own columns and through the library -----------------------------------
 
 
+def test_as_many_are_taken_as_the_paper_used() -> None:
+    sizes = {name: benchmark.size for name, benchmark in BENCHMARKS.items()}
+    assert sizes == {
+        "gsm8k": 1000, "math500": 500, "mmlu-pro": 800, "gpqa-diamond": 198, "aime": 90,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_row_becomes_a_line(tmp_path: Path, call: Call, name: str, suffix: str) -> None:
