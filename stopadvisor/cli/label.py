@@ -140,7 +140,7 @@ def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
         labelling = start_labelling(source, replace(request, overrides=lost))
     directory, records, file = of_run(source)
     texts, missing = _questions(directory)
-    for remark in (file.torn(), missing):
+    for remark in (file.repair(), missing):
         if remark is not None:
             progress.remark(f"note: {remark}")
     return LabelRun(labelling, directory, records, file, texts)

@@ -16,7 +16,7 @@ import numpy as np
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
-from stopadvisor.ground.progress import NullProgress, Progress
+from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace, is_open_cue
 from stopadvisor.workload.questions import Question, RecordedTrace
 
@@ -143,14 +143,13 @@ def draw_pilot(
     plan: ProbePlan,
     *,
     batch_size: int,
-    template: str | None = None,
-    progress: Progress | None = None,
+    template: str | None,
+    progress: Progress,
 ) -> list[RawTrace]:
     """Draw a few traces, with forced answers at the positions of a preflight.
 
     `questions` are fit questions; the first 32 are asked.
     """
-    progress = progress or NullProgress()
     asked = make_prompts(questions[:PILOT_QUESTIONS], template)
     progress.begin("pilot", len(asked))
     return ask_all(engine, asked, trial_plan(plan), batch_size=batch_size, progress=progress)

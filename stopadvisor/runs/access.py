@@ -34,7 +34,6 @@ __all__ = [
     "labels",
     "open_all",
     "open_test",
-    "paper_view",
     "unsealed_calibration",
     "unsealed_rows",
     "unshown_questions",
@@ -139,12 +138,6 @@ def view(source: Source, label: str | None = None, *, all_samples: bool = False)
         rows = rows & (source.table.samples == 0)
     table = source.table.take(rows).unseal()
     return View(label or source.folder.name, table, "all" if unsealed else "fit")
-
-
-def paper_view(source: Source, label: str | None = None) -> View:
-    """What may be shown of a source, under the paper's ``last-checkpoint`` reference."""
-    shown = view(source, label)
-    return View(shown.label, shown.table.with_reference("last-checkpoint"), shown.basis)
 
 
 def labels(sources: Sequence[Source]) -> list[str]:

@@ -114,7 +114,7 @@ class LabelFile:
         """Take one label back; its line stays."""
         self._append([self._named(label) | {"withdrawn": True}])
 
-    def torn(self) -> str | None:
+    def repair(self) -> str | None:
         """Set a half-written last line aside before anything is appended; a remark if it did."""
         if not set_aside_tail(self.path, self.path.with_name(PARTIAL)):
             return None

@@ -6,6 +6,7 @@ Knows no study by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from stopadvisor.ground.progress import tracked
 from stopadvisor.paper.peaks import resample_gains
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.runs.access import View, labels, paper_view, view
+from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.manifest import differences, identity_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport
@@ -45,21 +46,21 @@ def study_each(
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:
-    """What may be shown of each source, under the paper's reference.
+    """What may be shown of each source, under the paper's ``last-checkpoint`` reference.
 
     Raises
     ------
     StudyError
         A question that may be shown has no gold.
     """
-    names = labels(sources)
-    for source, name in zip(sources, names, strict=True):
-        if view(source).table.graded_by != "gold":
+    views = [view(source, name) for source, name in zip(sources, labels(sources), strict=True)]
+    for shown in views:
+        if shown.table.graded_by != "gold":
             raise StudyError(
-                f"{name}: the paper's analysis takes gold for every question, and not all of these "
-                "have it"
+                f"{shown.label}: the paper's analysis takes gold for every question, and not all "
+                "of these have it"
             )
-    return [paper_view(source, name) for source, name in zip(sources, names, strict=True)]
+    return [replace(v, table=v.table.with_reference("last-checkpoint")) for v in views]
 
 
 def paper_setting(view: View) -> PaperSetting:

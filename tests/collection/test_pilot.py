@@ -20,6 +20,7 @@ from stopadvisor.collection.pilot import (
 )
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.workload.questions import Question, Workload, read_workload
 from tests.scripted import ScriptedEngine, write_sums
@@ -112,7 +113,9 @@ def test_an_auto_stride_needs_thinking() -> None:
 def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> None:
     workload = read_workload(write_sums(tmp_path / "sums.jsonl", 80))
     engine = ScriptedEngine(memory=8)
-    traces = draw_pilot(engine, workload.questions, PLAN, batch_size=16)
+    traces = draw_pilot(
+        engine, workload.questions, PLAN, batch_size=16, template=None, progress=NullProgress()
+    )
     drawn = [key for keys, _ in engine.calls if len(keys) <= 8 for key in keys]
     assert drawn == [q.key for q in workload.questions[:32]]
     assert {plan.budgets for _, plan in engine.calls} == {(0, 32, PLAN.max_think)}

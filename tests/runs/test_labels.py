@@ -83,20 +83,20 @@ def test_a_half_written_line_counts_for_nothing_and_is_kept(labels: LabelFile) -
     whole = labels.path.read_bytes()
     labels.path.write_bytes(whole[:-20])
     assert labels.read() == {"": {"q1": "12"}}
-    said = labels.torn()
+    said = labels.repair()
     assert said is not None
     assert "half-written" in said
     assert labels.path.with_name("labels.partial").read_bytes().startswith(b'{"run"')
     labels.add([Label("q2", "6")])
     assert labels.read() == {"": {"q1": "12", "q2": "6"}}
-    assert labels.torn() is None
+    assert labels.repair() is None
 
 
 def test_a_line_that_only_lacks_its_end_counts(labels: LabelFile) -> None:
     labels.add([Label("q1", "12")])
     labels.path.write_bytes(labels.path.read_bytes().rstrip(b"\n"))
     assert labels.read() == {"": {"q1": "12"}}
-    assert labels.torn() is None
+    assert labels.repair() is None
     labels.add([Label("q2", "5")])
     assert labels.read() == {"": {"q1": "12", "q2": "5"}}
 
