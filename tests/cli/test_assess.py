@@ -86,16 +86,6 @@ def test_figures_of_a_document_agree_with_each_other(call: Call, target: str) ->
     assert set(found["recommendation"]["schedule"]) <= set(found["workload"]["budgets"])
 
 
-def test_the_paper_protocol_has_four_alphas_and_a_rule_for_each(call: Call) -> None:
-    found = assessed(call, "raw.npz", "--protocol", "paper")
-    assert found["regime"]["basis"] == "all"
-    assert found["workload"]["full_reference"] == "last-checkpoint"
-    assert found["split"] == {"fit": 0, "calibration": 80, "test": 120}
-    assert [row["alpha"] for row in found["matched_risk"]] == [0.05, 0.10, 0.15, 0.20]
-    for row in found["matched_risk"]:
-        assert row["learned"]["threshold"] is not None  # even where nothing is feasible
-
-
 def test_a_run_names_its_model_and_an_archive_none(call: Call) -> None:
     run, archive = (assessed(call, path, *FAST)["workload"] for path in ("runs/sums", "raw.npz"))
     assert (run["model"], run["engine"]) == ("tests/scripted", "scripted")
@@ -119,21 +109,6 @@ def test_the_options_used_stand_in_the_run_and_can_be_used_again(call: Call) -> 
     shutil.copy(file, "again.toml")
     assert call("runs/sums", "--config", "again.toml")[:2] == (0, first)
     assert file.read_text(encoding="utf-8") == written
-
-
-def test_settings_are_recorded_for_calibrate(call: Call) -> None:
-    found = assessed(
-        call, "runs/sums", "--price", "0.5/0.05/2", "--serving", "vllm", "--alpha", "0.1",
-        "--delta", "0.1", "--families", "entropy,learned",
-    )  # fmt: skip
-    settings = found["settings"]
-    assert settings["weights"] == {
-        "prefilled": 0.5, "cached": 0.05, "decoded": 2.0, "unit": "money per million tokens",
-    }  # fmt: skip
-    assert settings["families"] == ["entropy", "learned"]
-    assert settings["serving"] == "vllm"
-    assert (found["alpha"], found["delta"]) == (0.1, 0.1)
-    assert "vllm" in found["serving"]
 
 
 def test_prices_give_money_and_break_evens(call: Call) -> None:
@@ -201,13 +176,6 @@ def test_overlap_is_charged_its_round_trip(call: Call) -> None:
     rows = [found["serving"]["vllm"] for found in (near, far)]
     assert far["settings"]["weights"]["round_trip"] == 20
     assert rows[1]["decoded_saving_pct"] < rows[0]["decoded_saving_pct"]
-
-
-def test_one_side_alone_leaves_the_other_null(call: Call) -> None:
-    (row,) = assessed(call, "runs/sums", "--families", "entropy")["matched_risk"]
-    assert row["learned"] is None
-    assert row["delta_saving_pp"] is None
-    assert row["verdict"] == "inconclusive"
 
 
 def test_nothing_feasible_is_full_budget_with_nulls(call: Call) -> None:

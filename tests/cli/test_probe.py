@@ -202,15 +202,6 @@ def test_out_names_the_run_directory(bench: Bench) -> None:
     assert "plan.cap: 48 there, 20 now" in json.loads(out)["error"]["message"]
 
 
-def test_an_interrupt_is_exit_130_and_the_rest_follows(bench: Bench) -> None:
-    bench.engine.stop_after = 7  # twice two batches of the preflight, then three
-    code, _, err = bench.call("--concurrency", "8")
-    assert code == 130
-    assert "interrupted: what was collected is kept in runs/" in err
-    bench.engine = ScriptedEngine()
-    assert bench.probe("--concurrency", "8")["new"] == 100 - 24
-
-
 @pytest.mark.integration
 def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
     file, out = write_sums(tmp_path / "sums.jsonl", 60), tmp_path / "out"
@@ -228,16 +219,6 @@ def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
     assert "what was collected is kept" in err
     assert "Traceback" not in err
     assert RunDirectory.load(out).records()
-
-
-def test_memory_that_runs_out_halves_the_batch_and_is_remembered(bench: Bench) -> None:
-    bench.engine.memory = 16
-    bench.engine.auto_batch_size = lambda plan: 64  # type: ignore[method-assign]
-    code, out, err = bench.call("--out", str(bench.out), "--limit", "50")
-    assert code == 0, out + err
-    assert "out of memory with 64 questions at once; going on with 32" in err
-    bench.engine = ScriptedEngine(memory=16)
-    assert "out of memory" not in bench.call("--out", str(bench.out))[2]
 
 
 def test_regrade_takes_the_workloads_gold(bench: Bench) -> None:

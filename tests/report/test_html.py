@@ -104,15 +104,6 @@ def lost_at_mark(risk: RiskFigure) -> int:
 # --- Numbers --------------------------------------------------------------------------------------
 
 
-def test_first_screen_is_the_sheet(before: ReportData, html: str) -> None:
-    shown, sheet = Page(html), assess_sheet(before.result, verbose=True)
-    for words in (sheet.headline, str(sheet.command), "Not yet certified"):
-        assert words in shown.text
-    text = "".join(shown.text.split())
-    for name, value in sheet.facts:
-        assert "".join(f"{name.capitalize()}{value}".replace("`", "").split()) in text
-
-
 def test_other_prices_of_a_cached_token_save_what_a_new_count_says(small_copy: Path) -> None:
     source = open_source(small_copy)
     settings = Settings(families=("confidence",), **default_settings(source))
@@ -131,19 +122,6 @@ def test_what_comes_next_asks_for_the_loss_that_was_assessed(before: ReportData)
     result = replace(before.result, settings=settings, run="my runs/sums")
     command = "stopadvisor calibrate 'my runs/sums' --alpha drop=0.15"
     assert assess_sheet(result).command == command
-
-
-def test_other_figures_of_the_rule_are_folded_away_and_named(
-    html: str, certified_html: str
-) -> None:
-    opened, _, folded = html.partition("<details><summary>Forecasts and reasons")
-    assert 'id="part-kinds"' in opened
-    assert 'id="part-alpha"' in folded
-    opened, _, folded = certified_html.partition("<details><summary>How the rule was chosen")
-    assert "They differ somewhat from the headline" in folded
-    assert 'id="part-risk"' in opened
-    assert all(f'id="part-{name}"' in folded for name in ("kinds", "frontier", "prices"))
-    assert "The best rules at the same risk" in folded
 
 
 def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
@@ -182,15 +160,6 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     accuracies = figures.checkpoints
     assert accuracies is not None
     assert accuracies.data.full_accuracy == document["fit_full_accuracy"]
-
-
-def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
-    alpha = before.figures.alpha
-    assert alpha is not None
-    for savings in alpha.savings.values():
-        known = [s for s in savings if s is not None]
-        assert known == sorted(known)
-    assert list(alpha.probabilities) == sorted(alpha.probabilities)
 
 
 def test_the_certificate_is_the_calibration_s(
@@ -335,15 +304,6 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     assert calibration.certificate is not None
     assert risk.expected is None
     assert lost_at_mark(risk) == calibration.certificate.losses
-
-
-def test_an_archive_has_no_texts(tmp_path: Path) -> None:
-    source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
-    data = saved(assess(source, Settings(families=QUICK)))
-    for example in lost_of(data):
-        assert example.question is None
-        assert {step.answer for step in example.steps} == {None}
-    assert "holds no texts" in Page(render(data)).text
 
 
 def test_the_published_analysis_has_no_page(tmp_path: Path) -> None:

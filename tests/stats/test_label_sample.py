@@ -109,8 +109,10 @@ def test_a_reference_value() -> None:
 
 
 def test_what_it_cannot_take_is_refused() -> None:
-    with pytest.raises(CalibrationError, match="1 to 20000 questions and 1 label or more"):
-        most_lost_labelled(30, 0, 0.1, DELTA)
+    assert most_lost_labelled(1, 1, 0.5, 0.6).tolist() == [0, 0]
+    for n, labels in ((30, 0), (0, 1), (20_001, 1)):
+        with pytest.raises(CalibrationError, match="1 to 20000 questions and 1 label or more"):
+            most_lost_labelled(n, labels, 0.1, DELTA)
     with pytest.raises(CalibrationError, match="alpha"):
         most_lost_labelled(30, 4, 1.0, DELTA)
 

@@ -38,6 +38,15 @@ def plain(test: AuditTest, losses: Sequence[tuple[float, int] | None]) -> tuple[
     return float(products.mean()), float(sums.mean())
 
 
+def test_bets_stand_where_the_page_says() -> None:
+    plain = [ratio / (1 / 0.1 - 0.05) for ratio in (0.25, 0.5, 1.0, 2.0, 4.0)]
+    assert AuditTest(0.05, least_share=0.1).stakes == pytest.approx(plain, rel=1e-12)
+    with_gains = [part / (1 / 0.1 + 0.05) for part in (0.1, 0.2, 0.35, 0.55, 0.8)]
+    found = AuditTest(0.05, least_share=0.1, gains=True).stakes
+    assert found == pytest.approx(with_gains, rel=1e-12)
+    assert AuditTest(0.5, least_share=1.0).stakes[-1] == 0.9 / 0.5  # never a bankrupt bet
+
+
 @pytest.mark.parametrize("gains", [False, True])
 def test_results_in_any_order_give_the_formulas(gains: bool) -> None:
     test = AuditTest(0.05, 0.05, 0.1, gains=gains)
