@@ -50,11 +50,11 @@ def write_samples(folder: Path) -> Samples:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            with tempfile.TemporaryDirectory(prefix=".samples.", dir=folder) as beside:
+            with tempfile.TemporaryDirectory(prefix=".samples.", dir=folder) as temporary:
                 for name in SAMPLES:
-                    _copy(source / name, Path(beside, name))
+                    _copy(source / name, Path(temporary, name))
                 for name in SAMPLES:
-                    Path(beside, name).rename(folder / name)
+                    Path(temporary, name).rename(folder / name)
         except BaseException:
             if is_new and not any(folder.iterdir()):
                 folder.rmdir()

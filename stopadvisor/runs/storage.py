@@ -110,7 +110,7 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
         before still is.
     """
     # A name that nobody can guess, in a folder that others may write to.
-    beside = path.parent / f".{secrets.token_hex(16)}.tmp"
+    temporary = path.parent / f".{secrets.token_hex(16)}.tmp"
     try:
         if not path.name:
             raise OSError(errno.EINVAL, "names no file")
@@ -119,7 +119,7 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
             raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         # Not tempfile: its files are private to the writer, while others read runs and policies.
-        descriptor = os.open(beside, flags, 0o666)
+        descriptor = os.open(temporary, flags, 0o666)
         try:
             try:
                 _write_all(descriptor, data)
@@ -127,10 +127,10 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
             finally:
                 os.close(descriptor)
             if check is not None:
-                check(beside)
-            os.replace(beside, path)
+                check(temporary)
+            os.replace(temporary, path)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
