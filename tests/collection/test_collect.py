@@ -18,9 +18,9 @@ import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import Collected, collect
-from stopadvisor.collection.labels import grade_traces, regrade
+from stopadvisor.collection.labels import check_grader, grade_traces, regrade
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.ground.errors import EngineError, OutputError, ProbeError
+from stopadvisor.ground.errors import EngineError, GraderError, OutputError, ProbeError
 from stopadvisor.probes.asking import Capabilities, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory
@@ -555,3 +555,15 @@ def test_two_ways_of_grading_never_mix(bench: Bench) -> None:
     with Grader() as grader:
         regrade(bench.run, grader)
     assert bench.collect().n_new == 22
+
+
+def test_a_run_that_a_function_graded_is_compared_with_gold_where_gold_is_named(
+    bench: Bench,
+) -> None:
+    bench.collect(limit=8)
+    check_grader(bench.run, None)
+    bench.run.annotate(grading={"grader": "mine:same", "grader_sha256": "ab" * 32})
+    with pytest.raises(GraderError, match="was graded by mine:same: name it with --grader"):
+        check_grader(bench.run, None)
+    for named in ("gold", "mine:same"):
+        check_grader(bench.run, named)
