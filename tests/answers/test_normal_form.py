@@ -299,6 +299,11 @@ def test_online_part_is_standard_library_only() -> None:
     assert output.stdout.strip() == "[]"
 
 
+def test_a_number_of_a_thousand_digits_is_one_and_no_longer_one() -> None:
+    assert normalize("numeric", "1" * 1000) == "1" * 1000
+    assert normalize("numeric", "1" * 1001) != "1" * 1001
+
+
 def test_versions_are_plain_words() -> None:
     assert re.fullmatch(r"\d+", NORMALIZER)
     assert re.fullmatch(r"math-verify-0\.9/\d+", GRADER)

@@ -55,7 +55,7 @@ def test_an_auto_cap_is_what_the_context_leaves(
 
 def test_a_cap_beyond_the_context_is_refused(questions: tuple[Question, ...]) -> None:
     engine, plan = ScriptedEngine(context=1024), replace(PLAN, max_think=600)
-    late = replace(plan, budgets=(0, 500))
+    late = replace(plan, budgets=(0, 100, 500))
     with pytest.raises(
         ModelError, match=r"^--max-think must be at most 490, got 600: .*; auto takes 448"
     ):

@@ -171,6 +171,9 @@ EQUIVALENT: dict[str, str] = {
     "rules/scores _newton: max(abs(value), 1.0) -> max(abs(value), 1.1)": (
         "a tolerance that is a tenth larger is as good"
     ),
+    "ground/printable : code < 65536 ->": "none of these is that one",
+    "ground/printable _escape: code < 65536 ->": "none of these is that one",
+    "workload/imports/tables : _ROWS_AT_ONCE = 64 ->": "a row more is as good",
     "rules/climb _support: -1 -> -2": "an answer that is none is in no run, whatever was before",
     "certification/expectation saving_band: ddof=1 -> ddof=2": (
         "deviations are taken in units of the error, and their reach is turned back by it"
