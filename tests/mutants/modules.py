@@ -66,11 +66,13 @@ TESTS: dict[str, str] = {
         "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature"
     ),
     "policy/golden": "policy/test_golden policy/test_frozen",
+    "policy/inspected": "cli/test_inspect policy",
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",
     "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
     "runs/look_log": "runs/test_look_log runs/test_neighbours certification/test_looks",
     "runs/look_rules": "runs/test_look_log runs/test_neighbours certification/test_looks",
+    "runs/thinking": "collection/test_collect",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
         "certification/test_groups certification/test_transfer certification/test_labelling"
@@ -116,6 +118,14 @@ EQUIVALENT: dict[str, str] = {
     "stats/intervals paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": (
         "differs at equality, by rounding"
     ),
+    "stats/label_sample _chance: _REACH ** 2 / 2 -> _REACH ** 2 / 3": (
+        "what lies beyond it is still less than is added for it"
+    ),
+    "stats/trinomial drop_size: open_[0] -> open_[1]": (
+        "the corner is never the highest chance (n to 75, ten alphas, four deltas)"
+    ),
+    "serving/audits Auditor: secrets.token_bytes(32) ->": "a byte more is as good",
+    "policy/file _check_strings: wide = 0 -> wide = 1": "a byte less is as good",
     "certification/calibration calibrate: delta == 0 -> delta == 1": "at 0 no test passes",
     "certification/calibration _refusal: need.labels_needed or 0 -> need.labels_needed or 1": (
         "no number of labels that is known is 0"

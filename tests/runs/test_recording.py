@@ -152,6 +152,11 @@ def test_a_grid_is_none(tmp_path: Path, missing: int | None) -> None:
     assert {record.marker_positions for record in taken.records} == {None}
 
 
+def test_answers_after_all_thinking_are_at_no_markers(tmp_path: Path) -> None:
+    rows = [line(f"q{n}", trace_tokens=n, checkpoints=[probe(n)]) for n in range(60, 66)]
+    assert not read(tmp_path, *rows).positions_are_markers
+
+
 def test_what_followed_an_answer_in_open_thinking_is_kept(tmp_path: Path) -> None:
     rows = [line(name, checkpoints=[probe(5, closed_by_itself=name == "a")]) for name in "ab"]
     run = imported(tmp_path, *rows)

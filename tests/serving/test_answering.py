@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -16,14 +17,18 @@ from stopadvisor.ground.errors import EngineError, OutputError, PolicyError
 from stopadvisor.ground.progress import NullProgress
 from stopadvisor.ground.results import to_document
 from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.policy.requests import Reply
 from stopadvisor.serving.answer_file import AnswerRecord
+from stopadvisor.serving.answer_pass import _gradable
 from stopadvisor.serving.answer_summary import AnswerSummary
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
+from stopadvisor.workload.questions import Question
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_engine import engine_at
 from tests.engines.test_openai_online import policy_of
 
 N = 6
+REPLY = Reply("7 or 8", "8", 0, 4, 9, 4, 1, 0, 1, 0.1, "stopped", "")
 
 
 @dataclass
@@ -185,3 +190,15 @@ def test_the_document_says_what_was_found(bench: Bench) -> None:
     assert document["full"] is not None
     assert document["full"]["lost"] == 3
     assert document["mean_tokens"]["probe"] == found.mean_tokens.probe
+
+
+@pytest.mark.parametrize(
+    ("finish", "visible", "seen"), [("stopped", 0, "7 or 8"), ("stopped", 3, "8"), ("stop", 0, "8")]
+)
+def test_a_forced_answer_is_graded_whole(
+    finish: Literal["stopped", "stop"], visible: int, seen: str
+) -> None:
+    question = Question("a", "0" * 64, ({"role": "user", "content": "?"},), "7", "numeric")
+    reply = replace(REPLY, finish=finish, visible_tokens=visible)
+    assert _gradable(question, reply) == seen
+    assert _gradable(question, replace(reply, text=None)) is None
