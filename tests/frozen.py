@@ -11,14 +11,14 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.export import policy_content
-from stopadvisor.policy.frozen import build_policy
+from stopadvisor.certification.export import policy_terms
+from stopadvisor.ground.fields import plain
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.look_log import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import assign_parts
-from tests.policy_content import example_content
+from tests.policy_content import built, example_content
 from tests.populations import KnownPopulation, renamed
 
 FRACTIONS = (0.4, 0.4, 0.2)
@@ -50,10 +50,8 @@ def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[st
     choice = choose(fit, len(set(calibration.groups)), settings)
     found = calibrate(choice, calibration.as_calibration())
     shape = profile(trajectory(fit), rng=np.random.default_rng(0))
-    content = policy_content(
-        source, settings, choice.full_accuracy, found, shape, look_of(settings)
-    )
-    return build_policy(content | (MODEL if bound else {}))
+    terms = policy_terms(source, settings, choice.full_accuracy, found, shape, look_of(settings))
+    return built(plain(terms) | (MODEL if bound else {}))
 
 
 def with_groups(table: OpenQuestions, size: int) -> OpenQuestions:

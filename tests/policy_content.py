@@ -1,4 +1,4 @@
-"""A realistic policy content for tests: what `calibrate` hands to `build_policy`."""
+"""A realistic policy for tests, as the JSON values of its file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.ground.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
 from stopadvisor.ground.fields import parse, plain
-from stopadvisor.policy.claims import shown_certificate
 from stopadvisor.policy.file import Format, encode_policy
-from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.shown import certificate_of
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content
+from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES
@@ -24,7 +24,9 @@ __all__ = [
     "IDENTITY",
     "TRIGGERS",
     "anywhere_content",
+    "built",
     "certificate_in",
+    "checked",
     "example_content",
     "example_contents",
     "example_terms",
@@ -33,7 +35,37 @@ __all__ = [
     "full_budget_content",
     "ladder_content",
     "open_cue_content",
+    "policy_from",
+    "terms_of",
+    "trigger_content",
 ]
+
+
+def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str, Any]:
+    """Fields `trigger` and `budgets` of a policy that probes so."""
+    terms, budgets = trigger_terms(trigger, family=family)
+    return {"trigger": plain(terms), "budgets": list(budgets)}
+
+
+def terms_of(content: Mapping[str, Any]) -> PolicyTerms:
+    """A content as one typed tree, its fields not held to each other."""
+    made = {"schema": 3, "digest": "0" * 64, "golden": [], "trees": None, "served": None}
+    return parse(PolicyTerms, made | dict(plain(content)))
+
+
+def policy_from(content: Mapping[str, Any]) -> Policy:
+    """The policy that is built of a content."""
+    return build_policy(terms_of(content))
+
+
+def built(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in the file of that policy."""
+    return policy_from(content).content
+
+
+def checked(content: Mapping[str, Any]) -> Policy:
+    """A policy of a content that was built, or pretends to be."""
+    return Policy(parse(PolicyTerms, content))
 
 
 def _sha(text: str) -> str:
@@ -157,14 +189,13 @@ _EXAMPLE: dict[str, Any] = {
 
 
 def example_content(**changes: Any) -> dict[str, Any]:
-    """A fresh content for `build_policy`: family learned, eight features, six checkpoints."""
+    """A fresh content for `policy_from`: family learned, eight features, six checkpoints."""
     return copy.deepcopy(_EXAMPLE) | changes
 
 
 def example_terms(**changes: Any) -> PolicyTerms:
     """The example as one typed tree, its fields not held to each other."""
-    nothing = {"schema": 3, "digest": "0" * 64, "golden": [], "trees": None, "served": None}
-    return parse(PolicyTerms, plain(nothing | example_content(**changes)))
+    return terms_of(example_content(**changes))
 
 
 def family_content(family: str, decision_threshold: float | None = None) -> dict[str, Any]:
@@ -262,7 +293,7 @@ def ladder_content(family: str = "cap", **changes: Any) -> dict[str, Any]:
     content = family_content("run-stability") | {"family": family, "serving": "ladder"}
     nothing = ("model", "engine", "probe", "sampling", "max_think", "prompt_template")
     content |= dict.fromkeys(nothing) | {"budgets": [], "chat_template_kwargs": {}}
-    content |= {"trigger": LADDER_TRIGGER, "entropy_source": "full"}
+    content |= {"trigger": plain(LADDER_TRIGGER), "entropy_source": "full"}
     content |= {"decision_threshold": 2.0, "threshold": 2.0, "order": [4.0, 3.0, 2.0, 1.0]}
     path = [[-900.0], [-500.0], [-40.0]]
     content["ladder"] = {"rungs": _RUNGS, "asked": [0], "path": path}
@@ -333,6 +364,6 @@ def example_contents() -> dict[str, dict[str, Any]]:
 
 def certificate_in(policy: Policy) -> dict[str, Any]:
     """The certificate of a policy that stops, with its claim."""
-    found = shown_certificate(policy.content)
+    found = certificate_of(policy.terms)
     assert found is not None
-    return found
+    return dict(plain(found))

@@ -10,7 +10,6 @@ import numpy as np
 
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.stepper import Stepper, StopRule
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.probes.trigger import Trigger
@@ -19,7 +18,7 @@ from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.serving.answering import recorded_stop
-from tests.policy_content import example_terms
+from tests.policy_content import example_terms, trigger_content
 
 __all__ = ["recorded_index", "replayed", "rule_of", "stops"]
 

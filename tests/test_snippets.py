@@ -76,7 +76,7 @@ def story_server(folder: Path) -> Iterator[None]:
         rule = family_content("run-stability", 2.0)
         policy = bound(engine, rule, budgets=[0, 4, 12, 16, 200], entropy_source="top-k:20")
         engine.close()
-        save_policy(policy.content, folder / "policy.joblib")
+        save_policy(policy, folder / "policy.joblib")
         yield
 
 

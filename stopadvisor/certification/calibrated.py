@@ -15,20 +15,21 @@ from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.labelling import LabelCounts
 from stopadvisor.certification.transfer import TARGET_CALIBRATED
 from stopadvisor.ground.results import Shown
+from stopadvisor.policy.evidence import ProfileShare
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.inspected import server_words
-from stopadvisor.policy.promises import asked
+from stopadvisor.policy.promises import promise_of
 from stopadvisor.policy.shown import (
     Certificate,
     Expected,
     ExpectedOnTest,
     TransferredCertificate,
     certificate_of,
-    expected_of,
     where_of,
+    with_test,
 )
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import listed_positions, trigger_of
-from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.losses import LOST, LossName
 from stopadvisor.stats.bounds import Certified, NotCertified
 
@@ -172,7 +173,7 @@ class CalibratedRun(Shown):
     """Its net saving on fit questions."""
     changed: str | None
     """Why another rule than the advised one was exported; null where it was not."""
-    profile: Mapping[str, Share] | None
+    profile: Mapping[str, ProfileShare] | None
     """Kinds of fit questions, along their thinking; with `--from` of the calibration questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
@@ -223,9 +224,9 @@ def calibrated(
     model : str, optional
         Name or folder of the run's model.
     """
-    settings, content, calibration = found.settings, found.content, found.calibration
+    settings, terms, calibration = found.settings, found.policy.terms, found.calibration
     look = found.look
-    expected = expected_of(content["expected"])
+    expected = with_test(terms.expected)
     advised: dict[str, Any] = {
         # Nothing is chosen on fit questions in a transfer, so nothing was advised.
         **dict.fromkeys(("advised_family", "advised_schedule", "advised_where", "changed")),
@@ -249,7 +250,7 @@ def calibrated(
         run=run,
         alpha=settings.alpha,
         loss=None if settings.loss == LOST.name else settings.loss,
-        asked=None if settings.is_lost else asked(settings.guarantees),
+        asked=None if settings.is_lost else promise_of(settings.guarantees),
         delta=settings.delta if look is None else look.delta,
         confidence=None if look is None else look.confidence,
         look=None
@@ -259,46 +260,37 @@ def calibrated(
         ),
         certified=calibration.rule is not None,
         policy=policy,
-        digest=content["digest"],
+        digest=terms.digest,
         promoted=promoted,
-        kind=content["kind"],
-        family=content["family"],
-        schedule=_positions(content),
-        where=where_of(content),
-        threshold=content["threshold"],
-        serving=content["serving"],
-        on_stop="answer" if content["on_stop"] == "answer" else None,
-        certificate=certificate_of(content),
+        kind=terms.kind,
+        family=terms.family,
+        schedule=_positions(terms),
+        where=where_of(terms),
+        threshold=terms.threshold,
+        serving=terms.serving,
+        on_stop="answer" if terms.on_stop == "answer" else None,
+        certificate=certificate_of(terms),
         refusal=calibration.refusal,
         tested=tuple(
             _tested(family, result, calibration.n_counted) for family, result in calibration.tested
         ),
         expected=expected,
         graded_by=calibration.entered.graded_by,
-        profile=_profile(content["profile"]),
+        profile=terms.profile,
         remarks=(*found.remarks, *remarks),
-        headline=headline(expected, content["serving"], measured),
+        headline=headline(expected, terms.serving, measured),
         traces=None if calibration.traces == 1 else calibration.traces,
         transfer=None if found.source is None else _transfer(found.source, str(source_policy)),
         **advised,
-        serve_with=server_words(content, model),
+        serve_with=server_words(terms, model),
     )
 
 
-def _positions(content: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _positions(terms: PolicyTerms) -> tuple[int, ...] | None:
     """Where a policy asks; None where it asks nothing, or each trace has positions of its own."""
-    if content["kind"] != "stop" or "ladder" in content:
+    if terms.kind != "stop" or terms.ladder is not None:
         return None
-    return listed_positions(trigger_of(content))
-
-
-def _profile(shares: Mapping[str, Any] | None) -> Mapping[str, Share] | None:
-    if shares is None:
-        return None
-    return {
-        name: Share(row["count"], row["share"], (row["ci95"][0], row["ci95"][1]))
-        for name, row in shares.items()
-    }
+    return listed_positions(trigger_of(terms))
 
 
 def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
@@ -311,5 +303,5 @@ def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
 
 
 def _transfer(source: Policy, file: str) -> Transfer:
-    model = None if source.content["model"] is None else source.content["model"]["name"]
-    return Transfer(TARGET_CALIBRATED, file, source.digest, model)
+    model = source.terms.model
+    return Transfer(TARGET_CALIBRATED, file, source.digest, None if model is None else model.name)

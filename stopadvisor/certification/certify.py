@@ -23,7 +23,7 @@ from stopadvisor.certification.calibration import (
     counted_traces,
     require_gold,
 )
-from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.labelling import (
     LabelCounts,
     Labelling,
@@ -113,8 +113,8 @@ class Certification:
     calibration: Calibration
     look: Look | None
     """None where it was certain beforehand that nothing would be exported."""
-    content: Mapping[str, Any]
-    """Of the policy; one that never stops where nothing was certified."""
+    policy: Policy
+    """One that never stops where nothing was certified."""
     remarks: tuple[str, ...]
     """What the reader should know before trusting the policy."""
     assessment: FitAssessment | None = None
@@ -155,9 +155,9 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     if refusal is not None:
         calibration = _unopened(plan, refusal)
         created = timestamp() if source.manifest is None else source.manifest["created"]
-        content = _policy(plan, calibration, None, created)
+        policy = _policy(plan, calibration, None, created)
         remarks = tuple(_remarks(assessment, ()))
-        return Certification(choice.settings, calibration, None, content, remarks, assessment)
+        return Certification(choice.settings, calibration, None, policy, remarks, assessment)
     show_fit(assessment.source, "calibrate")
     taken = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
@@ -165,12 +165,12 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, choice.settings, choice)
-    content = _policy(plan, calibration, look, look.created)
+    policy = _policy(plan, calibration, look, look.created)
     assessed = read_assessment(source.folder)
-    changed = _why_another_rule(assessment, calibration, content, assessed)
-    remarks = tuple(_remarks(assessment, taken.remarks, content, changed))
+    changed = _why_another_rule(assessment, calibration, policy, assessed)
+    remarks = tuple(_remarks(assessment, taken.remarks, policy, changed))
     return Certification(
-        choice.settings, calibration, look, content, remarks, assessment, labels, changed
+        choice.settings, calibration, look, policy, remarks, assessment, labels, changed
     )
 
 
@@ -255,12 +255,10 @@ def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
     return Calibration(None, refusal, (), nothing, advised, n)
 
 
-def _policy(
-    plan: Plan, calibration: Calibration, look: Look | None, created: str
-) -> Mapping[str, Any]:
+def _policy(plan: Plan, calibration: Calibration, look: Look | None, created: str) -> Policy:
     assessment = plan.assessment
     return build_policy(
-        policy_content(
+        policy_terms(
             assessment.source,
             assessment.choice.settings,
             assessment.choice.full_accuracy,
@@ -304,22 +302,22 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
 def _remarks(
     assessment: FitAssessment,
     on_looks: Sequence[str],
-    content: Mapping[str, Any] | None = None,
+    policy: Policy | None = None,
     changed: str | None = None,
 ) -> list[str]:
-    """Remarks on a certification; without a content and a look on one that opened nothing."""
+    """Remarks on a certification; without a policy and a look on one that opened nothing."""
     found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
     if choice.settings.limits_accuracy and (remark := alpha_remark(alpha, accuracy)):
         found.append(remark)
     if changed is not None:
         found.append(changed)
-    expected = None if content is None else content["expected"]
-    spread = (expected or {}).get("test_total_saving_ci95")
-    if content is not None and spread is not None and spread[1] < 0:
+    expected = None if policy is None else policy.terms.expected
+    spread = None if expected is None else expected.test_total_saving_ci95
+    if policy is not None and spread is not None and spread[1] < 0:
         found.append(
             f"on the test questions this policy costs more than full thinking under "
-            f"{content['serving']}: the certificate is about lost answers, so look at the saving "
+            f"{policy.terms.serving}: the certificate is about lost answers, so look at the saving "
             "before serving it"
         )
     found += on_looks
@@ -336,7 +334,7 @@ def _remarks(
 def _why_another_rule(
     assessment: FitAssessment,
     calibration: Calibration,
-    content: Mapping[str, Any],
+    policy: Policy,
     assessed: Mapping[str, Any] | None,
 ) -> str | None:
     """Say what changed between the advice and the policy; None where they agree.
@@ -345,14 +343,14 @@ def _why_another_rule(
     ----------
     assessment : FitAssessment
         Of this calibration: the advice at its own settings.
-    content : mapping
-        Of the exported policy.
+    policy : Policy
+        As it is exported.
     assessed : mapping, optional
         The run's ``assessment.json``, whose advice the user has read.
     """
-    if content["kind"] != "stop":
+    exported, advised = policy.family, assessment.recommendation.family
+    if exported is None:
         return None
-    exported, advised = content["family"], assessment.recommendation.family
     read = None if assessed is None else assessed["recommendation"]["family"]
     if assessed is not None and read != advised:
         differs = _differs(assessment, assessed)

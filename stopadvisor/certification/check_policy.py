@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -22,11 +22,13 @@ from stopadvisor.ground.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.results import Shown
+from stopadvisor.policy.claims import CertificateTerms
+from stopadvisor.policy.evidence import SplitTerms
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
-from stopadvisor.rules.losses import DIFFERS, loss_of
+from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.look_log import read_log
@@ -95,7 +97,9 @@ def check_policy(
     ProbeError
         The source has no test part, or its log of looks cannot be read.
     """
-    content = policy.content
+    terms, certificate = policy.terms, policy.terms.certificate
+    if certificate is None:
+        raise PolicyError("a full-budget policy has no certificate to verify")
     remarks = _bound(policy, source, transfer=request.transfer)
     view = _test_part(source) if request.test_only else source
     sha = source.workload_sha256
@@ -103,29 +107,29 @@ def check_policy(
         check_probed(policy, file, source)
     # Without gold, fit questions alone think twice.
     repeats = view.without_repeats() is not view
-    fresh = fresh_questions(content, view.table, workload_sha256=sha, alone=repeats)
-    scorer_of(content, view.table)
+    fresh = fresh_questions(terms, view.table, workload_sha256=sha, alone=repeats)
+    scorer_of(terms, view.table)
     with lock_directory(view.folder):
         check = record_check(
             view.folder,
             policy.digest,
             view.table.take(fresh.rows).keys,
-            delta=content["certificate"]["delta"],
+            delta=certificate.delta,
             planned=request.policies,
         )
-    questions, looked = _open(policy, view, fresh.rows)
+    questions, looked = _open(policy, certificate, view, fresh.rows)
     remarks += looked
     result = verify(
-        content,
+        terms,
         fresh,
         questions,
         serving=request.serving,
         weights=request.weights,
-        delta=check.share_of(content["certificate"]["delta"]),
+        delta=check.share_of(certificate.delta),
         rng=np.random.default_rng(source.seed),
     )
     differs = result.loss == DIFFERS.name
-    if differs and loss_of(content["certificate"]) is not DIFFERS:
+    if differs and certificate.loss != DIFFERS.name:
         remarks.append(
             "not every fresh question has gold: replies that differ from full thinking were "
             "counted, every lost one among them; few of them confirm the promise, many do not "
@@ -137,9 +141,9 @@ def check_policy(
             f"{meaning_of_cut(differs)}"
         )
     # A simulated run has a cap, and names its questions.
-    of_archive = content["model"] is None and content["max_think"] is None
-    nameless = (of_archive or source.is_archive) and not _named(content, source)
-    if nameless and sha != content["workload_sha256"]:
+    of_archive = terms.model is None and terms.max_think is None
+    nameless = (of_archive or source.is_archive) and not _named(terms.split, source)
+    if nameless and sha != terms.workload_sha256:
         remarks.append(
             "archives do not name their questions: that none of these fitted or calibrated the "
             "policy cannot be checked"
@@ -150,7 +154,7 @@ def check_policy(
             f"verdict has its own delta, all together are wrong with a probability of up to "
             f"{check.spent:g} on either side (--looks K with the first shares delta)"
         )
-    remarks += _not_on_record(content, source)
+    remarks += _not_on_record(certificate.ledger_head, terms.split, source)
     return CheckedPolicy(
         **{
             **vars(result),
@@ -165,11 +169,10 @@ def check_policy(
     )
 
 
-def _named(content: Mapping[str, Any], source: Source) -> bool:
+def _named(split: SplitTerms | None, source: Source) -> bool:
     """Whether policy and probes both say by name which questions they are of."""
-    split = content["split"]
     keys = source.table.keys
-    return split is not None and names_questions([*split["fit"], *split["calibration"], *keys])
+    return split is not None and names_questions([*split.fit, *split.calibration, *keys])
 
 
 def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
@@ -259,10 +262,9 @@ def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[st
     ]
 
 
-def _not_on_record(content: Mapping[str, Any], source: Source) -> list[str]:
+def _not_on_record(head: str, split: SplitTerms | None, source: Source) -> list[str]:
     """Remark on a policy calibrated on this run's questions, of which its log knows nothing."""
-    head, split = content["certificate"].get("ledger_head"), content["split"]
-    if not head or split is None or not set(split["calibration"]) <= set(source.table.keys):
+    if not head or split is None or not set(split.calibration) <= set(source.table.keys):
         return []
     if head in {look.head for look in read_log(source.folder).looks}:
         return []
@@ -280,11 +282,11 @@ def _test_part(source: Source) -> Source:
     return replace(source, table=source.table.take(rows), parts=source.parts[rows])
 
 
-def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, list[str]]:
+def _open(
+    policy: Policy, certificate: CertificateTerms, view: Source, rows: IntArray
+) -> tuple[OpenQuestions, list[str]]:
     """Open these questions, with a look at the calibration questions among them."""
     # Not the policy's own delta: a promise made at 0.001 must not make looking here cheap.
-    certificate = policy.terms.certificate
-    assert certificate is not None  # a full-budget policy was refused
     delta = max(certificate.delta, DEFAULT_DELTA)
     request = {"protocol": "verify", "policy": policy.digest}
     assessed = read_assessment(view.folder)

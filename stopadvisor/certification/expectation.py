@@ -15,6 +15,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import ExportedRule
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.policy.evidence import ServedTerms
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.climb import Climb
@@ -120,15 +121,14 @@ def differs_limit(rule: ExportedRule, entered: CalibrationQuestions, delta: floa
     return upper_limit(differing, view.n_questions, delta)
 
 
-def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> dict[str, list[float]]:
+def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> ServedTerms:
     """Where calibration questions would have stopped, and what their requests were like.
 
     Returns
     -------
-    dict of str to list of float
-        One value a question, of evenly spaced ones: `stop` in thinking tokens, -1 where it never
-        stops; `prompt_tokens`; `first_logprob` of the first forced answer, where known.  Of a
-        ladder `stop` is the number of the reply that is served, -1 for the reference's.
+    ServedTerms
+        One value a question, of evenly spaced ones.  Of a ladder `stop` is the number of the reply
+        that is served, -1 for the reference's.
     """
     n = entered.n_questions
     spaced: IntArray = np.linspace(0, n - 1, min(n, _MOST_STORED)).astype(np.int64)
@@ -136,20 +136,20 @@ def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> dict[s
     if isinstance(climb, Climb):
         column = climb.serves(entered, rule.threshold)
         served = np.where(column == entered.n_checkpoints - 1, -1, column)
-        return _spaced(spaced, stop=served, prompt_tokens=entered.prompt_tokens)
+        return ServedTerms(_values(served[spaced]), _values(entered.prompt_tokens[spaced]))
     view = rule.scorer.view(entered)
     stops = rule.scorer.stops(view, rule.threshold)
     positions = view.positions_at(range(view.n_checkpoints))
     positions = np.broadcast_to(positions, (view.n_questions, view.n_checkpoints))
     never = np.full((view.n_questions, 1), -1)
     where = np.hstack([positions, never])[np.arange(view.n_questions), stops]
-    found = _spaced(spaced, stop=where, prompt_tokens=view.prompt_tokens)
+    found = None
     if rule.scorer.asking.before and view.n_checkpoints:
         first = view.mean_logprob[:, 0][spaced]
         known = view.live[:, 0][spaced] & np.isfinite(first)
-        found["first_logprob"] = first[known].astype(float).tolist()
-    return found
+        found = _values(first[known])
+    return ServedTerms(_values(where[spaced]), _values(view.prompt_tokens[spaced]), found)
 
 
-def _spaced(rows: IntArray, **values: FloatArray | IntArray) -> dict[str, list[float]]:
-    return {name: each[rows].astype(float).tolist() for name, each in values.items()}
+def _values(numbers: FloatArray | IntArray) -> tuple[float, ...]:
+    return tuple(numbers.astype(float).tolist())

@@ -1,4 +1,4 @@
-"""From a calibration to the content of a policy file, and what to expect of it.
+"""From a calibration to what a policy says, and what to expect of it.
 
 Everything that decides a stop in production is copied from the manifest of the run; everything
 that was shown about it, from the calibration.  Knows the policy's fields, but no file format.
@@ -25,15 +25,30 @@ from stopadvisor.certification.expectation import (
 )
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import MARKERS, PROBE_CAP
-from stopadvisor.ground.fields import plain
+from stopadvisor.policy.claims import CertificateTerms, GraderTerms, GuaranteeTerms
+from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare, SplitTerms
+from stopadvisor.policy.file import NO_DIGEST, POLICY_SCHEMA
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
-from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_content
+from stopadvisor.policy.terms import (
+    DrawnTerms,
+    EngineTerms,
+    LadderTerms,
+    MarkerTerms,
+    ModelTerms,
+    PolicyTerms,
+    ProbeTerms,
+    SamplingTerms,
+    TokenText,
+    TreeTerms,
+)
+from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
 from stopadvisor.probes.asking import ProbePlan, cue_text
 from stopadvisor.probes.grouping import calibration_rows, group_sizes
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving
 from stopadvisor.rules.drift import drift_features
@@ -56,7 +71,7 @@ _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
-__all__ = ["HeldOut", "held_out", "policy_content"]
+__all__ = ["HeldOut", "held_out", "policy_terms"]
 
 
 @dataclass(frozen=True)
@@ -100,44 +115,47 @@ def _expected(
     found: Expectation,
     settings: Settings,
     graded_by: GradedBy,
-) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "weights": plain(settings.weights),
-        "cache_block": settings.cache_block,
-        "fit_total_saving_pct": rule.fit_saving_pct,
-        "fit_risk": rule.fit_risk,
-        "calibration_n": found.outcome.n // rule.certificate.traces,
+    saving_by_serving: Mapping[str, float],
+) -> ExpectedTerms:
+    outcome = found.outcome
+    expected = ExpectedTerms(
+        weights=settings.weights,
+        cache_block=settings.cache_block,
+        fit_total_saving_pct=rule.fit_saving_pct,
+        fit_risk=rule.fit_risk,
+        calibration_n=outcome.n // rule.certificate.traces,
         # What has no label is lost in the table; the share of a sample is that of its labels.
-        "calibration_risk": found.outcome.risk
+        calibration_risk=outcome.risk
         if rule.certificate.differing is None
         else rule.certificate.risk,
-        "calibration_total_saving_pct": found.outcome.total_saving_pct,
-        "calibration_total_saving_band95": list(found.saving_band95),
-        "calibration_think_saving_pct": found.outcome.think_saving_pct,
-        "calibration_uncut_saving_pct": found.outcome.uncut_saving_pct,
-        "calibration_accuracy": found.outcome.accuracy,
-        "calibration_full_accuracy": found.outcome.full_accuracy,
-        "graded_by": graded_by if graded_by == "agreement" else None,
-        "loss": settings.loss,
-        "calibration_answer_saving_pct": found.outcome.answer_saving_pct,
-    }
-    if test is not None:
-        outcome = test.outcome
-        spread = outcome.saving_interval
-        fields |= {
-            "test_n": outcome.n,
-            "test_total_saving_pct": outcome.total_saving_pct,
-            "test_total_saving_ci95": None if spread is None else [spread.low, spread.high],
-            "test_think_saving_pct": outcome.think_saving_pct,
-            "test_uncut_saving_pct": outcome.uncut_saving_pct,
-            "test_risk": outcome.risk,
-            "test_risk_ci95": list(test.risk_ci95),
-            "test_accuracy": outcome.accuracy,
-            "test_accuracy_ci95": list(test.accuracy_ci95),
-            "test_full_accuracy": outcome.full_accuracy,
-            "test_answer_saving_pct": outcome.answer_saving_pct,
-        }
-    return fields
+        calibration_total_saving_pct=outcome.total_saving_pct,
+        calibration_total_saving_band95=found.saving_band95,
+        calibration_think_saving_pct=outcome.think_saving_pct,
+        calibration_uncut_saving_pct=outcome.uncut_saving_pct,
+        calibration_accuracy=outcome.accuracy,
+        calibration_full_accuracy=outcome.full_accuracy,
+        graded_by=graded_by if graded_by == "agreement" else None,
+        loss=settings.loss,
+        calibration_answer_saving_pct=outcome.answer_saving_pct,
+        saving_by_serving=saving_by_serving,
+    )
+    if test is None:
+        return expected
+    outcome, spread = test.outcome, test.outcome.saving_interval
+    return replace(
+        expected,
+        test_n=outcome.n,
+        test_total_saving_pct=outcome.total_saving_pct,
+        test_total_saving_ci95=None if spread is None else (spread.low, spread.high),
+        test_think_saving_pct=outcome.think_saving_pct,
+        test_uncut_saving_pct=outcome.uncut_saving_pct,
+        test_risk=outcome.risk,
+        test_risk_ci95=test.risk_ci95,
+        test_accuracy=outcome.accuracy,
+        test_accuracy_ci95=test.accuracy_ci95,
+        test_full_accuracy=outcome.full_accuracy,
+        test_answer_saving_pct=outcome.answer_saving_pct,
+    )
 
 
 def _by_serving(
@@ -161,7 +179,7 @@ def _by_serving(
     }
 
 
-def policy_content(
+def policy_terms(
     source: Source,
     settings: Settings,
     full_accuracy: float,
@@ -170,8 +188,8 @@ def policy_content(
     look: Look | None,
     *,
     created: str | None = None,
-) -> dict[str, Any]:
-    """Fields of the frozen policy, ready for `policy.build_policy`.
+) -> PolicyTerms:
+    """What the frozen policy says, for `policy.build_policy`.
 
     Parameters
     ----------
@@ -188,140 +206,161 @@ def policy_content(
     created : str, optional
         In ISO 8601; by default when the look was taken.
     """
-    rule = calibration.rule
-    manifest = source.manifest
-    grading = {} if manifest is None else manifest["grading"]
-    if "grader_sha256" in grading and source.graded_by != "gold":
-        grading = {}  # it was never asked
-    table = source.table
-    fields: dict[str, Any] = {
-        "kind": "stop" if rule else "full-budget",
-        "on_stop": table.on_stop,
-        "markers": {"phrases": list(MARKERS), "rule": RULE},
-        "normalizer": NORMALIZER,
-        "grader": grading.get("grader", GRADER),
-        "entropy_source": table.entropy_source,
-        "serving": settings.serving,
-        "profile": {
-            name: {"count": s.count, "share": s.share, "ci95": list(s.ci95)}
-            for name, s in profile.shares.items()
-        },
-        "workload_sha256": source.workload_sha256,
-        "versions": {"stopadvisor": __version__, **versions_of(*_PACKAGES)},
+    table, tasks = source.table, set(source.table.tasks)
+    terms = PolicyTerms(
+        schema=POLICY_SCHEMA,
+        digest=NO_DIGEST,
+        kind="full-budget",
+        **_NO_RULE,
+        on_stop=table.on_stop,
+        ladder=None if source.ladder is None else _ladder(source),
+        markers=MarkerTerms(MARKERS, RULE),
+        task=tasks.pop() if len(tasks) == 1 else MIXED_TASKS,
+        normalizer=NORMALIZER,
+        grader=_grading(source).get("grader", GRADER),
+        entropy_source=table.entropy_source,
+        **_bound_to(source),
+        serving=settings.serving,
         # The look's own, so that the same calibration gives the same digest.
-        "created": created or (look.created if look else timestamp()),
-        "split": _split(source),
-    }
-    fields |= _rule_fields(rule, source)
-    tasks = set(table.tasks)
-    fields["task"] = tasks.pop() if len(tasks) == 1 else MIXED_TASKS
-    fields |= _bound_to(source)
-    if rule is None:
-        return fields | {"certificate": None, "expected": None, "calibration_features": None}
-    assert look is not None  # what was certified took one
-    certificate, few = rule.certificate, calibration.labelled is not None
-    function = None
-    if "grader_sha256" in grading:
-        function = {"name": grading["grader"], "sha256": grading["grader_sha256"]}
-    answers = None if table.on_stop == "probe" or manifest is None else manifest["plan"]
-    fields["certificate"] = {  # what is null, or lost answers, is left out of the file
-        "alpha": settings.alpha,
-        "delta": look.delta,
-        "confidence": look.confidence,
-        "bound": "exact",
-        "multiplicity": "fixed-sequence",
-        "n": certificate.n,
-        "losses": certificate.losses,
-        "upper": certificate.upper,
-        "reference": table.reference,
-        "looks": look.number,
-        "looks_elsewhere": look.elsewhere,
-        "planned_looks": look.planned,
-        "earlier_deltas": look.earlier or None,
-        "ledger_head": look.head,
-        "provenance": {
-            "probes_sha256": source.fingerprint(answers=settings.reads_answers),
-            "labels_sha256": source.labels_fingerprint(),
+        created=created or (look.created if look else timestamp()),
+        versions={"stopadvisor": __version__, **versions_of(*_PACKAGES)},
+        workload_sha256=source.workload_sha256,
+        profile={
+            name: ProfileShare(each.count, each.share, each.ci95)
+            for name, each in profile.shares.items()
         },
-        "chain_delta": certificate.delta,
-        "conditional": False,
-        "alpha_over_full_accuracy": settings.alpha / full_accuracy,
-        "truncated_share": calibration.truncated_share,
-        "max_think": fields["max_think"],
-        "differs_upper": differs_limit(rule, calibration.first, look.delta),
-        "loss": settings.loss,
-        "gained": certificate.gained,
-        "traces": 2 if calibration.traces == 2 else None,
-        "both": certificate.both,
-        "one": certificate.one,
-        "none": certificate.none,
-        "guarantees": certificate.guarantees or None,
-        "group_claim": "groups" if group_sizes(table).max() > 1 else None,
-        "grader": function,
-        "labelled": calibration.labelled,
-        "differing": certificate.differing,
-        "planned_labels": certificate.planned_labels,
-        "on_stop": None if answers is None else "answer",
-        "answer_cap": None if answers is None else answers["answer_cap"],
-    }
+        split=_split(source),
+        golden=(),
+    )
+    rule = calibration.rule
+    if rule is None:
+        return terms
+    assert look is not None  # what was certified took one
+    entered = calibration.entered
+    if rule.certificate.traces != calibration.traces:
+        entered = calibration.first
+    few = calibration.labelled is not None
     stored = drift_features(rule.scorer, calibration.first)
     # Evenly spaced: the first ones of a sorted workload would look like drift.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
-    fields["calibration_features"] = stored[spaced].tolist()
-    entered = calibration.entered if certificate.traces == calibration.traces else calibration.first
-    found = expectation(rule, entered, settings, seed=source.seed)
-    fields["expected"] = {
-        **_expected(
+    return replace(
+        terms,
+        kind="stop",
+        family=rule.scorer.family,
+        threshold=display_threshold(rule.scorer.family, rule.threshold),
+        decision_threshold=rule.threshold,
+        order=tuple(rule.order.tolist()),
+        **_where(rule, source),
+        **_model(rule.scorer),
+        certificate=_certificate(terms, source, settings, full_accuracy, calibration, look),
+        expected=_expected(
             rule,
             # Few labels say nothing of test questions, and accuracies of none.
             None if few else held_out(rule, settings, source),
-            found,
+            expectation(rule, entered, settings, seed=source.seed),
             settings,
             "agreement" if few else calibration.entered.graded_by,
+            _by_serving(rule, settings, source, calibration),
         ),
-        "saving_by_serving": _by_serving(rule, settings, source, calibration),
-    }
-    fields["served"] = served_features(rule, calibration.first)
-    return fields
+        calibration_features=tuple(map(tuple, stored[spaced].tolist())),
+        served=served_features(rule, calibration.first),
+    )
 
 
-def _rule_fields(rule: ExportedRule | None, source: Source) -> dict[str, Any]:
-    no_model: dict[str, Any] = {
-        "features": [],
-        "mean": [],
-        "scale": [],
-        "coef": [],
-        "intercept": None,
-    }
-    if rule is None:
-        nothing = dict.fromkeys(("family", "threshold", "decision_threshold", "trigger"))
-        rungs = {} if source.ladder is None else {"ladder": _rungs(source)}
-        return nothing | {"budgets": [], "order": []} | no_model | rungs
-    scorer = rule.scorer
-    return {
-        "family": scorer.family,
-        "threshold": display_threshold(scorer.family, rule.threshold),
-        "decision_threshold": rule.threshold,
-        **_where(rule, source),
-        "order": rule.order.tolist(),
-        **no_model,
-        # A model's fields are named as in the policy: standardisation and weights, or trees.
-        **({} if (model := _model(scorer)) is None else asdict(model)),
-    }
+_NO_RULE: dict[str, Any] = {
+    **dict.fromkeys(("family", "decision_threshold", "threshold", "trigger", "intercept", "trees")),
+    **dict.fromkeys(("budgets", "features", "mean", "scale", "coef", "order"), ()),
+    **dict.fromkeys(("certificate", "expected", "calibration_features", "served")),
+}
 
 
-def _model(scorer: Scorer) -> Any:
-    """What was fitted, which a ladder's path holds by itself."""
+def _grading(source: Source) -> Mapping[str, Any]:
+    grading: Mapping[str, Any] = {} if source.manifest is None else source.manifest["grading"]
+    asked = "grader_sha256" not in grading or source.graded_by == "gold"
+    return grading if asked else {}
+
+
+def _certificate(
+    terms: PolicyTerms,
+    source: Source,
+    settings: Settings,
+    full_accuracy: float,
+    calibration: Calibration,
+    look: Look,
+) -> CertificateTerms:
+    rule, grading, manifest = calibration.rule, _grading(source), source.manifest
+    assert rule is not None  # only such policies have a certificate
+    certified = rule.certificate
+    function = None
+    if "grader_sha256" in grading:
+        function = GraderTerms(grading["grader"], grading["grader_sha256"])
+    answers = None
+    if source.table.on_stop != "probe" and manifest is not None:
+        answers = manifest["plan"]["answer_cap"]
+    guarantees = (
+        GuaranteeTerms(
+            **{name: getattr(each, name) for name in GuaranteeTerms.__dataclass_fields__}
+        )
+        for each in certified.guarantees
+    )
+    return CertificateTerms(
+        alpha=settings.alpha,
+        delta=look.delta,
+        confidence=look.confidence,
+        bound="exact",
+        multiplicity="fixed-sequence",
+        n=certified.n,
+        losses=certified.losses,
+        upper=certified.upper,
+        reference=source.table.reference,
+        looks=look.number,
+        looks_elsewhere=look.elsewhere,
+        planned_looks=look.planned,
+        earlier_deltas=look.earlier or None,
+        ledger_head=look.head,
+        provenance={
+            "probes_sha256": source.fingerprint(answers=settings.reads_answers),
+            "labels_sha256": source.labels_fingerprint(),
+        },
+        chain_delta=certified.delta,
+        conditional=False,
+        alpha_over_full_accuracy=settings.alpha / full_accuracy,
+        truncated_share=calibration.truncated_share,
+        max_think=terms.max_think,
+        differs_upper=differs_limit(rule, calibration.first, look.delta),
+        loss=settings.loss,
+        gained=certified.gained,
+        traces=2 if calibration.traces == 2 else None,
+        both=certified.both,
+        one=certified.one,
+        none=certified.none,
+        guarantees=tuple(guarantees) or None,
+        group_claim="groups" if group_sizes(source.table).max() > 1 else None,
+        grader=function,
+        labelled=calibration.labelled,
+        differing=certified.differing,
+        planned_labels=certified.planned_labels,
+        on_stop=None if answers is None else "answer",
+        answer_cap=answers,
+    )
+
+
+def _model(scorer: Scorer) -> dict[str, Any]:
+    """Fields of what was fitted: standardisation and weights, or trees."""
     schedule = scorer.schedule
-    return schedule.model if isinstance(schedule, Climb) else scorer.model
+    model = schedule.model if isinstance(schedule, Climb) else scorer.model
+    if isinstance(model, BoostedModel):
+        trees = tuple(TreeTerms(**vars(tree)) for tree in model.trees)
+        return {**vars(model), "trees": trees}
+    return {} if model is None else dict(vars(model))
 
 
 def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     """Where the policy probes, and where it stops anyway; of a ladder which replies it asks."""
     schedule, family = rule.scorer.schedule, rule.scorer.family
     if isinstance(schedule, Climb):
-        ladder = {"asked": schedule.columns, "path": schedule.path}
-        return {"trigger": LADDER_TRIGGER, "budgets": [], "ladder": _rungs(source) | ladder}
+        ladder = _ladder(source, asked=schedule.columns, path=schedule.path)
+        return {"trigger": LADDER_TRIGGER, "ladder": ladder}
     trigger: Trigger
     if family == FIXED_BUDGET:
         stop = int(rule.threshold)
@@ -329,100 +368,85 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     elif isinstance(schedule, GridSchedule):
         trigger = schedule.trigger()
     else:
-        trigger = schedule.trigger(_marker_ids(source))
-    return trigger_content(trigger, family=family)
+        # Recorded answers name no markers.
+        plan = {} if source.manifest is None else source.manifest["plan"]
+        trigger = schedule.trigger([list(ids) for ids in plan.get("markers", ())])
+    where, budgets = trigger_terms(trigger, family=family)
+    return {"trigger": where, "budgets": budgets}
 
 
-def _rungs(source: Source) -> dict[str, Any]:
+def _ladder(source: Source, **climbed: Any) -> LadderTerms:
     assert source.ladder is not None
-    rungs = [rung.to_policy() for rung in source.ladder.rungs]
-    return {"rungs": rungs, "asked": (), "path": ()}
-
-
-def _marker_ids(source: Source) -> list[list[int]]:
-    """Token ids of the markers before which the run was probed; recorded answers name none."""
-    plan = {} if source.manifest is None else source.manifest["plan"]
-    return [list(ids) for ids in plan.get("markers", ())]
+    rungs = tuple(rung.to_policy() for rung in source.ladder.rungs)
+    return LadderTerms(rungs, **{"asked": (), "path": (), **climbed})
 
 
 def _bound_to(source: Source) -> dict[str, Any]:
-    """What the policy is bound to; archives and simulations name no model, recordings need not.
+    """Fields of what the policy is bound to; archives and simulations name no model.
 
     Of a ladder its rungs say it, and the prompt where its replies were not recorded elsewhere.
     """
     manifest = source.manifest
-    if source.ladder is not None:
-        assert manifest is not None
-        asked_here = manifest["engine"]["engine"] != IMPORTED
-        template = manifest["prompt_template"] or manifest["prompt_templates"]
-        nothing = dict.fromkeys(("model", "engine", "probe", "sampling", "max_think"))
-        return nothing | {
-            "prompt_template": template if asked_here else None,
-            "chat_template_kwargs": {},
-        }
-    open_cue = {} if source.table.closed_by_itself is None else {"open_cue": True}
+    nothing: dict[str, Any] = {
+        **dict.fromkeys(("model", "engine", "probe", "sampling", "max_think", "prompt_template")),
+        "chat_template_kwargs": {},
+    }
+    open_cue = source.table.closed_by_itself is not None
     if manifest is None:
-        nothing = dict.fromkeys(("dtype", "quantization", "attention", "device"))
-        simulator = {"name": SIMULATED, "version": __version__, **nothing}
-        return {
-            "model": None,
-            "engine": simulator if source.simulated else None,
-            "probe": {
-                "closer": {"text": "", "ids": None},
-                "cue": {"text": "", "ids": None},
-                "cap": PROBE_CAP,
-                "answer_cap": None,
-                "stop_ids": None,
-                **open_cue,
-            },
-            "prompt_template": None,
-            "chat_template_kwargs": {},
-            "sampling": None,
-            "max_think": None,
-        }
+        probe = ProbeTerms(_NO_TEXT, _NO_TEXT, PROBE_CAP, None, None, open_cue)
+        unknown = dict.fromkeys(("dtype", "quantization", "attention", "device"))
+        simulator = EngineTerms(name=SIMULATED, version=__version__, **unknown)
+        return nothing | {"engine": simulator if source.simulated else None, "probe": probe}
+    template = manifest["prompt_template"] or manifest["prompt_templates"]
+    if source.ladder is not None:
+        asked_here = manifest["engine"]["engine"] != IMPORTED
+        return nothing | {"prompt_template": template if asked_here else None}
     engine, plan = manifest["engine"], manifest["plan"]
     bound = policy_source(engine_of(manifest))
     return {
-        "model": None if source.model is None else bound["model"],
-        "engine": bound["engine"],
-        "probe": {
-            "closer": engine.get("think_close") or {"text": "", "ids": None},
-            "cue": {"text": cue_text(plan["cue"]), "ids": manifest.get("cue_ids")},
-            "cap": plan["cap"],
-            "answer_cap": plan["answer_cap"],
-            "stop_ids": engine.get("stop_ids"),
-            **open_cue,
-        },
-        "prompt_template": manifest["prompt_template"] or manifest["prompt_templates"],
+        "model": None if source.model is None else ModelTerms(**bound["model"]),
+        "engine": EngineTerms(**bound["engine"]),
+        "probe": ProbeTerms(
+            closer=TokenText(**(engine.get("think_close") or vars(_NO_TEXT))),
+            cue=TokenText(cue_text(plan["cue"]), manifest.get("cue_ids")),
+            cap=plan["cap"],
+            answer_cap=plan["answer_cap"],
+            stop_ids=engine.get("stop_ids"),
+            open_cue=open_cue,
+        ),
+        "prompt_template": template,
         "chat_template_kwargs": engine.get("chat_template_kwargs") or {},
-        "sampling": {
-            "greedy": plan["greedy"],
-            "temperature": plan["temperature"],
-            "seed": plan["seed"],
-            **recorded_sampling(manifest),
-            **_drawn(manifest),
-        },
+        "sampling": SamplingTerms(
+            plan["greedy"],
+            plan["temperature"],
+            plan["seed"],
+            recorded=recorded_sampling(manifest).get("recorded"),
+            drawn=_drawn(manifest),
+        ),
         "max_think": plan["max_think"],
     }
 
 
-def _drawn(manifest: Mapping[str, Any]) -> dict[str, Any]:
+_NO_TEXT = TokenText("", None)
+
+
+def _drawn(manifest: Mapping[str, Any]) -> DrawnTerms | None:
     """Return the sampling that the plan and the model's own settings made, for servers to match.
 
-    Nothing where traces were recorded, or a run does not name the model's settings.
+    None where traces were recorded, or a run does not name the model's settings.
     """
     settings = (manifest["engine"] or {}).get("generation_config")
     if settings is None or recorded_sampling(manifest):
-        return {}
+        return None
     asked = {name: manifest["plan"][name] for name in ("greedy", "temperature")}
     plan = ProbePlan((), cue="", cap=1, max_think=1, **asked)
-    return {"drawn": asdict(Sampling.of(SimpleNamespace(**settings), plan))}
+    return DrawnTerms(**asdict(Sampling.of(SimpleNamespace(**settings), plan)))
 
 
-def _split(source: Source) -> dict[str, Any]:
+def _split(source: Source) -> SplitTerms:
     """Which questions, and which groups, were in each part; `verify` refuses both."""
-    ids: dict[str, list[str]] = {}
+    ids: dict[str, tuple[str, ...]] = {}
     for i, name in enumerate(PARTS):
         part = source.table.take(source.parts == i)
-        ids[name] = sorted({*part.keys, *part.group_ids})
-    return {"seed": source.seed, "fractions": list(source.fractions), **ids}
+        ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
+    return SplitTerms(source.seed, source.fractions, **ids)

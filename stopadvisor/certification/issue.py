@@ -5,10 +5,8 @@ The use case of `stopadvisor calibrate`.  Knows no command line; whoever calls w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.ground.results import to_document
 from stopadvisor.policy.file import Format
-from stopadvisor.policy.frozen import load_policy, sign_policy
+from stopadvisor.policy.frozen import Policy, load_policy, sign_policy
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.signature import SigningKey
 from stopadvisor.rules.losses import LOST, Loss
@@ -58,10 +56,10 @@ class PolicyTarget:
         if not target.parent.is_dir():
             raise OutputError(f"cannot write the policy to {target}: there is no such folder")
 
-    def place(self, content: Mapping[str, Any], alpha: float, folder: Path) -> PolicyFiles:
+    def place(self, policy: Policy, alpha: float, folder: Path) -> PolicyFiles:
         """Name the files of a policy; none that holds another certified one is named."""
         if self.out is not None:
-            file = free_file(self.out, content, alpha)
+            file = free_file(self.out, policy, alpha)
             if file == self.out:
                 return PolicyFiles(file, None)
             remark = (
@@ -69,9 +67,9 @@ class PolicyTarget:
                 f"{file}"
             )
             return PolicyFiles(file, None, (remark,))
-        file = folder / f"{own_name(alpha, content['digest'])}.{self.format}"
+        file = folder / f"{own_name(alpha, policy.digest)}.{self.format}"
         stands = stops_already(folder, format=self.format)
-        use = content["kind"] == "stop" or not stands
+        use = policy.kind == "stop" or not stands
         return PolicyFiles(file, folder / f"policy.{self.format}" if use else None)
 
 
@@ -138,8 +136,7 @@ def issue(
             policy = load_policy(source_policy)
             found = certify_transfer(policy, str(source_policy), source, request)
         chosen = None if request.fresh else found.assessment
-        content = found.content
-        files = target.place(content, found.settings.alpha, source.folder)
+        files = target.place(found.policy, found.settings.alpha, source.folder)
         server = None if source.is_archive else read_regime(source.folder)
         result = calibrated(
             found,
@@ -152,9 +149,9 @@ def issue(
             measured=None if server is None else server.regime,
             model=source.model_to_serve,
         )
-        put(content, files.policy, to_document(result), format=target.format)
+        put(found.policy, files.policy, to_document(result), format=target.format)
         if target.key is not None:
-            sign_policy(files.policy, target.key, digest=content["digest"])
+            sign_policy(files.policy, target.key, digest=found.policy.digest)
         if files.promoted is not None:
             promote(files.policy)
     return Issued(result, None if chosen is None else chosen.choice, _calibrated_risk(found))

@@ -10,7 +10,6 @@ Paper, Section "Transfer, Robustness, and Cross-Family Checks" and Appendix "Tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from stopadvisor.certification.calibration import (
     require_gold,
 )
 from stopadvisor.certification.certify import Certification, CertifyRequest
-from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.looks import (
     TakenLook,
     named_settings,
@@ -40,6 +39,7 @@ from stopadvisor.certification.verification import costing, questions_seen, scor
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.probed_positions import check_probed
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
@@ -56,14 +56,14 @@ __all__ = [
     "certify_transfer",
     "check_transfer",
     "target_view",
-    "transferred_content",
+    "transferred_terms",
 ]
 
 TARGET_CALIBRATED = "target-calibrated"
 _CALIBRATION, _TEST = PARTS.index("calibration"), PARTS.index("test")
 
 
-def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
+def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
     """Say whether a policy can be calibrated on a target; looks at no outcome.
 
     Returns the source's scorer, over the target's columns.
@@ -74,24 +74,24 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
         It never stops, holds no testing order, was not probed for, or was fitted or calibrated on
         questions of the target: their labels would be used twice.
     """
-    if "ladder" in content:
+    if terms.ladder is not None:
         raise PolicyError("the policy climbs a ladder: assess and calibrate the target by itself")
     table = target.table
-    scorer = scorer_of(content, table, along_order=bool(content["order"]))
-    if not content["order"]:
+    scorer = scorer_of(terms, table, along_order=bool(terms.order))
+    if not terms.order:
         raise PolicyError(
             "the policy holds no testing order of its thresholds, so that it cannot be calibrated "
             "again"
         )
-    if table.reference == "last-checkpoint" and content["family"] != FIXED_BUDGET:
-        last, schedule = int(table.budgets[-1]), schedule_of(trigger_of(content))
+    if table.reference == "last-checkpoint" and terms.family != FIXED_BUDGET:
+        last, schedule = int(table.budgets[-1]), schedule_of(trigger_of(terms))
         if not isinstance(schedule, GridSchedule) or schedule.positions[-1] != last:
             raise PolicyError(
                 f"under the last-checkpoint reference the policy must probe at the target's last "
                 f"budget, {last}; it probes {schedule.describe()}"
             )
     # The source's calibration decided which sequence was exported, so it counts as fitting.
-    shared = questions_seen(content, table, workload_sha256=target.workload_sha256)
+    shared = questions_seen(terms, table, workload_sha256=target.workload_sha256)
     if shared:
         raise PolicyError(
             f"{len(shared)} questions of {target.folder} fitted or calibrated this policy, e.g. "
@@ -108,26 +108,22 @@ def target_view(target: Source) -> Source:
 
 
 def calibrate_transfer(
-    content: Mapping[str, Any], target: Source, questions: CalibrationQuestions, settings: Settings
+    terms: PolicyTerms, target: Source, questions: CalibrationQuestions, settings: Settings
 ) -> Calibration:
     """Certify a threshold of the source's rule on every target question outside the test part.
 
-    The source policy's `content` gives its scorer, its checkpoints and its thresholds in testing
+    The source policy's `terms` give its scorer, checkpoints and thresholds in testing
     order; `questions` are those of `target_view`.  One sequence is tested, at the whole of delta.
     """
-    scorer = check_transfer(content, target)
-    order = np.array(content["order"], dtype=np.float64)
+    scorer = check_transfer(terms, target)
+    order = np.array(terms.order, dtype=np.float64)
     return recalibrate(scorer, order, questions, settings)
 
 
-def transferred_content(
-    content: Mapping[str, Any],
-    target: Source,
-    calibration: Calibration,
-    settings: Settings,
-    look: Look,
-) -> dict[str, Any]:
-    """Fields of the transferred policy, ready for `policy.build_policy`.
+def transferred_terms(
+    terms: PolicyTerms, target: Source, calibration: Calibration, settings: Settings, look: Look
+) -> PolicyTerms:
+    """Terms of the transferred policy, for `policy.build_policy`.
 
     The rule is the source's, with the target's threshold; everything that it is bound to, and all
     that was shown about it, is the target's.  As fit questions it names those of the source, so
@@ -136,22 +132,23 @@ def transferred_content(
     entered = calibration.first
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
     accuracy = float(entered.full_correct.mean())
-    fields = policy_content(target_view(target), settings, accuracy, calibration, shape, look)
+    made = policy_terms(target_view(target), settings, accuracy, calibration, shape, look)
     if not look.opened:
-        fields["profile"] = None  # of calibration questions, and a failed look shows nothing
-    source_model = content["model"]
+        made = replace(made, profile=None)  # of calibration questions: a failed look shows nothing
     # Rows of another archive are no names: they would be taken for rows of this one.
-    named = source_model is not None or content["workload_sha256"] == target.workload_sha256
-    if named and content["split"] is not None:
-        seen = {*content["split"]["fit"], *content["split"]["calibration"]}
-        fields["split"]["fit"] = sorted(seen)
-    if fields["certificate"] is not None:
-        fields["certificate"] |= {
-            "transfer": TARGET_CALIBRATED,
-            "source_digest": content["digest"],
-            "source_model": None if source_model is None else source_model["name"],
-        }
-    return fields
+    named = terms.model is not None or terms.workload_sha256 == target.workload_sha256
+    if named and terms.split is not None and made.split is not None:
+        seen = {*terms.split.fit, *terms.split.calibration}
+        made = replace(made, split=replace(made.split, fit=tuple(sorted(seen))))
+    if made.certificate is None:
+        return made
+    certificate = replace(
+        made.certificate,
+        transfer=TARGET_CALIBRATED,
+        source_digest=terms.digest,
+        source_model=None if terms.model is None else terms.model.name,
+    )
+    return replace(made, certificate=certificate)
 
 
 # --- With a look ----------------------------------------------------------------------------------
@@ -189,16 +186,16 @@ def certify_transfer(
     plan = plan_look(view, table, requested, delta=asked.delta, looks=request.looks)
     settings = replace(asked, delta=plan.test_delta)
     check_probed(policy, file, view)
-    check_transfer(policy.content, view)
+    check_transfer(policy.terms, view)
     entering_rows(table, settings)
     taken = take(plan)
-    calibration = calibrate_transfer(policy.content, view, taken.questions, settings)
+    calibration = calibrate_transfer(policy.terms, view, taken.questions, settings)
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, settings)
-    content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
+    made = build_policy(transferred_terms(policy.terms, view, calibration, settings, look))
     remarks = tuple(_remarks(policy, view, taken, n_shown))
-    return Certification(settings, calibration, look, content, remarks, source=policy)
+    return Certification(settings, calibration, look, made, remarks, source=policy)
 
 
 def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settings:
@@ -206,7 +203,7 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
     settings, overrides = request.settings(source), request.overrides
     if overrides.serving is not None or read_assessment(source.folder) is not None:
         return settings
-    own = costing(policy.content)
+    own = costing(policy.terms)
     return replace(
         settings,
         serving=own.serving,

@@ -5,17 +5,17 @@ Each limit is one-sided at delta, and exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import scipy
 
 from stopadvisor.assessment.limits import Shares, counted_rows
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.policy.claims import CertificateTerms, GuaranteeTerms
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.rules.losses import Guarantee, Loss, loss_of
+from stopadvisor.rules.losses import LOSSES, Guarantee, Loss
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses, power, upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, limit_of_pairs
@@ -137,38 +137,34 @@ class LimitVerdict:
 
 
 def of_values(
-    loss: Loss,
-    values: IntArray,
-    alpha: float,
-    delta: float,
-    expected: float,
-    counts: Mapping[str, Any],
+    loss: Loss, values: IntArray, delta: float, limit: GuaranteeTerms, expected: float
 ) -> Evidence:
-    """Evidence of single questions about one limit; `counts` are calibration's.
+    """Evidence of single questions about one limit of a certificate.
 
     Parameters
     ----------
     values : ndarray of int, shape (n_traces, n_questions)
         What each counts.
+    expected : float
+        Risk that calibration measured.
     """
-    n = values.shape[1]
+    n, alpha = values.shape[1], limit.alpha
     if len(values) == 2:
         # One trace does not say how often two are lost together: at worst always.
         shares = Shares(expected, 1 - expected)
-        if counts.get("both") is not None:
-            shares = Shares(counts["both"] / counts["n"], counts["none"] / counts["n"])
+        if limit.both is not None and limit.none is not None:
+            shares = Shares(limit.both / limit.n, limit.none / limit.n)
         both, none = (values > 0).all(axis=0), (values <= 0).all(axis=0)
         return of_pairs(int(both.sum()), int(none.sum()), n, alpha, delta, shares)
     lost, gained = int((values > 0).sum()), int((values < 0).sum())
     if loss.is_binary:
         return of_questions(lost, n, alpha, delta, expected)
-    before = counts["n"]
-    shares = Shares(counts["losses"] / before, counts.get("gained", 0) / before)
+    shares = Shares(limit.lost / limit.n, limit.gained / limit.n)
     return of_drop(lost, gained, n, alpha, delta, shares)
 
 
 def limit_verdicts(
-    content: Mapping[str, Any],
+    certificate: CertificateTerms,
     scorer: Scorer,
     probed: GradedTable,
     stops: IntArray,
@@ -176,31 +172,29 @@ def limit_verdicts(
     traces: int = 1,
 ) -> tuple[LimitVerdict, ...]:
     """Each of several limits by itself; `probed` holds first traces, then second ones."""
-    several = content["certificate"].get("guarantees", ())
+    several = certificate.guarantees or ()
     found = []
     for each in several:
-        loss, alpha, category = loss_of(each), each["alpha"], each["category"]
-        rows = counted_rows(probed, Guarantee(loss.name, alpha, category))
+        loss = LOSSES[each.loss]
+        rows = counted_rows(probed, Guarantee(loss.name, each.alpha, each.category))
         if traces == 2 and not loss.is_binary:
             rows = rows[: rows.size // 2]
         values = scorer.losses(probed, loss)[rows, stops[rows]]
         values = values.reshape(traces if loss.is_binary else 1, -1)
         if not rows.size:
             raise PolicyError(
-                f"the certificate limits category {category!r}, and no fresh question is of it"
+                f"the certificate limits category {each.category!r}, and no fresh question is of it"
             )
-        expected = each["lost"] / each["n"] / (1 if each.get("both") is None else 2)
-        counts = {**each, "losses": each["lost"]}
         alone, shared = (
-            of_values(loss, values, alpha, level, expected, counts)
+            of_values(loss, values, level, each, each.risk)
             for level in (delta, delta / len(several))
         )
         verdict: Verdict = "confirmed" if alone.verdict == "confirmed" else "silent"
         found.append(
             LimitVerdict(
                 loss.name,
-                alpha,
-                category,
+                each.alpha,
+                each.category,
                 values.shape[1],
                 int((values > 0).sum()),
                 int((values < 0).sum()),

@@ -7,16 +7,15 @@ come from the model that the policy is bound to is for the caller to check.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from stopadvisor.certification.verdicts import LimitVerdict, Verdict, limit_verdicts, of_values
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import PolicyError, ProbeError
-from stopadvisor.policy.terms import reads_logprobs
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_traces
 from stopadvisor.probes.outcomes import GradedTable
@@ -26,14 +25,13 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.losses import DIFFERS, loss_of
+from stopadvisor.rules.losses import DIFFERS, LOSSES
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_view, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.stats.intervals import exact_interval, paired_difference
-from stopadvisor.stats.label_sample import share_lost
 
 __all__ = [
     "CategoryRisk",
@@ -156,9 +154,7 @@ class Verification:
     """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
 
 
-def scorer_of(
-    content: Mapping[str, Any], table: ProbeTable, *, along_order: bool = False
-) -> Scorer:
+def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = False) -> Scorer:
     """What a policy's stepper computes, for a whole table at once.
 
     With `along_order` it covers every threshold of the policy's testing order.  Under the
@@ -170,19 +166,19 @@ def scorer_of(
     PolicyError
         The policy never stops, or a question was not probed where the policy probes it.
     """
-    if content["kind"] != "stop":
+    if terms.family is None:
         raise PolicyError("a full-budget policy never stops: it has no rule to look at")
-    if "ladder" in content:
-        climb = Climb.of(content["family"], content["ladder"], _linear(content))
-        return _on(Scorer(content["family"], climb, None), table)
-    if content["family"] == FIXED_BUDGET and along_order:
+    if terms.ladder is not None:
+        climb = Climb.of(terms.family, vars(terms.ladder), _linear(terms))
+        return _on(Scorer(terms.family, climb, None), table)
+    if terms.family == FIXED_BUDGET and along_order:
         # Its thresholds are positions: each of them is tested on the questions.
-        schedule: Schedule = GridSchedule(tuple(int(t) for t in reversed(content["order"])))
+        schedule: Schedule = GridSchedule(tuple(int(t) for t in reversed(terms.order)))
     else:
-        schedule = schedule_of(trigger_of(content))
+        schedule = schedule_of(trigger_of(terms))
         if table.reference == "last-checkpoint" and isinstance(schedule, GridSchedule):
             schedule = schedule.up_to(int(table.budgets[-1]))
-    return _on(Scorer(content["family"], schedule, _model_of(content)), table)
+    return _on(Scorer(terms.family, schedule, _model_of(terms)), table)
 
 
 def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
@@ -195,52 +191,40 @@ def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
     return scorer
 
 
-def _model_of(content: Mapping[str, Any]) -> LinearModel | BoostedModel | None:
-    if not content["family"].startswith("learned"):
-        return None
-    features = tuple(content["features"])
-    if content["family"] == "learned-boosted":
-        trees = tuple(
-            Tree(**{key: tuple(tree[key]) for key in Tree.__dataclass_fields__})
-            for tree in content["trees"]
-        )
-        return BoostedModel(features, content["intercept"], trees)
-    return _linear(content)
+def _model_of(terms: PolicyTerms) -> LinearModel | BoostedModel | None:
+    if terms.trees is None:
+        return _linear(terms)
+    trees = tuple(Tree(**vars(tree)) for tree in terms.trees)
+    return BoostedModel(terms.features, terms.intercept or 0.0, trees)
 
 
-def _linear(content: Mapping[str, Any]) -> LinearModel | None:
-    if not content["features"]:
+def _linear(terms: PolicyTerms) -> LinearModel | None:
+    if not terms.features:
         return None
-    return LinearModel(
-        tuple(content["features"]),
-        tuple(content["mean"]),
-        tuple(content["scale"]),
-        tuple(content["coef"]),
-        content["intercept"],
-    )
+    return LinearModel(terms.features, terms.mean, terms.scale, terms.coef, terms.intercept or 0.0)
 
 
 def questions_seen(
-    content: Mapping[str, Any], table: ProbeTable, *, workload_sha256: str | None = None
+    terms: PolicyTerms, table: ProbeTable, *, workload_sha256: str | None = None
 ) -> frozenset[str]:
     """Keys of the table's questions that fitted or calibrated the policy.
 
     `workload_sha256` is that of the table's origin.  An archive without ids names its questions by
     their row, which says nothing about another archive.
     """
-    split = content["split"]
+    split = terms.split
     if split is None:
         return frozenset()
-    elsewhere = workload_sha256 not in (None, content["workload_sha256"])
-    used = {*split["fit"], *split["calibration"]}
-    if content["model"] is None and elsewhere and not names_questions(used):
+    elsewhere = workload_sha256 not in (None, terms.workload_sha256)
+    used = {*split.fit, *split.calibration}
+    if terms.model is None and elsewhere and not names_questions(used):
         return frozenset()
     named = zip(table.keys, table.group_ids, strict=True)
     return frozenset(key for key, group in named if key in used or group in used)
 
 
 def fresh_questions(
-    content: Mapping[str, Any],
+    terms: PolicyTerms,
     table: ProbeTable,
     *,
     workload_sha256: str | None = None,
@@ -261,14 +245,15 @@ def fresh_questions(
         The policy holds no certificate, no fresh question is left, the visible answers that the
         certificate is about were not collected, or gold is missing that nothing can stand for.
     """
-    if content["kind"] != "stop" or content["certificate"] is None:
+    certificate = terms.certificate
+    if certificate is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
-    if content["on_stop"] == "answer" and table.on_stop != "answer":
+    if terms.on_stop == "answer" and table.on_stop != "answer":
         raise PolicyError(
             "the policy's certificate is about visible answers (on-stop answer), these probes hold "
             "none: probe with --on-stop answer"
         )
-    seen = questions_seen(content, table, workload_sha256=workload_sha256)
+    seen = questions_seen(terms, table, workload_sha256=workload_sha256)
     unseen = np.flatnonzero(~in_groups_of(table, seen))
     rows = unseen[calibration_rows(table.take(unseen))] if unseen.size else unseen
     if not rows.size:
@@ -277,14 +262,13 @@ def fresh_questions(
             "policy; fresh ones are required: stopadvisor probe NEW.jsonl --like POLICY "
             "--model FOLDER"
         )
-    if content["certificate"].get("guarantees") and table.take(rows).graded_by != "gold":
+    if certificate.guarantees is not None and table.take(rows).graded_by != "gold":
         raise PolicyError(
             "the certificate counts questions by what is right, and not every fresh question has "
             "gold: add it to the workload, and probe again with --regrade"
         )
-    several = content["certificate"].get("guarantees", (content["certificate"],))
     again = None
-    if not alone and any(loss_of(each).is_binary for each in several):
+    if not alone and any(LOSSES[each.loss].is_binary for each in certificate.limits):
         again = second_traces(table, rows)
     both = rows if again is None else np.concatenate([rows, again])
     traces = both.size // rows.size
@@ -292,7 +276,7 @@ def fresh_questions(
 
 
 def verify(
-    content: Mapping[str, Any],
+    terms: PolicyTerms,
     fresh: Fresh,
     questions: GradedTable,
     *,
@@ -305,7 +289,7 @@ def verify(
 
     Parameters
     ----------
-    content : mapping
+    terms : PolicyTerms
         Of a policy of kind ``stop``.
     fresh : Fresh
         From `fresh_questions`.
@@ -336,28 +320,29 @@ def verify(
     alpha either is said with a probability of at most delta.  A policy that was contradicted is not
     made right by looking again.
     """
-    certificate = content["certificate"]
-    questions = _under_reference(certificate["reference"], questions)
-    scorer = scorer_of(content, questions)
-    probed = scorer.view(questions).with_on_stop(content["on_stop"])
-    stops = scorer.stops(probed, content["decision_threshold"])
-    own = costing(content)
+    certificate = terms.certificate
+    if certificate is None or terms.decision_threshold is None:
+        raise PolicyError("a full-budget policy has no certificate to verify")
+    questions = _under_reference(certificate.reference, questions)
+    scorer = scorer_of(terms, questions)
+    probed = scorer.view(questions).with_on_stop(terms.on_stop)
+    stops = scorer.stops(probed, terms.decision_threshold)
+    own = costing(terms)
     asked = Costing(serving or own.serving, weights or own.weights, own.cache_block)
     costs, full_cost = scorer.costs(probed, asked), asked.full(probed)
-    promise = loss_of(certificate)
+    promise = LOSSES[certificate.loss]
     loss = DIFFERS if promise.needs_gold and probed.graded_by != "gold" else promise
     outcome = measure(scorer, probed, stops, costs, full_cost, loss=loss, rng=rng)
     lost = np.take_along_axis(scorer.losses(probed, loss), stops[:, None], axis=1)[:, 0]
-    alpha, delta = certificate["alpha"], delta or certificate["delta"]
-    expected = _expected_risk(content)
+    alpha, delta = certificate.alpha, delta or certificate.delta
     correct = np.column_stack([probed.correct_online, probed.full_correct])
     stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0]
     gains = int((stopped & ~probed.full_correct).sum())
     worse = int((probed.full_correct & ~stopped).sum())
     traces = fresh.traces if loss.is_binary else 1
     values = lost[: lost.size * traces // fresh.traces].reshape(traces, -1)
-    evidence = of_values(loss, values, alpha, delta, expected, certificate)
-    limits = limit_verdicts(content, scorer, probed, stops, delta, fresh.traces)
+    evidence = of_values(loss, values, delta, certificate.first, certificate.risk)
+    limits = limit_verdicts(certificate, scorer, probed, stops, delta, fresh.traces)
     verdict = evidence.verdict
     if limits:
         found = {limit.verdict for limit in limits}
@@ -379,7 +364,7 @@ def verify(
         risk=(losses - (gained or 0)) / values.size,
         lower=evidence.lower,
         upper=evidence.upper,
-        expected_risk=expected,
+        expected_risk=certificate.risk,
         power_to_confirm=evidence.power_to_confirm,
         detectable_risk=evidence.detectable_risk,
         graded_by=probed.graded_by,
@@ -394,7 +379,7 @@ def verify(
         think_saving_pct=outcome.think_saving_pct,
         truncated_share=float(probed.truncated.mean()),
         categories=_categories(probed, lost > 0),
-        drift=_drift(content, scorer, questions, rng),
+        drift=_drift(terms, scorer, questions, rng),
         loss=None if loss.name == "lost" else loss.name,
         gained=gained,
         traces=None if traces == 1 else traces,
@@ -417,21 +402,12 @@ def _under_reference(reference: Reference, questions: GradedTable) -> GradedTabl
     return questions.with_reference(reference)
 
 
-def costing(content: Mapping[str, Any]) -> Costing:
+def costing(terms: PolicyTerms) -> Costing:
     """How a policy counts the saving that it expects."""
-    expected = content["expected"] or {}
-    weights = Weights(**expected["weights"]) if "weights" in expected else PAPER_WEIGHTS
-    return Costing(content["serving"], weights, expected.get("cache_block", DEFAULT_CACHE_BLOCK))
-
-
-def _expected_risk(content: Mapping[str, Any]) -> float:
-    """What calibration measured of the exported rule, as the policy's own figures say it."""
-    certificate = content["certificate"]
-    n = certificate["n"] * (1 if certificate.get("both") is None else 2)
-    if certificate.get("differing") is not None:
-        labels = certificate["planned_labels"]
-        return share_lost(certificate["losses"], certificate["differing"], n, labels)
-    return float((certificate["losses"] - certificate.get("gained", 0)) / n)
+    expected = terms.expected
+    if expected is None:
+        return Costing(terms.serving, PAPER_WEIGHTS, DEFAULT_CACHE_BLOCK)
+    return Costing(terms.serving, expected.weights, expected.cache_block)
 
 
 def _categories(table: GradedTable, lost: BoolArray) -> tuple[CategoryRisk, ...]:
@@ -450,17 +426,15 @@ def _categories(table: GradedTable, lost: BoolArray) -> tuple[CategoryRisk, ...]
 
 
 def _drift(
-    content: Mapping[str, Any], scorer: Scorer, table: ProbeTable, rng: np.random.Generator
+    terms: PolicyTerms, scorer: Scorer, table: ProbeTable, rng: np.random.Generator
 ) -> tuple[Drift, ...]:
-    stored = content.get("calibration_features")
+    stored = terms.calibration_features
     # A fixed budget probes at its stop alone; its calibration was probed at all positions.
-    if not stored or content["family"] == FIXED_BUDGET:
+    if not stored or terms.family == FIXED_BUDGET:
         return ()
     before = np.array(stored, dtype=np.float64)
     found = feature_drift(before, drift_features(scorer, table), drift_names(scorer), rng=rng)
-    if table.entropy_source == content["entropy_source"] or reads_logprobs(
-        content["family"], content["features"]
-    ):
+    if table.entropy_source == terms.entropy_source or terms.reads_logprobs:
         return found
     # Measured otherwise, what the policy does not read differs without any drift.
     return tuple(row for row in found if row.feature not in _LOGPROB_FEATURES)

@@ -149,7 +149,7 @@ def _server(policy: Path, summary: AnswerSummary, asked: EngineSettings) -> tupl
     if asked.at_server:
         return ("--upstream", asked.base_url[0])
     model = asked.model or summary.model
-    return server_words(load_policy(policy).content, model) or ("--", model)
+    return server_words(load_policy(policy).terms, model) or ("--", model)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import (
@@ -28,7 +28,6 @@ from stopadvisor.ground.fields import (
     expect,
     matching,
     one_of,
-    parse,
     plain,
 )
 from stopadvisor.probes.asking import OnStop
@@ -44,7 +43,6 @@ __all__ = [
     "LossKind",
     "check_certificate",
     "claim",
-    "shown_certificate",
 ]
 
 LossKind = Annotated[str, one_of(*LOSSES)]
@@ -107,6 +105,11 @@ class GuaranteeTerms:
     """Of which one does."""
     none: Count | None = None
     """Of which none does."""
+
+    @property
+    def risk(self) -> float:
+        """Share of replies that count, less those gained."""
+        return (self.lost - self.gained) / (self.n * (1 if self.both is None else 2))
 
 
 @dataclass(frozen=True)
@@ -208,6 +211,32 @@ class CertificateTerms:
         """Share of replies that are lost, by the labels that were planned."""
         return share_lost(self.losses, self.differing or 0, self.n, self.planned_labels or 1)
 
+    @property
+    def risk(self) -> float:
+        """What calibration measured: the share lost, of a drop less the share gained."""
+        return self.first.risk if self.differing is None else self.sampled_risk
+
+    @property
+    def first(self) -> GuaranteeTerms:
+        """The certificate's own limit."""
+        return GuaranteeTerms(
+            loss=self.loss,
+            alpha=self.alpha,
+            n=self.n,
+            lost=self.losses,
+            gained=self.gained or 0,
+            upper=self.upper,
+            category=None,
+            both=self.both,
+            one=self.one,
+            none=self.none,
+        )
+
+    @property
+    def limits(self) -> tuple[GuaranteeTerms, ...]:
+        """All limits, the certificate's own first."""
+        return self.guarantees or (self.first,)
+
 
 # --- In words -------------------------------------------------------------------------------------
 
@@ -226,7 +255,7 @@ def claim(certificate: CertificateTerms, *, simulated: bool = False, climbs: boo
     named = _ON_LADDER if climbs else {}
     named = {**named, "lost": _LOST_OF_GROUPS} if of_groups else named
     lost = named.get("lost", LOST.words)
-    limits = _limits(certificate)
+    limits = certificate.limits
     words = "; ".join(_words(limit, named) for limit in limits)
     if len(limits) > 1:
         words = f"all of this holds at once: {words}"
@@ -260,37 +289,6 @@ def _words(limit: GuaranteeTerms, named: Mapping[str, str]) -> str:
     return text if limit.category is None else f"in category {limit.category!r} {text}"
 
 
-def shown_certificate(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The certificate in a policy's JSON with its claim; None of a policy that never stops."""
-    if content["certificate"] is None:
-        return None
-    certificate = parse(CertificateTerms, content["certificate"])
-    engine = content["engine"]
-    simulated = engine is not None and engine["name"] == "simulated"
-    words = claim(certificate, simulated=simulated, climbs="ladder" in content)
-    return {**plain(certificate), "claim": words}
-
-
-def _limits(certificate: CertificateTerms) -> tuple[GuaranteeTerms, ...]:
-    """All limits, the certificate's own first."""
-    return certificate.guarantees or (_own(certificate),)
-
-
-def _own(certificate: CertificateTerms) -> GuaranteeTerms:
-    return GuaranteeTerms(
-        loss=certificate.loss,
-        alpha=certificate.alpha,
-        n=certificate.n,
-        lost=certificate.losses,
-        gained=certificate.gained or 0,
-        upper=certificate.upper,
-        category=None,
-        both=certificate.both,
-        one=certificate.one,
-        none=certificate.none,
-    )
-
-
 # --- Computed again -------------------------------------------------------------------------------
 
 
@@ -306,10 +304,10 @@ def check_certificate(certificate: CertificateTerms) -> None:
         The counts do not certify `alpha`, or do not give `upper`; or confidence and deltas are at
         odds with the looks.
     """
-    limits = _limits(certificate)
+    limits = certificate.limits
     if certificate.guarantees is not None:
         expect(len(limits) > 1, "certificate.guarantees", "two limits or more", len(limits))
-        if limits[0] != _own(certificate):
+        if limits[0] != certificate.first:
             raise PolicyError(
                 "field 'certificate.guarantees': expected the certificate's own limit first, got "
                 f"{str(plain(limits[0]))[:80]}"

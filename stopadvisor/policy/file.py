@@ -22,6 +22,7 @@ from stopadvisor.ground.printable import short_repr
 
 __all__ = [
     "MAX_BYTES",
+    "NO_DIGEST",
     "POLICY_SCHEMA",
     "Format",
     "decode",
@@ -46,7 +47,8 @@ MAX_TEXT = 2**20
 _MAX_WIDE = 2 * 2**20
 """Most bytes of all strings with escapes: for one wide letter Python stores four bytes a letter."""
 
-_NO_DIGEST = b"0" * 64
+NO_DIGEST = "0" * 64
+"""Stands in a policy until it has one."""
 _LINE = 100
 """Letters of a line; what fits one is written on one."""
 
@@ -156,7 +158,7 @@ def _check_schema(schema: int) -> None:
 
 def _digest(before: bytes | memoryview, after: bytes | memoryview) -> str:
     hashed = hashlib.sha256(before)
-    hashed.update(_NO_DIGEST)
+    hashed.update(NO_DIGEST.encode())
     hashed.update(after)
     return hashed.hexdigest()
 
@@ -224,10 +226,10 @@ def sealed(content: Mapping[str, Any]) -> tuple[str, str]:
     The digest is SHA-256 over the text with 64 zeros in its place.  It detects damage; it is no
     signature.  Python's own numbers and `json` make the text; readers never have to make it again.
     """
-    first = {"schema": POLICY_SCHEMA, "digest": _NO_DIGEST.decode()}
+    first = {"schema": POLICY_SCHEMA, "digest": NO_DIGEST}
     rest = {key: value for key, value in content.items() if key not in first}
     text = _written({**first, **rest}, 0) + "\n"
-    before, _, after = text.partition(_NO_DIGEST.decode())
+    before, _, after = text.partition(NO_DIGEST)
     digest = _digest(before.encode("ascii"), after.encode("ascii"))
     return before + digest + after, digest
 

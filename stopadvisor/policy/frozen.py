@@ -9,7 +9,7 @@ required signature comes first, and takes the extra ``sign``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from stopadvisor.policy.climber import Climber, ClimbRule
 from stopadvisor.policy.consistency import check_consistency
 from stopadvisor.policy.file import (
     MAX_BYTES,
+    NO_DIGEST,
     POLICY_SCHEMA,
     Format,
     decode,
@@ -38,9 +39,8 @@ from stopadvisor.policy.signature import (
 from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.asking import OnStop
-from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.probes.trigger import Trigger
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.runs.storage import remove_file, replace_file
 
@@ -57,22 +57,26 @@ __all__ = [
 
 
 class Policy:
-    """A checked policy.  Made by `load_policy`, or by ``Policy(content)`` from a built content.
+    """A checked policy.  Made by `load_policy`, or by `build_policy`.
 
     Raises
     ------
     PolicyError
-        The content does not pass every check that loading makes.
+        The terms do not pass every check that loading makes.
     """
 
-    def __init__(self, content: Mapping[str, Any]) -> None:
-        terms: PolicyTerms = parse(PolicyTerms, content)
+    def __init__(self, terms: PolicyTerms) -> None:
         check_consistency(terms)
         self._rule = StopRule.of(terms)
         self._climb = None if terms.ladder is None else ClimbRule.of(terms)
         replay_golden(self._climb or self._rule, terms.golden)
         self._terms = terms
         self._signed_by: str | None = None
+
+    @classmethod
+    def of(cls, data: bytes) -> Policy:
+        """The policy in the bytes of a file, or a refusal."""
+        return cls(parse(PolicyTerms, decode(data)))
 
     @property
     def terms(self) -> PolicyTerms:
@@ -178,52 +182,40 @@ class Policy:
 # --- Building and writing -------------------------------------------------------------------------
 
 
-def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete and check a policy's content, ready for `save_policy` or `Policy`.
+def build_policy(terms: PolicyTerms) -> Policy:
+    """Complete a policy and check it as loading does.
 
     Parameters
     ----------
-    content : mapping
-        The fields of `terms.PolicyTerms`; ``schema``, ``golden`` and ``digest`` are made here.
-        ``trees`` and ``served`` may be left out where they are null, ``trigger`` by a policy that
-        probes at its ``budgets``.  Tuples and numpy values become plain values.
+    terms : PolicyTerms
+        ``schema``, ``golden`` and ``digest`` are made here.  Numpy values become plain ones.
 
     Raises
     ------
     PolicyError
-        A field is missing, unknown, of the wrong type, or at odds with another.
+        A field is of the wrong type or range, or at odds with another.
     """
-    given = plain(content) | {"schema": POLICY_SCHEMA, "golden": [], "digest": "0" * 64}
-    if "trigger" not in given:
-        grid = trigger_content(GridTrigger(()))["trigger"]
-        given["trigger"] = grid if given.get("kind") == "stop" else None
-    terms: PolicyTerms = parse(PolicyTerms, {"trees": None, "served": None, **given})
-    check_consistency(terms, golden=False)
-    built: dict[str, Any] = plain(terms)
-    built["golden"] = make_golden(
-        StopRule.of(terms) if terms.ladder is None else ClimbRule.of(terms)
-    )
-    built["digest"] = sealed(built)[1]
-    Policy(built)
-    return built
+    made = {"schema": POLICY_SCHEMA, "golden": [], "digest": NO_DIGEST}
+    draft = parse(PolicyTerms, {**plain(terms), **made})
+    check_consistency(draft, golden=False)
+    rule = StopRule.of(draft) if draft.ladder is None else ClimbRule.of(draft)
+    text, _ = sealed({**plain(draft), "golden": make_golden(rule)})
+    return Policy.of(text.encode("ascii"))
 
 
-def save_policy(
-    content: Mapping[str, Any], path: str | os.PathLike[str], *, format: Format = "joblib"
-) -> None:
-    """Write a built policy; at any moment the path holds the old file or the whole new one.
+def save_policy(policy: Policy, path: str | os.PathLike[str], *, format: Format = "joblib") -> None:
+    """Write a policy; at any moment the path holds the old file or the whole new one.
 
-    `content` comes from `build_policy`.  Either format holds the same text.
+    Either format holds the same text.
 
     Raises
     ------
     PolicyError
-        The content is no built policy, or too large to be loaded again.
+        The policy is not one that was built, or too large to be loaded again.
     OutputError
         The file cannot be written.
     """
     target = Path(path)
-    policy = Policy(content)
     text, digest = sealed(policy.content)
     if digest != policy.digest:
         raise PolicyError("the digest does not match the content: build_policy(…) makes both")
@@ -277,7 +269,7 @@ def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -
     file = Path(path)
     try:
         data = read_bytes(file)
-        found = Policy(decode(data)).digest
+        found = Policy.of(data).digest
     except PolicyError as error:
         raise PolicyError(f"{file}: {error}") from error
     if found != digest:
@@ -320,7 +312,7 @@ def load_policy(
     try:
         data = read_bytes(file)
         signer = None if trusted is None else check_signature(data, file, trusted)
-        policy = Policy(decode(data))
+        policy = Policy.of(data)
     except PolicyError as error:
         raise PolicyError(f"{path}: {error}") from error
     policy._signed_by = None if signer is None else signer.fingerprint

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from stopadvisor.policy.claims import shown_certificate
+from stopadvisor.ground.fields import plain
+from stopadvisor.policy.evidence import ExpectedTerms, ProfileShare
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import prompt_templates
+from stopadvisor.policy.shown import Certificate, certificate_of
 from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.policy.terms import (
     EngineTerms,
@@ -22,7 +24,6 @@ from stopadvisor.policy.terms import (
     PolicyTerms,
     ProbeTerms,
     TriggerTerms,
-    reads_logprobs,
 )
 from stopadvisor.workload.questions import PartCounts
 
@@ -98,12 +99,12 @@ class InspectedPolicy:
     """What it is bound to; null for an archive or a simulation."""
     engine: EngineTerms | None
     """What probed; another one asks for a passing `verify`."""
-    certificate: Mapping[str, Any] | None
-    """What was shown, as the file has it; `schema calibrate` describes the fields."""
-    profile: Mapping[str, Any] | None
-    """Kinds of the questions on which the rule was chosen, as the file has them."""
-    expected: Mapping[str, Any] | None
-    """What it is expected to do, as the file has it; `schema calibrate` describes the fields."""
+    certificate: Certificate | None
+    """What was shown."""
+    profile: Mapping[str, ProfileShare] | None
+    """Kinds of the questions on which the rule was chosen."""
+    expected: ExpectedTerms | None
+    """What it is expected to do."""
     versions: Mapping[str, str | None]
     """Of packages, by name."""
     created: str
@@ -145,7 +146,7 @@ def inspected(
     model : str, optional
         Where its model is; by default the policy's name for it.
     """
-    terms, content = policy.terms, policy.content
+    terms = policy.terms
     if model is None and terms.model is not None:
         model = terms.model.name
     split = terms.split
@@ -167,67 +168,66 @@ def inspected(
         max_think=terms.max_think,
         model=terms.model,
         engine=terms.engine,
-        certificate=shown_certificate(content),
-        profile=content["profile"],
-        expected=content["expected"],
+        certificate=certificate_of(terms),
+        profile=terms.profile,
+        expected=terms.expected,
         versions=terms.versions,
         created=terms.created,
         digest=terms.digest,
         n_questions=None
         if split is None
         else PartCounts(len(split.fit), len(split.calibration), len(split.test)),
-        features=tuple(_features(content)),
+        features=tuple(_features(terms)),
         probe=terms.probe,
-        sampling=content["sampling"] or {},
+        sampling={} if terms.sampling is None else plain(terms.sampling),
         normalizer=terms.normalizer,
         grader=terms.grader,
         workload_sha256=terms.workload_sha256,
         engine_settings=engine_settings(terms),
         signature=Signature(str(signature_path(path)), signed_by) if is_signed(path) else None,
-        serve_with=server_words(content, model),
+        serve_with=server_words(terms, model),
     )
 
 
-def server_words(content: Mapping[str, Any], model: str | None) -> tuple[str, ...] | None:
+def server_words(terms: PolicyTerms, model: str | None) -> tuple[str, ...] | None:
     """Name the server of the stack that a policy was chosen for, as `serve` takes it.
 
     None where that is no server, and where the policy never stops or is bound to no model.
     """
-    if model is None or content["kind"] != "stop":
+    if model is None or terms.kind != "stop":
         return None
-    if content["serving"] == "prefix-cache":
+    if terms.serving == "prefix-cache":
         return ("--upstream", "http://127.0.0.1:8000/v1")
-    if content["serving"] != "vllm":
+    if terms.serving != "vllm":
         return None
     parser = "qwen3" if "qwen3" in model.lower() else "deepseek_r1"  # which reads <think>
     words: tuple[str, ...] = ("--", model, "--reasoning-parser", parser)
-    dtype = (content.get("engine") or {}).get("dtype")
-    if dtype is not None:  # by itself vLLM halves float32, and refuses the policy then
-        words += ("--dtype", dtype)
-    sampling = content["sampling"] or {}
-    drawn = (sampling.get("drawn") or {}).get("temperature")
-    if drawn is not None and (drawn == 0 or sampling["temperature"] is not None):
+    if terms.engine is not None and terms.engine.dtype is not None:
+        # By itself vLLM halves float32, and refuses the policy then.
+        words += ("--dtype", terms.engine.dtype)
+    sampling = terms.sampling
+    drawn = None if sampling is None or sampling.drawn is None else sampling.drawn.temperature
+    if sampling and drawn is not None and (drawn == 0 or sampling.temperature is not None):
         # What a model's own settings leave open, or say otherwise, vLLM would draw by its own.
         words += ("--override-generation-config", json.dumps({"temperature": drawn}))
-    if not reads_logprobs(content["family"], content["features"]):
+    if not terms.reads_logprobs:
         return words
-    kind, _, shown = content["entropy_source"].partition(":")
+    kind, _, shown = terms.entropy_source.partition(":")
     if kind == "full":
         return (*words, "--max-logprobs", "-1")
     return (*words, "--max-logprobs", shown) if int(shown or 0) > _SHOWN_BY_VLLM else words
 
 
-def _features(content: Mapping[str, Any]) -> list[Feature]:
-    names = content["features"]
-    if content["family"] == "learned-boosted":
-        splits = [sum(t["feature"].count(k) for t in content["trees"]) for k in range(len(names))]
-        rows = [Feature(name, None, None, None, n) for name, n in zip(names, splits, strict=True)]
+def _features(terms: PolicyTerms) -> list[Feature]:
+    if terms.family == "learned-boosted":
+        trees = terms.trees or ()
+        rows = [
+            Feature(name, None, None, None, sum(tree.feature.count(k) for tree in trees))
+            for k, name in enumerate(terms.features)
+        ]
         return sorted(rows, key=lambda row: -(row.splits or 0))
-    rows = [
-        Feature(name, content["coef"][k], content["mean"][k], content["scale"][k], None)
-        for k, name in enumerate(names)
-    ]
-    return sorted(rows, key=lambda row: -abs(row.coef or 0.0))
+    columns = zip(terms.features, terms.coef, terms.mean, terms.scale, strict=True)
+    return sorted((Feature(*row, None) for row in columns), key=lambda row: -abs(row.coef or 0.0))
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,29 @@
 """Limits of a certificate in words: what is promised of each loss, and what was counted.
 
-Takes a certificate's fields, or those of one of its guarantees; knows neither terminal nor page.
+Knows neither terminal nor page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Protocol
 
-from stopadvisor.rules.losses import LOST, Guarantee
+from stopadvisor.policy.claims import CertificateTerms
+from stopadvisor.rules.losses import LOST
 
-__all__ = ["MEANINGS", "asked", "counted", "loss_name", "promise_of", "promised", "says_lost"]
+__all__ = ["MEANINGS", "counted", "counts", "promise_of", "promised", "says_lost"]
 
-Document = Mapping[str, Any]
+
+class Promised(Protocol):
+    """What is promised of one loss."""
+
+    @property
+    def loss(self) -> str: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def category(self) -> str | None: ...
+
 
 _PROMISED = {
     "lost": "at most {} lost",
@@ -48,53 +59,47 @@ def promised(alpha: float) -> str:
     return f"{100 * alpha:.10g}%"
 
 
-def loss_name(certificate: Document | None) -> str:
-    """Loss of a certificate; lost answers where it names none."""
-    return str((certificate or {}).get("loss", LOST.name))
-
-
-def _limits(certificate: Document) -> list[Document]:
-    """Every limit of a certificate, its own first."""
-    own = {**certificate, "lost": certificate.get("losses"), "category": None}
-    return list(certificate.get("guarantees") or [own])
-
-
-def says_lost(certificate: Document) -> bool:
-    """Whether it is about lost answers and nothing else, as all were before there were others."""
-    return loss_name(certificate) == LOST.name and "guarantees" not in certificate
-
-
-def promise_of(certificate: Document) -> str:
+def promise_of(limits: Iterable[Promised]) -> str:
     """What each loss is limited to."""
     return "; ".join(
-        _of(each) + _PROMISED[loss_name(each)].format(promised(each["alpha"]))
-        for each in _limits(certificate)
+        _of(each) + _PROMISED[each.loss].format(promised(each.alpha)) for each in limits
     )
 
 
-def counted(certificate: Document, whom: str = "calibration questions") -> str:
+def says_lost(certificate: CertificateTerms) -> bool:
+    """Whether it is about lost answers and nothing else."""
+    return certificate.loss == LOST.name and certificate.guarantees is None
+
+
+def counted(certificate: CertificateTerms, whom: str = "calibration questions") -> str:
     """What was counted of each loss."""
-    if "labelled" in certificate:
-        lost, n = certificate["losses"], certificate["n"]
-        if (differing := certificate.get("differing")) is not None:
-            labels = min(differing, certificate["planned_labels"])
-            return f"{lost} of {labels} labelled of {differing} that differ among {n} {whom}"
-        return f"{lost} of {n} {whom} lost, or differ without a label"
-    words = []
-    for each in _limits(certificate):
-        kinds = _COUNTED if each.get("both") is None else _COUNTED_TWICE
-        counts = {"gained": 0, **each, "whom": whom and f" {whom}"}
-        words.append(_of(each) + kinds[loss_name(each)].format(**counts))
-    return "; ".join(words)
-
-
-def asked(guarantees: tuple[Guarantee, ...]) -> str:
-    """What was asked for."""
+    if certificate.labelled is not None:
+        lost, n = certificate.losses, certificate.n
+        differing, planned = certificate.differing, certificate.planned_labels
+        if differing is None or planned is None:
+            return f"{lost} of {n} {whom} lost, or differ without a label"
+        labels = min(differing, planned)
+        return f"{lost} of {labels} labelled of {differing} that differ among {n} {whom}"
     return "; ".join(
-        _of({"category": each.category}) + _PROMISED[each.loss].format(promised(each.alpha))
-        for each in guarantees
+        _of(each) + counts(each.loss, each.n, each.lost, each.gained, each.both, each.one, whom)
+        for each in certificate.limits
     )
 
 
-def _of(limit: Document) -> str:
-    return "" if limit.get("category") is None else f"category {limit['category']}: "
+def counts(
+    loss: str,
+    n: int,
+    lost: int,
+    gained: int = 0,
+    both: int | None = None,
+    one: int | None = None,
+    whom: str = "",
+) -> str:
+    """What was counted of one loss."""
+    words = (_COUNTED if both is None else _COUNTED_TWICE)[loss]
+    whom = whom and f" {whom}"
+    return words.format(lost=lost, n=n, gained=gained, both=both, one=one, whom=whom)
+
+
+def _of(limit: Promised) -> str:
+    return "" if limit.category is None else f"category {limit.category}: "

@@ -93,21 +93,19 @@ def stops_already(folder: Path, *, format: Format) -> bool:
         return False
 
 
-def free_file(wanted: Path, content: Mapping[str, Any], alpha: float) -> Path:
+def free_file(wanted: Path, policy: Policy, alpha: float) -> Path:
     """The requested file, or one next to it if another certified policy has that name."""
     try:
         standing = load_policy(wanted)
     except PolicyError:
         return wanted
-    if standing.kind != "stop" or standing.digest == content["digest"]:
+    if standing.kind != "stop" or standing.digest == policy.digest:
         return wanted
-    name = own_name(alpha, content["digest"]).removeprefix("policy")
+    name = own_name(alpha, policy.digest).removeprefix("policy")
     return wanted.with_name(f"{wanted.stem}{name}{wanted.suffix}")
 
 
-def put(
-    content: Mapping[str, Any], file: Path, calibration: Mapping[str, Any], *, format: Format
-) -> None:
+def put(policy: Policy, file: Path, calibration: Mapping[str, Any], *, format: Format) -> None:
     """Write a policy and, next to it, the calibration it came from, which names its digest.
 
     The calibration is taken away first and written last: whenever this ends, none is there that
@@ -115,7 +113,7 @@ def put(
     """
     beside = calibration_of(file)
     remove_file(beside)
-    save_policy(content, file, format=format)
+    save_policy(policy, file, format=format)
     write_json_atomically(beside, calibration)
 
 
@@ -209,17 +207,19 @@ def promote(original: Path) -> Promotion:
     # Until this is done, whoever requires a signature is refused, and nobody is deceived.
     _copy_signature(original, current)
     replace_file(folder / CALIBRATION, calibration)
-    certificate = policy.content["certificate"]
+    certificate, promise = policy.terms.certificate, None
+    if certificate is not None and not says_lost(certificate):
+        promise = promise_of(certificate.limits)
     return Promotion(
         policy=original,
         digest=policy.digest,
         kind=policy.kind,
-        alpha=None if certificate is None else certificate["alpha"],
+        alpha=None if certificate is None else certificate.alpha,
         current=current,
         previous_digest=None if before is None else before.digest,
         previous_policy=kept_as,
         remarks=(),
-        promise=None if certificate is None or says_lost(certificate) else promise_of(certificate),
+        promise=promise,
     )
 
 

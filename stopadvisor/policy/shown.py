@@ -1,18 +1,15 @@
 """What a policy says of itself: its certificate, and what to expect of it, as typed values.
 
-Reads the content of a policy that was loaded or built; checks nothing that the loader has not.
+Takes the terms of a policy that was loaded or built; checks nothing that the loader has not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from stopadvisor.ground.errors import PolicyError
-from stopadvisor.ground.fields import parse
-from stopadvisor.policy.claims import CertificateTerms, shown_certificate
+from stopadvisor.policy.claims import CertificateTerms, claim
 from stopadvisor.policy.evidence import ExpectedTerms
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.families import FIXED_BUDGET
@@ -24,11 +21,16 @@ __all__ = [
     "ExpectedOnTest",
     "TransferredCertificate",
     "certificate_of",
-    "expected_of",
     "where_of",
+    "with_test",
 ]
 
 Expected = ExpectedTerms
+
+_ON_TEST = (
+    *("test_n", "test_total_saving_pct", "test_think_saving_pct", "test_risk", "test_risk_ci95"),
+    *("test_accuracy", "test_accuracy_ci95", "test_full_accuracy"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,37 +66,31 @@ class TransferredCertificate(Certificate):
     source_model: str | None = field()
 
 
-def certificate_of(content: Mapping[str, Any]) -> TransferredCertificate | Certificate | None:
-    """Read the certificate of a policy that `calibrate` made, its claim in words."""
-    shown = shown_certificate(content)
-    if shown is None:
+def certificate_of(terms: PolicyTerms) -> TransferredCertificate | Certificate | None:
+    """The certificate of a policy with its claim in words; None of one that never stops."""
+    certificate, engine = terms.certificate, terms.engine
+    if certificate is None:
         return None
-    if "transfer" not in shown:
-        return parse(Certificate, shown)
-    # A file leaves out what is null.
-    return parse(TransferredCertificate, {"source_model": None, **shown})
+    kind = Certificate if certificate.transfer is None else TransferredCertificate
+    simulated = engine is not None and engine.name == "simulated"
+    words = claim(certificate, simulated=simulated, climbs=terms.ladder is not None)
+    return kind(**vars(certificate), claim=words)
 
 
-def expected_of(expected: Mapping[str, Any] | None) -> ExpectedOnTest | Expected | None:
-    """Read what a policy file says to expect; None where it is not what `calibrate` writes."""
-    if not expected:
-        return None
-    if "test_n" not in expected:
-        return parse(Expected, expected)
-    left_out = dict.fromkeys(("test_total_saving_ci95", "test_uncut_saving_pct"))  # null in a file
-    try:
-        return parse(ExpectedOnTest, {**left_out, **expected})
-    except PolicyError:
-        return None
+def with_test(expected: ExpectedTerms | None) -> ExpectedOnTest | Expected | None:
+    """What to expect of a policy, typed by whether all figures of test questions are there."""
+    if expected is None or any(getattr(expected, name) is None for name in _ON_TEST):
+        return expected
+    return ExpectedOnTest(**vars(expected))
 
 
-def where_of(content: Mapping[str, Any]) -> str | None:
+def where_of(terms: PolicyTerms) -> str | None:
     """Where a policy asks, in words; None for one that never stops."""
-    if content["kind"] != "stop":
+    if terms.kind != "stop" or terms.decision_threshold is None:
         return None
-    if content["family"] == FIXED_BUDGET:
-        return at_budget(int(content["decision_threshold"]))
-    if "ladder" in content:
-        climb = Climb.of(content["family"], content["ladder"], None)
-        return climb.describe(content["decision_threshold"])
-    return schedule_of(trigger_of(content)).describe()
+    if terms.family == FIXED_BUDGET:
+        return at_budget(int(terms.decision_threshold))
+    if terms.ladder is not None:
+        climb = Climb.of(str(terms.family), vars(terms.ladder), None)
+        return climb.describe(terms.decision_threshold)
+    return schedule_of(trigger_of(terms)).describe()

@@ -16,7 +16,7 @@ from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms, TreeTerms
-from stopadvisor.policy.triggers import listed_positions, make_trigger, most_probes
+from stopadvisor.policy.triggers import listed_positions, most_probes, trigger_of
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
 from stopadvisor.rules.features import (
@@ -96,7 +96,7 @@ class StopRule:
         family, used = terms.family, frozenset(names)
         linear = family in ("learned", "learned-keeps", "learned-text")
         places = tuple(_KNOWN.index(name) for name in names)
-        trigger = make_trigger(terms.trigger, terms.budgets)
+        trigger = trigger_of(terms)
         threshold, intercept = terms.decision_threshold, terms.intercept or 0.0
         return cls(
             family=family,

@@ -5,12 +5,11 @@ Knows no rule, no file and no golden decision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
-from stopadvisor.ground.fields import expect, parse
+from stopadvisor.ground.fields import expect
 from stopadvisor.policy.terms import PolicyTerms, TriggerTerms
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 
@@ -18,10 +17,9 @@ __all__ = [
     "LADDER_TRIGGER",
     "check_trigger",
     "listed_positions",
-    "make_trigger",
     "most_probes",
-    "trigger_content",
     "trigger_of",
+    "trigger_terms",
 ]
 
 _MOST_STRIDES = 65_536
@@ -40,15 +38,14 @@ _OPTIONAL = {
     "ladder": (),
 }
 
-LADDER_TRIGGER: dict[str, Any] = {
-    **dict.fromkeys(field.name for field in fields(TriggerTerms)),
-    "kind": "ladder",
-    "markers": [],
-}
+_NOTHING: dict[str, Any] = dict.fromkeys(field.name for field in fields(TriggerTerms))
+LADDER_TRIGGER = TriggerTerms(**_NOTHING | {"kind": "ladder", "markers": ()})
 """Field `trigger` of a policy that climbs a ladder: no trace is probed."""
 
 
-def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str, Any]:
+def trigger_terms(
+    trigger: Trigger, *, family: str | None = None
+) -> tuple[TriggerTerms, tuple[int, ...]]:
     """Fields `trigger` and `budgets` of a policy that probes so.
 
     Parameters
@@ -57,15 +54,10 @@ def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str,
         With ``fixed-budget`` the kind is ``none``: the trigger's last position is its only one.
     """
     kind = "none" if family == "fixed-budget" else trigger.kind
-    values: dict[str, Any] = dict.fromkeys(field.name for field in fields(TriggerTerms))
-    values |= {name: getattr(trigger, name) for name in (*_REQUIRED[kind], *_OPTIONAL[kind])}
-    values |= {"kind": kind, "markers": []}
-    budgets: list[int] = []
-    if isinstance(trigger, MarkerTrigger):
-        values["markers"] = [list(marker) for marker in trigger.markers]
-    elif isinstance(trigger, GridTrigger) and kind == "grid":
-        budgets = list(trigger.budgets)
-    return {"trigger": values, "budgets": budgets}
+    values = {name: getattr(trigger, name) for name in (*_REQUIRED[kind], *_OPTIONAL[kind])}
+    markers = trigger.markers if isinstance(trigger, MarkerTrigger) else ()
+    terms = TriggerTerms(**_NOTHING | values | {"kind": kind, "markers": markers})
+    return terms, trigger.budgets if isinstance(trigger, GridTrigger) and kind == "grid" else ()
 
 
 def check_trigger(terms: PolicyTerms) -> None:
@@ -117,20 +109,14 @@ def check_trigger(terms: PolicyTerms) -> None:
         expect(at <= terms.max_think, "trigger", what, at)
 
 
-def trigger_of(content: Mapping[str, Any]) -> Trigger:
-    """The trigger in the JSON of a checked policy."""
-    trigger = content["trigger"]
-    terms = None if trigger is None else parse(TriggerTerms, trigger)
-    return make_trigger(terms, tuple(content["budgets"]))
-
-
-def make_trigger(trigger: TriggerTerms | None, budgets: tuple[int, ...]) -> Trigger:
+def trigger_of(terms: PolicyTerms) -> Trigger:
     """The trigger of a checked policy; of one that stops no trace a trigger without positions."""
+    trigger = terms.trigger
     if trigger is None or trigger.kind == "ladder":
         return GridTrigger(())
     stop_at = trigger.stop_at
     if trigger.kind == "grid":
-        return GridTrigger(budgets, stop_at)
+        return GridTrigger(terms.budgets, stop_at)
     if trigger.kind == "none" and stop_at is not None:
         return GridTrigger((stop_at,), stop_at)
     if trigger.kind == "stride":

@@ -1,18 +1,22 @@
 """What changed between two policies, in words: the result of `inspect A B`.
 
-Compares contents field by field and computes nothing else.
+Compares them field by field and computes nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.ground.fields import plain
+from stopadvisor.policy.claims import CertificateTerms
+from stopadvisor.policy.evidence import ExpectedTerms
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.promises import counted, promise_of, says_lost
 from stopadvisor.policy.shown import where_of
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.asking import plan_cue
 from stopadvisor.report.words import number, percent, share
 from stopadvisor.rules.families import rule_name
@@ -62,7 +66,7 @@ class PolicyComparison:
     """What differs."""
 
 
-Content = Mapping[str, Any]
+_Fields = Mapping[str, Any]
 _RULE = ("family", "features", "mean", "scale", "coef", "intercept", "trees")
 _STOPS = (*_RULE, "kind", "decision_threshold", "budgets", "trigger", "on_stop")
 _SAID = {
@@ -76,132 +80,119 @@ _SAID = {
 
 def compared(a: Policy, file_a: Path, b: Policy, file_b: Path) -> PolicyComparison:
     """Compare two policies."""
-    first, second = a.content, b.content
-    changes = [change for change in _changes(first, second) if change.before != change.after]
-    changes += [
-        Change("other", f"{name}: {before}", f"{name}: {after}")
-        for name in sorted({*first, *second} - _SAID)
-        if (before := str(first.get(name))) != (after := str(second.get(name)))
+    first, second = a.terms, b.terms
+    others = sorted({field.name for field in fields(PolicyTerms)} - _SAID)
+    changes = [
+        *_changes(first, second),
+        *(Change("other", _other(first, name), _other(second, name)) for name in others),
     ]
     return PolicyComparison(
-        ComparedPolicy(file_a, a.digest, str(first["created"])),
-        ComparedPolicy(file_b, b.digest, str(second["created"])),
+        ComparedPolicy(file_a, a.digest, first.created),
+        ComparedPolicy(file_b, b.digest, second.created),
         same=a.digest == b.digest,
-        same_stops=all(first.get(name) == second.get(name) for name in _STOPS),
-        changes=tuple(changes),
+        same_stops=all(getattr(first, name) == getattr(second, name) for name in _STOPS),
+        changes=tuple(change for change in changes if change.before != change.after),
     )
 
 
-def _changes(a: Content, b: Content) -> Iterator[Change]:
+def _changes(a: PolicyTerms, b: PolicyTerms) -> Iterator[Change]:
     yield Change("rule", _rule(a), _rule(b))
-    if a["family"] == b["family"] and any(a.get(name) != b.get(name) for name in _RULE):
-        yield Change(
-            "model of the rule", "its weights", f"others, over {len(b['features'])} features"
-        )
-    yield Change("probes", _probes(a), _probes(b))
-    yield Change("threshold", number(a["threshold"]), number(b["threshold"]))
+    if a.family == b.family and any(getattr(a, name) != getattr(b, name) for name in _RULE):
+        yield Change("model of the rule", "its weights", f"others, over {len(b.features)} features")
+    yield Change("probes", where_of(a) or "nowhere", where_of(b) or "nowhere")
+    yield Change("threshold", number(a.threshold), number(b.threshold))
     yield Change("reply", _reply(a), _reply(b))
-    yield Change("promise", _promise(a), _promise(b))
-    yield Change("evidence", _evidence(a), _evidence(b))
-    yield Change("saving", _saving(a), _saving(b))
+    yield Change("promise", _promise(a.certificate), _promise(b.certificate))
+    yield Change("evidence", _evidence(a.certificate), _evidence(b.certificate))
+    yield Change("saving", _saving(a.expected), _saving(b.expected))
     yield Change("accuracy", _accuracy(a), _accuracy(b))
-    yield Change("serving", a["serving"], b["serving"])
-    yield Change("language model", *_apart(a["model"], b["model"]))
-    yield Change("engine", *_apart(a["engine"], b["engine"]))
+    yield Change("serving", a.serving, b.serving)
+    yield Change("language model", *_apart(plain(a.model), plain(b.model)))
+    yield Change("engine", *_apart(plain(a.engine), plain(b.engine)))
     yield Change("prompts", *_apart(_prompts(a), _prompts(b)))
-    yield Change("sampling", *_apart(a["sampling"], b["sampling"]))
+    yield Change("sampling", *_apart(plain(a.sampling), plain(b.sampling)))
     yield Change("caps", _caps(a), _caps(b))
-    yield Change("workload", _short(a["workload_sha256"]), _short(b["workload_sha256"]))
-    yield Change("task", a["task"], b["task"])
+    yield Change("workload", _short(a.workload_sha256), _short(b.workload_sha256))
+    yield Change("task", a.task, b.task)
     yield Change("grader", _grader(a), _grader(b))
 
 
-def _rule(content: Content) -> str:
-    if content["kind"] != "stop":
+def _other(terms: PolicyTerms, name: str) -> str:
+    return f"{name}: {plain(getattr(terms, name))}"
+
+
+def _rule(terms: PolicyTerms) -> str:
+    if terms.family is None:
         return "full thinking: it never stops"
-    return f"stops by {rule_name(content['family'])}"
+    return f"stops by {rule_name(terms.family)}"
 
 
-def _grader(content: Content) -> str:
-    function = (content["certificate"] or {}).get("grader")
-    return content["grader"] if function is None else f"{content['grader']} {function['sha256']}"
+def _grader(terms: PolicyTerms) -> str:
+    return " ".join(text for name, text in terms.grading.items() if name != "normalizer")
 
 
-def _probes(content: Content) -> str:
-    return where_of(content) or "nowhere"
+def _reply(terms: PolicyTerms) -> str:
+    return "the forced answer" if terms.on_stop == "probe" else "a visible answer"
 
 
-def _reply(content: Content) -> str:
-    return "the forced answer" if content["on_stop"] == "probe" else "a visible answer"
-
-
-def _promise(content: Content) -> str:
-    certificate = content["certificate"]
+def _promise(certificate: CertificateTerms | None) -> str:
     if certificate is None:
         return "none"
-    promise = promise_of(certificate)
+    promise = promise_of(certificate.limits)
     if says_lost(certificate):
-        promise = f"at most {share(certificate['alpha'])} of all questions lost"
-    confidence = certificate.get("confidence", 1 - certificate["delta"])
-    return f"{promise}, with confidence {share(confidence)}"
+        promise = f"at most {share(certificate.alpha)} of all questions lost"
+    return f"{promise}, with confidence {share(certificate.confidence)}"
 
 
-def _evidence(content: Content) -> str:
-    certificate = content["certificate"]
-    if certificate is None:
-        return "none"
-    return counted(certificate)
+def _evidence(certificate: CertificateTerms | None) -> str:
+    return "none" if certificate is None else counted(certificate)
 
 
-def _basis(expected: Content) -> tuple[str, str] | None:
-    """Which questions say best what to expect: those that nothing has touched, else calibration."""
-    if "test_n" in expected:
-        return "test_", f"{expected['test_n']} test questions"
-    if "calibration_n" in expected:
-        return "calibration_", f"{expected['calibration_n']} calibration questions"
-    return None
-
-
-def _saving(content: Content) -> str:
-    expected = content["expected"]
-    if not expected:
+def _saving(expected: ExpectedTerms | None) -> str:
+    """By the questions that nothing has touched where there are any, else by calibration's."""
+    if expected is None:
         return "nothing"
-    basis = _basis(expected)
-    if basis is None:
-        return f"{percent(expected.get('fit_total_saving_pct'))} of the cost (fit questions)"
-    return f"{percent(expected.get(f'{basis[0]}total_saving_pct'))} of the cost ({basis[1]})"
+    if expected.test_n is not None:
+        saving, whose = expected.test_total_saving_pct, f"{expected.test_n} test questions"
+    else:
+        saving = expected.calibration_total_saving_pct
+        whose = f"{expected.calibration_n} calibration questions"
+    return f"{percent(saving)} of the cost ({whose})"
 
 
-def _accuracy(content: Content) -> str:
-    expected = content["expected"] or {}
-    basis = _basis(expected)
-    if basis is None:
-        return "that of full thinking" if content["kind"] != "stop" else "not measured"
-    full, stopped = expected.get(f"{basis[0]}full_accuracy"), expected.get(f"{basis[0]}accuracy")
-    return f"from {share(full)} to {share(stopped)} ({basis[1]})"
+def _accuracy(terms: PolicyTerms) -> str:
+    expected = terms.expected
+    if expected is None:
+        return "that of full thinking" if terms.kind != "stop" else "not measured"
+    if expected.test_n is not None:
+        full, stopped = expected.test_full_accuracy, expected.test_accuracy
+        whose = f"{expected.test_n} test questions"
+    else:
+        full, stopped = expected.calibration_full_accuracy, expected.calibration_accuracy
+        whose = f"{expected.calibration_n} calibration questions"
+    return f"from {share(full)} to {share(stopped)} ({whose})"
 
 
-def _prompts(content: Content) -> dict[str, Any]:
-    probe = content["probe"] or {}
-    cue = (probe.get("cue") or {}).get("text")
+def _prompts(terms: PolicyTerms) -> dict[str, Any]:
+    probe = terms.probe
     return {
-        "closer": (probe.get("closer") or {}).get("text"),
-        "cue": cue and plan_cue(cue, is_open=probe.get("open_cue", False)),
-        "prompt template": content["prompt_template"],
-        "chat template settings": content["chat_template_kwargs"],
+        "closer": None if probe is None else probe.closer.text,
+        "cue": None if probe is None else plan_cue(probe.cue.text, is_open=probe.open_cue),
+        "prompt template": plain(terms.prompt_template),
+        "chat template settings": plain(terms.chat_template_kwargs),
     }
 
 
-def _caps(content: Content) -> str:
-    probe = content["probe"] or {}
-    visible = probe.get("answer_cap")
+def _caps(terms: PolicyTerms) -> str:
+    probe = terms.probe
+    cap, visible = (None, None) if probe is None else (probe.cap, probe.answer_cap)
     return (
-        f"thinking {content['max_think']}, forced answer {probe.get('cap')}, visible answer "
+        f"thinking {terms.max_think}, forced answer {cap}, visible answer "
         f"{'not recorded' if visible is None else visible}"
     )
 
 
-def _apart(a: Content | None, b: Content | None) -> tuple[str, str]:
+def _apart(a: _Fields | None, b: _Fields | None) -> tuple[str, str]:
     """The fields in which two objects differ, each side in words."""
     if a is None or b is None:
         return ("none" if a is None else _listed(a)), ("none" if b is None else _listed(b))
@@ -209,7 +200,7 @@ def _apart(a: Content | None, b: Content | None) -> tuple[str, str]:
     return _listed({n: a.get(n) for n in names}), _listed({n: b.get(n) for n in names})
 
 
-def _listed(values: Content) -> str:
+def _listed(values: _Fields) -> str:
     return "; ".join(f"{name} {_value(name, value)}" for name, value in values.items())
 
 

@@ -12,7 +12,7 @@ from stopadvisor.assessment.measured import LoadSaving
 from stopadvisor.ground.results import to_document
 from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk
-from stopadvisor.policy.promises import asked
+from stopadvisor.policy.promises import promise_of
 from stopadvisor.report.assessed import (
     Assessed,
     AssessedByPaper,
@@ -137,7 +137,7 @@ def _deploy(
             None if settings.is_ordinary else settings.loss,
             also or None,
         ),
-        asked=None if settings.is_lost else asked(settings.guarantees),
+        asked=None if settings.is_lost else promise_of(settings.guarantees),
         promises=assessment.promises,
     )
 

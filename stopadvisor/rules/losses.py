@@ -6,9 +6,9 @@ verification, report) takes one of them and never asks which.  Knows no statisti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -25,7 +25,6 @@ __all__ = [
     "Loss",
     "LossName",
     "loss_named",
-    "loss_of",
     "lost_correct",
 ]
 
@@ -163,11 +162,6 @@ def loss_named(name: str) -> Loss:
     if name not in LOSSES:
         raise CalibrationError(f"loss must be one of {tuple(LOSSES)}, got {name!r}")
     return LOSSES[name]
-
-
-def loss_of(certificate: Mapping[str, Any]) -> Loss:
-    """The loss that a certificate is about; one that names none is about lost answers."""
-    return loss_named(str(certificate.get("loss", LOST.name)))
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ questions; it certifies nothing, because nothing here is recorded as a look.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -26,6 +25,7 @@ from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting, paper_split
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import feature_array
@@ -112,7 +112,7 @@ def _savings(
     Departs from the paper: each protocol may use every label outside the test part, and the table
     says how many it used.
     """
-    policies: dict[str, Mapping[str, Any]] = {}
+    policies: dict[str, PolicyTerms] = {}
     settings = study_settings(options)
     for source, view in zip(sources, views, strict=True):
         if not (source.folder / _POLICY).exists():
@@ -120,12 +120,12 @@ def _savings(
             continue
         policy = load_policy(source.folder / _POLICY)
         if policy.kind == "stop":
-            policies[view.label] = policy.content
+            policies[view.label] = policy.terms
         else:
             yield f"{view.label}: its policy never stops, so that nothing is transferred"
     for target, view in zip(sources, views, strict=True):
-        contents = {name: c for name, c in policies.items() if name != view.label}
-        if not contents or view.basis != "all":
+        others = {name: each for name, each in policies.items() if name != view.label}
+        if not others or view.basis != "all":
             continue
         try:
             calibration = unsealed_calibration(target)
@@ -136,11 +136,11 @@ def _savings(
         except CalibrationError as error:
             yield f"{view.label}: no target under the deploy protocol: {error}"
             continue
-        for name, content in contents.items():
+        for name, terms in others.items():
             try:
-                moved = calibrate_transfer(content, target, outside_test, settings)
-                test = fresh_test(content, target)
-                zero_shot = scorer_of(content, test), float(content["decision_threshold"])
+                moved = calibrate_transfer(terms, target, outside_test, settings)
+                test = fresh_test(terms, target)
+                zero_shot = scorer_of(terms, test), float(terms.decision_threshold or 0.0)
             except (CalibrationError, PolicyError) as error:
                 yield f"{name} on {view.label}: {error} (see `probe --like POLICY`)"
                 continue
@@ -174,10 +174,10 @@ def _savings(
                 )
 
 
-def fresh_test(content: Mapping[str, Any], target: Source) -> GradedTable:
+def fresh_test(terms: PolicyTerms, target: Source) -> GradedTable:
     """Test questions that the source policy has not seen, one trace of each group."""
     table = target.part("test")
-    seen = questions_seen(content, table, workload_sha256=target.workload_sha256)
+    seen = questions_seen(terms, table, workload_sha256=target.workload_sha256)
     rows = np.flatnonzero(~in_groups_of(table, seen))
     if not rows.size:
         raise PolicyError(

@@ -249,7 +249,7 @@ def policies(folder: Path) -> tuple[dict[str, Path], Policy]:
     for name, policy in (("stops", stops), ("full", full)):
         (folder / name).mkdir()
         found[name] = folder / name / "policy.json"
-        save_policy(policy.content, found[name])
+        save_policy(policy, found[name])
     return found, stops
 
 

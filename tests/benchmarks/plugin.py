@@ -27,13 +27,13 @@ from typing import Any
 
 import aiohttp
 
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.serving.eligibility import TASK_HEADER
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, environment, with_plugin
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import family_content, full_budget_content, policy_from
 
 PAST_THE_POLICY = {TASK_HEADER: "none"}
 """Header of a request that no policy covers; it changes nothing else."""
@@ -50,9 +50,9 @@ def policy_of(kind: str) -> Policy:
     own = {name: bundled.content[name] for name in names}
     own["prompt_template"] = bundled.content["prompt_template"]
     if kind == "full":
-        return Policy(build_policy(full_budget_content() | own))
+        return policy_from(full_budget_content() | own)
     never = family_content("run-stability", 1e6) | {"budgets": list(bundled.budgets)}
-    return Policy(build_policy(never | own))
+    return policy_from(never | own)
 
 
 @dataclass
@@ -131,7 +131,7 @@ def served(policy: Policy) -> Iterator[VllmServer]:
     assert home is not None, "tests/integration/setup-vllm.sh builds the environment"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        save_policy(policy.content, folder / "policy.joblib")
+        save_policy(policy, folder / "policy.joblib")
         told = PluginSettings(folder / "policy.joblib").environment()
         arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
         server = VllmServer(home, folder, arguments, with_plugin(folder, told))

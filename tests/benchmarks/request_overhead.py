@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.policy.session import AskProbe, Session, Think
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger
+from tests.policy_content import policy_from, trigger_content
 
 POLICY = Path(__file__).parents[2] / "policies" / "arithmetic.joblib"
 PROMPT = "Compute 86 + 6 - 9 modulo 100."
@@ -32,7 +32,7 @@ def never_stopping(path: Path) -> Policy:
     content = load_policy(path).content
     content |= {"decision_threshold": 600.0, "threshold": 1.0, "order": []}
     content |= trigger_content(GridTrigger(GRID))
-    return Policy(build_policy(content))
+    return policy_from(content)
 
 
 def through_session(policy: Policy) -> int:

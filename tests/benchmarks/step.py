@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.triggers import listed_positions
 from stopadvisor.rules.families import FAMILIES
-from tests.policy_content import anywhere_content, family_content
+from tests.policy_content import anywhere_content, family_content, policy_from
 
 REPEATS = 7
 ANSWERS = (" 41", " 42", " 42.", " 42", "\\boxed{42}", " 42")
@@ -45,7 +45,7 @@ def stepper_time(
     if family == "learned-boosted":
         content["trees"] = [_full_tree(k) for k in range(n_trees)]
         content["intercept"] = -0.25
-    policy = Policy(build_policy(content))
+    policy = policy_from(content)
     positions = listed_positions(policy.trigger) or range(20, 200, 20)
     rng = random.Random(0)
     questions: list[list[dict[str, Any]]] = [

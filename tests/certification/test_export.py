@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,11 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.sequences import score, sequence_of
 from stopadvisor.certification.calibration import Calibration, calibrate
 from stopadvisor.certification.expectation import expectation
-from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.verification import scorer_of
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.shown import where_of
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.drift import DRIFT_FEATURES, question_features
@@ -45,12 +46,12 @@ def calibrated(source: Source, family: str, schedule: GridSchedule) -> Calibrati
     return found
 
 
-def content_of(source: Source, calibration: Calibration) -> dict[str, Any]:
+def terms_of(source: Source, calibration: Calibration) -> PolicyTerms:
     fit = source.part("fit")
     choice = choose(fit, source.counts()["calibration"], SETTINGS)
     shape = profile(trajectory(fit), rng=np.random.default_rng(0))
     look = look_of(SETTINGS)
-    return policy_content(source, choice.settings, choice.full_accuracy, calibration, shape, look)
+    return policy_terms(source, choice.settings, choice.full_accuracy, calibration, shape, look)
 
 
 @pytest.mark.parametrize(
@@ -66,20 +67,21 @@ def test_the_content_stops_where_the_rule_does(
     source: Source, family: str, schedule: GridSchedule, kind: str, budgets: list[int]
 ) -> None:
     found = calibrated(source, family, schedule)
-    content = content_of(source, found)
+    terms = terms_of(source, found)
     rule = found.rule
     assert rule is not None
-    assert content["trigger"]["kind"] == kind
-    assert content["budgets"] == budgets
+    assert terms.trigger is not None
+    assert terms.trigger.kind == kind
+    assert list(terms.budgets) == budgets
     fresh = MIXED.draw(80, np.random.default_rng(1))
-    policy = scorer_of(content, fresh)
+    policy = scorer_of(terms, fresh)
     if family == FIXED_BUDGET:
         stop = int(rule.threshold)
-        assert schedule_of(trigger_of(content)) == GridSchedule((stop,), stop)
-        assert where_of(content) == f"at {stop} thinking tokens, without a probe before"
+        assert schedule_of(trigger_of(terms)) == GridSchedule((stop,), stop)
+        assert where_of(terms) == f"at {stop} thinking tokens, without a probe before"
         assert policy.asking.before is False
     else:
-        assert schedule_of(trigger_of(content)) == schedule
+        assert schedule_of(trigger_of(terms)) == schedule
         assert policy == rule.scorer
     positions = [
         [
@@ -91,9 +93,9 @@ def test_the_content_stops_where_the_rule_does(
         for scorer in (policy, rule.scorer)
     ]
     assert positions[0] == positions[1]
-    assert content["order"] == rule.order.tolist()
+    assert terms.order == tuple(rule.order.tolist())
     assert (
-        scorer_of(content, fresh, along_order=True)
+        scorer_of(terms, fresh, along_order=True)
         .curve(rule.scorer.view(fresh), rule.order)
         .low.tolist()
         == rule.scorer.curve(rule.scorer.view(fresh), rule.order).low.tolist()
@@ -103,39 +105,42 @@ def test_the_content_stops_where_the_rule_does(
 def test_it_says_what_to_expect(source: Source) -> None:
     found = calibrated(source, "confidence", GridSchedule(BUDGETS))
     assert found.rule is not None
-    content = content_of(source, found)
+    terms = terms_of(source, found)
     told, measured = (
-        content["expected"],
+        terms.expected,
         expectation(found.rule, found.entered, SETTINGS, seed=source.seed),
     )
     n = source.counts()["calibration"]
-    assert told["calibration_n"] == n == content["certificate"]["n"]
-    assert told["calibration_risk"] == content["certificate"]["losses"] / n
-    assert told["calibration_total_saving_pct"] == measured.outcome.total_saving_pct
-    assert told["calibration_total_saving_band95"] == list(measured.saving_band95)
-    assert told["calibration_full_accuracy"] == pytest.approx(found.entered.full_correct.mean())
-    assert told["fit_total_saving_pct"] == found.rule.fit_saving_pct
-    assert told["test_n"] == source.counts()["test"]
-    stored = np.array(content["calibration_features"])
+    assert told is not None
+    assert terms.certificate is not None
+    assert told.calibration_n == n == terms.certificate.n
+    assert told.calibration_risk == terms.certificate.losses / n
+    assert told.calibration_total_saving_pct == measured.outcome.total_saving_pct
+    assert told.calibration_total_saving_band95 == measured.saving_band95
+    assert told.calibration_full_accuracy == pytest.approx(found.entered.full_correct.mean())
+    assert told.fit_total_saving_pct == found.rule.fit_saving_pct
+    assert told.test_n == source.counts()["test"]
+    stored = np.array(terms.calibration_features)
     assert stored.shape == (n, len(DRIFT_FEATURES))
     assert np.array_equal(stored, question_features(found.rule.scorer.view(found.entered)))
-    assert content["certificate"]["chain_delta"] == SETTINGS.delta
+    assert terms.certificate.chain_delta == SETTINGS.delta
 
 
 def test_without_a_test_part_nothing_is_said_of_one(source: Source) -> None:
     alone = replace(source, parts=np.where(source.parts == 2, 1, source.parts))
     found = calibrated(alone, "confidence", GridSchedule(BUDGETS))
-    told = content_of(alone, found)["expected"]
-    assert told["calibration_n"] == alone.counts()["calibration"]
-    assert not [name for name in told if name.startswith("test_")]
+    told = terms_of(alone, found).expected
+    assert told is not None
+    assert told.calibration_n == alone.counts()["calibration"]
+    assert not [name for name in plain(told) if name.startswith("test_")]
 
 
 def test_without_a_rule_there_is_no_trigger(source: Source) -> None:
     hard = replace(SETTINGS, alpha=0.001)
     choice = choose(source.part("fit"), source.counts()["calibration"], hard)
     refused = calibrate(choice, source.part("calibration").unseal().as_calibration())
-    content = content_of(source, refused)
-    assert content["kind"] == "full-budget"
-    assert (content["trigger"], content["budgets"], content["order"]) == (None, [], [])
-    assert (content["certificate"], content["expected"]) == (None, None)
-    assert where_of(content) is None
+    terms = terms_of(source, refused)
+    assert terms.kind == "full-budget"
+    assert (terms.trigger, terms.budgets, terms.order) == (None, (), ())
+    assert (terms.certificate, terms.expected) == (None, None)
+    assert where_of(terms) is None

@@ -11,11 +11,12 @@ import pytest
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.verification import fresh_questions, verify
-from stopadvisor.policy.claims import shown_certificate
+from stopadvisor.policy.shown import certificate_of
 from stopadvisor.probes.grouping import calibration_rows, group_sizes, question_rows
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.sources import Source
 from tests.frozen import frozen, source_of
+from tests.policy_content import terms_of
 from tests.populations import POPULATIONS, regraded, renamed
 
 pytestmark = pytest.mark.slow
@@ -74,11 +75,11 @@ def test_one_question_of_each_group_is_counted() -> None:
 
 
 def test_a_policy_says_that_its_claim_is_of_groups(policy: dict[str, Any], source: Source) -> None:
-    certificate = shown_certificate(policy)
+    certificate = certificate_of(terms_of(policy))
     assert certificate is not None
-    assert (certificate["bound"], certificate["group_claim"]) == ("exact", "groups")
-    assert "in at most 15 % of all groups the question drawn of it" in certificate["claim"]
-    assert certificate["n"] == len(set(source.part("calibration").groups))
+    assert (certificate.bound, certificate.group_claim) == ("exact", "groups")
+    assert "in at most 15 % of all groups the question drawn of it" in certificate.claim
+    assert certificate.n == len(set(source.part("calibration").groups))
     assert policy["expected"]["test_n"] == len(set(source.part("test").groups))
     single = source.table.take(calibration_rows(source.table)).unseal()
     alone = frozen(source_of(single, "alone"), SETTINGS)["certificate"]
@@ -87,7 +88,7 @@ def test_a_policy_says_that_its_claim_is_of_groups(policy: dict[str, Any], sourc
 
 def test_verify_counts_one_of_each_fresh_group(policy: dict[str, Any]) -> None:
     table = drawn(500, 14, "v")
-    fresh = fresh_questions(policy, table)
-    found = verify(policy, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+    fresh = fresh_questions(terms_of(policy), table)
+    found = verify(terms_of(policy), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
     assert (found.n, found.n_repeated) == (500, table.n_questions - 500)
     assert found.lower < found.losses / found.n < found.upper

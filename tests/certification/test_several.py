@@ -23,6 +23,7 @@ from stopadvisor.rules.losses import DROP, LOST, Guarantee
 from stopadvisor.stats.bounds import Certified, max_losses
 from stopadvisor.stats.trinomial import drop_limit, most_lost
 from tests.frozen import drawn_source, frozen
+from tests.policy_content import terms_of
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
 pytestmark = pytest.mark.slow
@@ -216,8 +217,8 @@ def content() -> dict[str, Any]:
 
 
 def verified(content: dict[str, Any], table: OpenQuestions) -> Verification:
-    fresh = fresh_questions(content, table)
-    return verify(content, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+    fresh = fresh_questions(terms_of(content), table)
+    return verify(terms_of(content), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
 
 
 def test_a_drop_and_a_category_are_verified_each_by_its_own_test(content: dict[str, Any]) -> None:

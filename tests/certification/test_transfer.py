@@ -14,16 +14,16 @@ from stopadvisor.certification.transfer import (
     calibrate_transfer,
     check_transfer,
     target_view,
-    transferred_content,
+    transferred_terms,
 )
 from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
 from stopadvisor.ground.errors import PolicyError
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.runs.sources import Source
 from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
-from tests.policy_content import full_budget_content
+from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
 from tests.populations import POPULATIONS, regraded
 
 LAWS = {law.name: law for law in POPULATIONS}
@@ -46,7 +46,7 @@ def target() -> Source:
 
 def moved(policy: dict[str, Any], target: Source, settings: Settings = SETTINGS) -> Calibration:
     questions = target_view(target).part("calibration").unseal().as_calibration()
-    return calibrate_transfer(policy, target, questions, settings)
+    return calibrate_transfer(terms_of(policy), target, questions, settings)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_policies_that_cannot_be_transferred(
     policy: dict[str, Any], target: Source, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PolicyError, match=message):
-        check_transfer(policy | change, target)
+        check_transfer(terms_of(policy | change), target)
 
 
 @pytest.mark.parametrize("part", ["fit", "calibration"])
@@ -125,7 +125,7 @@ def test_questions_that_made_the_policy_are_refused(
     shared = target.table.keys[3]
     split = policy["split"] | {part: [*policy["split"][part], shared]}
     with pytest.raises(PolicyError, match=f"1 questions of target fitted or .*{shared}"):
-        check_transfer(policy | {"split": split}, target)
+        check_transfer(terms_of(policy | {"split": split}), target)
 
 
 def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Source) -> None:
@@ -133,7 +133,7 @@ def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Sour
     archive = replace(target, table=table)
     inner = policy | trigger_content(GridTrigger((0, 256, 640)))
     with pytest.raises(PolicyError, match="last budget, 1536"):
-        check_transfer(inner, archive)
+        check_transfer(terms_of(inner), archive)
 
 
 def test_an_alpha_that_never_being_right_would_meet_is_refused(policy: dict[str, Any]) -> None:
@@ -160,7 +160,9 @@ def test_the_transferred_policy(
     calibration: Calibration, policy: dict[str, Any], target: Source
 ) -> None:
     look = look_of(SETTINGS)
-    content = build_policy(transferred_content(policy, target, calibration, SETTINGS, look) | MODEL)
+    terms = transferred_terms(terms_of(policy), target, calibration, SETTINGS, look)
+    moved_policy = policy_from(plain(terms) | MODEL)
+    content = moved_policy.content
     for name in ("family", "features", "mean", "scale", "coef", "intercept", "order", "budgets"):
         assert content[name] == policy[name]
     certificate = content["certificate"]
@@ -176,8 +178,8 @@ def test_the_transferred_policy(
     assert set(split["test"]) == set(target.part("test").keys)
     # Verifying it on the target leaves the test part alone.
     table = target.table.unseal()
-    fresh = fresh_questions(content, table)
-    found = verify(content, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+    fresh = fresh_questions(moved_policy.terms, table)
+    found = verify(moved_policy.terms, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
     assert found.n == target.counts()["test"]
     assert found.losses == round(content["expected"]["test_risk"] * found.n)
 
@@ -188,17 +190,18 @@ def test_nothing_certified_gives_a_full_budget_policy(
     settings = replace(SETTINGS, alpha=0.001)
     refused = moved(policy, target, settings)
     assert refused.rule is None
-    fields = transferred_content(policy, target, refused, settings, look_of(settings))
-    content = build_policy(fields)
-    assert (content["kind"], content["certificate"]) == ("full-budget", None)
+    made = transferred_terms(terms_of(policy), target, refused, settings, look_of(settings))
+    assert (build_policy(made).kind, made.certificate) == ("full-budget", None)
 
 
 def test_rows_of_a_source_archive_are_no_names_here(target: Source) -> None:
     archive = frozen(drawn_source(EARLY, 500, "source"), SETTINGS, bound=False)
     found = moved(archive, target)
-    fields = transferred_content(archive, target, found, SETTINGS, look_of(SETTINGS))
-    assert fields["split"]["fit"] == []
-    assert fields["certificate"]["source_model"] is None
+    made = transferred_terms(terms_of(archive), target, found, SETTINGS, look_of(SETTINGS))
+    assert made.split is not None
+    assert made.split.fit == ()
+    assert made.certificate is not None
+    assert made.certificate.source_model is None
 
 
 # --- How often the certificate is false -----------------------------------------------------------
@@ -218,7 +221,7 @@ def test_the_certificate_is_false_with_at_most_delta(
     policy = frozen(source, replace(settings, alpha=0.15))
     truth = ADVERSARIAL.draw(100_000, rng, alpha=alpha)
     order = np.array(policy["order"])
-    scorer = scorer_of(policy, truth)
+    scorer = scorer_of(terms_of(policy), truth)
     risks = scorer.curve(truth, order).totals(scorer.losses(truth))[0] / 100_000
     assert risks.max() > alpha  # the law does tempt
     false = 0

@@ -16,12 +16,13 @@ from stopadvisor.certification.calibration import calibrate, counted_traces
 from stopadvisor.certification.several import counts_of
 from stopadvisor.certification.verification import fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.policy.claims import shown_certificate
+from stopadvisor.policy.shown import certificate_of
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import Certified, last_passed, max_losses
 from stopadvisor.stats.trinomial import limit_of_pairs, most_lost, risk_of_pairs
 from tests.frozen import frozen, source_of
+from tests.policy_content import terms_of
 from tests.populations import POPULATIONS, renamed
 
 MIXED = POPULATIONS[0]
@@ -187,25 +188,25 @@ def test_the_policy_names_the_pairs(policy: dict[str, Any]) -> None:
     assert both + one + none == certificate["n"] == policy["expected"]["calibration_n"]
     assert certificate["losses"] == 2 * both + one
     assert policy["expected"]["calibration_risk"] == certificate["losses"] / (2 * certificate["n"])
-    shown = shown_certificate(policy)
+    shown = certificate_of(terms_of(policy))
     assert shown is not None
-    assert (
-        "Each calibration question was answered twice, and both replies counted." in shown["claim"]
-    )
+    assert "Each calibration question was answered twice, and both replies counted." in shown.claim
 
 
 def test_verify_counts_two_traces_of_fresh_questions(policy: dict[str, Any]) -> None:
     n, table = 700, twice(700, 6, "v", same=0.0)
-    fresh = fresh_questions(policy, table)
+    fresh = fresh_questions(terms_of(policy), table)
     assert (fresh.traces, fresh.rows.size, fresh.n_repeated) == (2, 2 * n, 0)
-    found = verify(policy, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
-    alone = fresh_questions(policy, table, alone=True)
-    single = verify(policy, alone, table.take(alone.rows), rng=np.random.default_rng(0))
+    found = verify(terms_of(policy), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+    alone = fresh_questions(terms_of(policy), table, alone=True)
+    single = verify(terms_of(policy), alone, table.take(alone.rows), rng=np.random.default_rng(0))
     assert (found.n, found.traces, single.n, single.traces) == (n, 2, n, None)
     assert (alone.traces, alone.n_repeated) == (1, n)
     assert found.lower < found.risk == found.losses / (2 * n) < found.upper
     assert found.upper - found.lower < single.upper - single.lower
     for alpha, verdict in ((0.25, "confirmed"), (0.01, "contradicted")):
         promise = policy | {"certificate": policy["certificate"] | {"alpha": alpha}}
-        held = verify(promise, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
+        held = verify(
+            terms_of(promise), fresh, table.take(fresh.rows), rng=np.random.default_rng(0)
+        )
         assert held.verdict == verdict

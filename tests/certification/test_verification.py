@@ -21,7 +21,6 @@ from stopadvisor.certification.verification import (
     verify,
 )
 from stopadvisor.ground.errors import PolicyError, ProbeError
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.rules.costs import Weights
@@ -33,7 +32,7 @@ from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.workload.questions import PARTS, assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, with_groups
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import family_content, full_budget_content, terms_of, trigger_content
 from tests.populations import POPULATIONS, regraded, renamed, without_gold
 from tests.replay import stops
 
@@ -44,9 +43,9 @@ SETTINGS = Settings(alpha=0.15, families=("learned", "confidence"))
 def check(
     content: Any, table: OpenQuestions, *, workload_sha256: str | None = None, **changes: Any
 ) -> Verification:
-    fresh = fresh_questions(content, table, workload_sha256=workload_sha256)
+    fresh = fresh_questions(terms_of(content), table, workload_sha256=workload_sha256)
     rng = np.random.default_rng(0)
-    return verify(content, fresh, table.take(fresh.rows), rng=rng, **changes)
+    return verify(terms_of(content), fresh, table.take(fresh.rows), rng=rng, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def test_questions_that_made_the_policy_are_left_out_and_counted(
     assert found.n == source.counts()["test"]
     assert found.n_met_before == source.counts()["fit"] + source.counts()["calibration"]
     assert found.n_repeated == 0
-    keys = {table.keys[row] for row in fresh_questions(policy, table).rows.tolist()}
+    keys = {table.keys[row] for row in fresh_questions(terms_of(policy), table).rows.tolist()}
     assert keys == set(source.part("test").keys)
 
 
@@ -122,7 +121,7 @@ def test_a_group_that_was_met_is_met_whole(source: Source, policy: dict[str, Any
     both = replace(
         fresh.take(np.array([0, 1, 2, 3])), keys=tuple(rows), groups=("a", "b", "a", "a")
     )
-    found = fresh_questions(policy, both)
+    found = fresh_questions(terms_of(policy), both)
     assert found.rows.tolist() == [1]
     assert (found.n_seen, found.n_repeated) == (3, 0)
 
@@ -135,7 +134,7 @@ def test_a_group_is_met_elsewhere_too(source: Source) -> None:
     used = grouped.part("calibration").groups[0]
     fresh = fresh_table(24, 3)
     fresh = replace(fresh, groups=(*(used,) * 4, *fresh.groups[4:]))
-    assert fresh_questions(frozen(grouped, SETTINGS), fresh).n_seen == 4
+    assert fresh_questions(terms_of(frozen(grouped, SETTINGS)), fresh).n_seen == 4
 
 
 def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) -> None:
@@ -143,15 +142,17 @@ def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) ->
     table, sha = replace(source.table, ids=names, keys=names, groups=names), source.workload_sha256
     archive = frozen(replace(source, table=table), SETTINGS, bound=False)
     assert archive["model"] is None
-    assert len(questions_seen(archive, table)) == 400 - source.counts()["test"]
-    assert questions_seen(archive, table, workload_sha256=sha) == questions_seen(archive, table)
-    assert not questions_seen(archive, table, workload_sha256="another")
+    assert len(questions_seen(terms_of(archive), table)) == 400 - source.counts()["test"]
+    assert questions_seen(terms_of(archive), table, workload_sha256=sha) == questions_seen(
+        terms_of(archive), table
+    )
+    assert not questions_seen(terms_of(archive), table, workload_sha256="another")
     bound = archive | MODEL  # content hashes name a question everywhere
-    assert questions_seen(bound, table, workload_sha256="another")
-    assert not questions_seen(archive | {"split": None}, table)
+    assert questions_seen(terms_of(bound), table, workload_sha256="another")
+    assert not questions_seen(terms_of(archive | {"split": None}), table)
     named = frozen(source, SETTINGS, bound=False)  # as by ids
-    met = questions_seen(named, source.table, workload_sha256="another")
-    assert met == questions_seen(named, source.table)
+    met = questions_seen(terms_of(named), source.table, workload_sha256="another")
+    assert met == questions_seen(terms_of(named), source.table)
     assert met
 
 
@@ -162,7 +163,7 @@ def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) ->
 def test_stops_are_those_of_the_stepper(family: str) -> None:
     content = of_family(family, (0, 256, 640, 1024))
     table = fresh_table(80, 3)
-    scorer = scorer_of(content, table)
+    scorer = scorer_of(terms_of(content), table)
     assert scorer.schedule == GridSchedule((0, 256, 640, 1024))
     online = stops(table, scorer, content["decision_threshold"])
     columns = (0, 3, 6, 8)
@@ -210,7 +211,7 @@ def test_visible_answers_are_verified_by_visible_answers(policy: dict[str, Any])
     table = fresh_table(10, 15)
     assert table.on_stop == "probe"
     with pytest.raises(PolicyError, match="these probes hold none"):
-        fresh_questions(policy | {"on_stop": "answer"}, table)
+        fresh_questions(terms_of(policy | {"on_stop": "answer"}), table)
 
 
 def test_few_questions_can_contradict_nothing(policy: dict[str, Any]) -> None:
@@ -307,13 +308,18 @@ def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str)
         check(content, fresh_table(10, 12))
 
 
+DROP = {"loss": "drop", "alpha": 0.1, "n": 80, "lost": 1, "gained": 0, "upper": 0.1} | {
+    "category": None
+}
+
+
 def test_what_is_counted_by_what_is_right_takes_gold() -> None:
     content = of_family("confidence", (128, 1024))
-    content["certificate"] = {**content["certificate"], "guarantees": [{"loss": "drop"}]}
+    content["certificate"] = {**content["certificate"], "guarantees": [DROP]}
     table = fresh_table(10, 12)
-    assert fresh_questions(content, table).rows.size == 10
+    assert fresh_questions(terms_of(content), table).rows.size == 10
     with pytest.raises(PolicyError, match="not every fresh question has gold"):
-        fresh_questions(content, without_gold(table))
+        fresh_questions(terms_of(content), without_gold(table))
 
 
 def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order() -> None:
@@ -327,8 +333,8 @@ def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order(
     column = table.budgets.tolist().index(640)
     found = check(content, table)
     assert found.accuracy == table.correct_online[:, column].mean()
-    assert scorer_of(content, table).schedule == GridSchedule((640,), 640)
-    along = scorer_of(content, table, along_order=True)
+    assert scorer_of(terms_of(content), table).schedule == GridSchedule((640,), 640)
+    along = scorer_of(terms_of(content), table, along_order=True)
     assert along.schedule == GridSchedule((256, 640, 1024))
     stopped = along.curve(along.view(table), np.array(content["order"]))
     for index, budget in enumerate((1024, 640, 256)):

@@ -25,13 +25,13 @@ def test_yardsticks_are_read_at_the_certified_threshold() -> None:
     view = found.rule.scorer.view(entered)
     stops = found.rule.scorer.curve(view, np.array([found.rule.threshold])).stops(0)
     served = served_features(found.rule, entered)
-    assert len(served["stop"]) == len(served["prompt_tokens"]) == 300
+    assert len(served.stop) == len(served.prompt_tokens) == 300
     stopped = stops < view.n_checkpoints
-    assert [value >= 0 for value in served["stop"]] == stopped.tolist()
+    assert [value >= 0 for value in served.stop] == stopped.tolist()
     row = int(np.flatnonzero(stopped)[0])
-    assert served["stop"][row] == view.positions_at(range(view.n_checkpoints))[0, stops[row]]
-    assert served["prompt_tokens"] == entered.prompt_tokens.tolist()
-    assert len(served.get("first_logprob", [])) == (
+    assert served.stop[row] == view.positions_at(range(view.n_checkpoints))[0, stops[row]]
+    assert served.prompt_tokens == tuple(entered.prompt_tokens)
+    assert len(served.first_logprob or ()) == (
         view.live[:, 0].sum() if found.rule.scorer.asking.before else 0
     )
 

@@ -11,12 +11,12 @@ import pytest
 
 from stopadvisor.answers import function_grader
 from stopadvisor.answers.normal_form import GRADER
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from tests.engines.fake_server import fake_server
 from tests.engines.test_judge import JUDGE, verdict
 from tests.material import CERTIFY, Call, caller
-from tests.policy_content import certificate_in
+from tests.policy_content import certificate_in, policy_from
 from tests.scripted import ScriptedEngine, write_sums
 
 pytestmark = pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_policys_grader_must_be_its_certificates(call: Call) -> None:
     content = dict(load_policy(calibrated(call)).content)
     content["grader"] = "math-verify-0.9/1"
     with pytest.raises(Exception, match=r"field 'certificate.grader.name': expected grader"):
-        save_policy(build_policy(content), Path("forged.joblib"))
+        save_policy(policy_from(content), Path("forged.joblib"))
 
 
 def test_what_cannot_be_had_ends_before_the_model_is_loaded(

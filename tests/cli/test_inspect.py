@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.policy.frozen import build_policy, save_policy
+from stopadvisor.policy.frozen import save_policy
 from stopadvisor.rules.families import FAMILIES, rule_name
 from tests.material import Call, caller
-from tests.policy_content import TRIGGERS, anywhere_content, family_content, full_budget_content
+from tests.policy_content import (
+    TRIGGERS,
+    anywhere_content,
+    family_content,
+    full_budget_content,
+    policy_from,
+)
 
 
 @pytest.fixture
@@ -25,7 +31,7 @@ def call(
 def save(family: str | None, path: str = "policy.joblib") -> None:
     rule = {} if family is None else family_content(family)
     content = (rule or full_budget_content()) | {"expected": None}
-    save_policy(build_policy(content), path, format="json" if path.endswith("json") else "joblib")
+    save_policy(policy_from(content), path, format="json" if path.endswith("json") else "joblib")
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, None])
@@ -105,7 +111,7 @@ def test_a_changed_policy_is_refused(call: Call) -> None:
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_it_says_where_the_policy_probes(call: Call, name: str) -> None:
     content = anywhere_content(name, "agreement", expected=None)
-    save_policy(build_policy(content), "policy.joblib")
+    save_policy(policy_from(content), "policy.joblib")
     code, out, err = call("policy.joblib")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80, out
@@ -124,7 +130,7 @@ def test_it_says_where_the_policy_probes(call: Call, name: str) -> None:
 
 def test_a_fixed_budget_is_shown_as_engine_settings(call: Call) -> None:
     content = family_content("fixed-budget") | {"on_stop": "answer", "expected": None}
-    save_policy(build_policy(content), "policy.joblib")
+    save_policy(policy_from(content), "policy.joblib")
     out = call("policy.joblib")[1]
     assert out.startswith("Certified: stops early by a fixed budget, at 96 thinking tokens.")
     for text in (

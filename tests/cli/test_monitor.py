@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.watch_settings import drift_reference, watch_settings
 from tests.goldens import Goldens
 from tests.material import Call, caller
-from tests.policy_content import example_content
+from tests.policy_content import example_content, policy_from
 from tests.schemas import check_valid
 
 FILES = Path(__file__).parent.parent / "testdata" / "monitor"
@@ -37,7 +37,7 @@ def write_policy(**fields: object) -> Policy:
     content["certificate"] = {**content["certificate"], "differs_upper": 0.07, **fields}
     served = {"stop": [43.0, 86.0, -1.0] * 40, "prompt_tokens": [20.0, 31.0] * 60}
     content["served"] = served
-    save_policy(build_policy(content), POLICY)
+    save_policy(policy_from(content), POLICY)
     return load_policy(POLICY)
 
 

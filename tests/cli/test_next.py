@@ -132,7 +132,7 @@ def test_a_policy_is_tried_and_then_served(
     assert code == 0, err
     Path("run/stopadvisor.toml").write_text('[assess]\nmodel = "llm/our model"\n', encoding="utf-8")
     policy = rule(engine, "run-stability", 2.0, budgets=[0, 32, 64])
-    save_policy(policy.content, "run/policy.joblib")
+    save_policy(policy, "run/policy.joblib")
     code, out, err = call("inspect", "run/policy.joblib")
     assert code == 0, err
     words = following(out)

@@ -14,10 +14,9 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.ground.errors import EngineError, ModelError
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.positions import at_trigger, probed_positions
 from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.runs.directory import RunDirectory
@@ -25,7 +24,7 @@ from stopadvisor.runs.sources import open_source
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_online import policy_of
 from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
-from tests.policy_content import full_budget_content
+from tests.policy_content import full_budget_content, policy_from, trigger_content
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 
 pytestmark = pytest.mark.slow
@@ -117,7 +116,7 @@ def test_a_probe_that_fails_at_once_leaves_no_folder(
 def test_a_policys_trigger_says_where_to_probe(call: Call, trigger: Trigger) -> None:
     made = ("schema", "golden", "digest")
     content = {k: v for k, v in load_policy(POLICY).content.items() if k not in made}
-    save_policy(build_policy({**content, **trigger_content(trigger)}), POLICY)
+    save_policy(policy_from({**content, **trigger_content(trigger)}), POLICY)
     policy = load_policy(POLICY)
     words = ("probe", FRESH, "--like", POLICY, "--out", "new", "--limit", "60", "--no-preflight")
     code, _, err = call(*words)
@@ -171,7 +170,7 @@ def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
 
 
 def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(call: Call) -> None:
-    save_policy(build_policy(full_budget_content()), Path("full.joblib"), format="joblib")
+    save_policy(policy_from(full_budget_content()), Path("full.joblib"), format="joblib")
     code, _, err = call("probe", FRESH, "--like", "full.joblib")
     assert code == 2
     assert "asks for no probe" in err
@@ -207,7 +206,7 @@ def textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[F
         engine = open_servers("tiny-reasoner", [server.url], concurrency=4)
         policy = policy_of(engine, entropy_source="none", budgets=[0, 4, 12])
         engine.close()
-        save_policy(policy.content, POLICY)
+        save_policy(policy, POLICY)
         yield server, POLICY
 
 
@@ -229,7 +228,7 @@ def test_a_policy_without_log_probabilities_is_probed_like_at_its_server(
 def test_a_policy_without_log_probabilities_is_probed_like_locally(call: Call) -> None:
     content = load_policy(POLICY).content
     changes = {"family": "run-stability", "threshold": 2.0, "decision_threshold": 2.0, "order": []}
-    blind = build_policy({**content, **changes, "entropy_source": "none"})
+    blind = policy_from({**content, **changes, "entropy_source": "none"})
     save_policy(blind, Path("blind.joblib"))
     code, _, err = call("probe", FRESH, "--like", "blind.joblib", "--out", "auto")
     assert code == 0, err

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.run_policies import calibration_of, own_name
 from tests.material import CERTIFY, Call, caller, forget_looks
+from tests.policy_content import policy_from
 
 RUN = Path("runs/sums")
 FAST = ["--families", "confidence"]
@@ -156,7 +157,7 @@ def test_diff_names_model_prompts_and_caps(call: Call) -> None:
     content["max_think"] += 1
     content["certificate"]["max_think"] += 1
     content["sampling"]["seed"] = 5
-    save_policy(build_policy(content), "other.joblib")
+    save_policy(policy_from(content), "other.joblib")
     found = answer(call, "inspect", policy_of("15"), "other.joblib")
     changes = {row["what"]: row["after"] for row in found["changes"]}
     assert changes["language model"] == "revision 'another'"

@@ -73,7 +73,7 @@ class Bench:
 
     def save(self, policy: Policy, name: str = "policy.json") -> Path:
         path = self.folder / name
-        save_policy(policy.content, path, format="json")
+        save_policy(policy, path, format="json")
         return path
 
     def call(self, *words: str, policy: Path | None = None) -> tuple[int, str, str]:
@@ -343,7 +343,7 @@ def test_where_the_model_is_is_asked_only_where_it_was_not_found(
         raise ModelError(f"model {name!r} is nowhere")
 
     monkeypatch.setattr("stopadvisor.engines.hf.load_engine", nowhere)
-    save_policy(policy.content, tmp_path / "policy.json", format="json")
+    save_policy(policy, tmp_path / "policy.json", format="json")
     words = ["run", str(tmp_path / "policy.json"), str(WORKLOAD)]
     server = ["--engine", "openai", "--base-url", "nowhere"]
     for more, asked in (([], True), (server, False)):

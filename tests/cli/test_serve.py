@@ -17,13 +17,13 @@ import pytest
 
 from stopadvisor.cli import serve
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import build_policy, save_policy
+from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.gateway import server
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.vllm import plugin_settings
 from tests.benchmarks.gateway import running_gateway
 from tests.engines.fake_server import fake_server
-from tests.policy_content import example_content
+from tests.policy_content import example_content, policy_from
 from tests.serving.gateways import chat_body, save_policy_of
 
 
@@ -33,7 +33,7 @@ class Became(BaseException):
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    save_policy(build_policy(example_content()), tmp_path / "p.joblib")
+    save_policy(policy_from(example_content()), tmp_path / "p.joblib")
     return tmp_path / "p.joblib"
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.signature import public_key
 from tests.keys import make_key
 from tests.material import Call, caller
-from tests.policy_content import family_content
+from tests.policy_content import family_content, policy_from
 
 pytest.importorskip("cryptography", reason="cryptography (extra sign) makes and checks signatures")
 
@@ -29,7 +29,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     make_key(Path("own.pem"))
     make_key(Path("new.pem"))
-    save_policy(build_policy(family_content("entropy")), "policy.joblib")
+    save_policy(policy_from(family_content("entropy")), "policy.joblib")
     return caller(capsys)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call, caller, looks_of, make_run
-from tests.policy_content import certificate_in, full_budget_content
+from tests.policy_content import certificate_in, full_budget_content, policy_from
 
 SOURCE, TARGET = Path("source.joblib"), Path("runs/target")
 ALPHA = ["--alpha", "0.15"]
@@ -125,7 +125,7 @@ def test_fresh_takes_only_questions_without_a_look(call: Call) -> None:
     ids=["families", "missing", "full-budget"],
 )
 def test_requests_that_make_no_sense(call: Call, words: list[str], message: str) -> None:
-    save_policy(build_policy(full_budget_content()), "full.joblib")
+    save_policy(policy_from(full_budget_content()), "full.joblib")
     code, out, err = call("calibrate", *CERTIFY, TARGET, *words)
     assert (code, out) == (2, "")
     assert message in err

@@ -14,7 +14,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.ground.fields import plain
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.report.words import share
 from stopadvisor.rules.drift import DRIFT_FEATURES
 from stopadvisor.runs.directory import RunDirectory
@@ -32,7 +32,7 @@ from tests.material import (
     make_run,
     write_archive,
 )
-from tests.policy_content import full_budget_content
+from tests.policy_content import full_budget_content, policy_from
 
 POLICY, RUN, FRESH = Path("policy.joblib"), Path("runs/sums"), Path("runs/fresh")
 
@@ -207,7 +207,7 @@ def rebound(**changes: Any) -> Path:
     content = plain(load_policy(POLICY).content)
     if "max_think" in changes:  # the certificate says it a second time
         content["certificate"]["max_think"] = changes["max_think"]
-    save_policy(build_policy({**content, **changes}), "other.joblib")
+    save_policy(policy_from({**content, **changes}), "other.joblib")
     return Path("other.joblib")
 
 
@@ -282,7 +282,7 @@ def test_what_is_no_run_is_refused(call: Call, where: str) -> None:
 
 
 def test_a_full_budget_policy_holds_nothing_to_verify(call: Call) -> None:
-    save_policy(build_policy(full_budget_content()), "full.joblib")
+    save_policy(policy_from(full_budget_content()), "full.joblib")
     code, _, err = call("full.joblib", FRESH, "--transfer")
     assert code == 2
     assert "full-budget policy has no certificate" in err

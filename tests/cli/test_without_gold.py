@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.material import Call, caller, edit_records, looks_of, make_run, write_archive
+from tests.policy_content import policy_from
 
 pytestmark = pytest.mark.slow
 
@@ -204,7 +205,7 @@ def test_without_gold_a_promise_on_lost_answers_is_confirmed_or_left_open(
     promise = {"alpha": float(alpha), "alpha_over_full_accuracy": 2 * float(alpha)}
     certificate = {**content["certificate"], **none_lost, **promise}
     save_policy(
-        build_policy({**content, "certificate": certificate, "expected": None}),
+        policy_from({**content, "certificate": certificate, "expected": None}),
         Path("other.json"),
         format="json",
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.policy.frozen import Policy, build_policy, policy_source
+from stopadvisor.policy.frozen import Policy, policy_source
 from stopadvisor.probes.asking import Engine
-from tests.policy_content import family_content
+from tests.policy_content import family_content, policy_from
 
 __all__ = ["TINY_REASONER", "bound", "rule"]
 
@@ -34,7 +34,7 @@ def bound(engine: Engine, content: dict[str, Any], /, **changes: Any) -> Policy:
         "chat_template_kwargs": {},
         "max_think": 400,  # leaves room for a visible answer in the tiny reasoner's context
     }
-    return Policy(build_policy(content | own | changes))
+    return policy_from(content | own | changes)
 
 
 def rule(engine: Engine, family: str, threshold: float, /, **changes: Any) -> Policy:

@@ -133,7 +133,7 @@ def bench(
     tmp_path: Path, tiny_reasoner: HfEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> Bench:
     write_easiest(tmp_path / "sums.jsonl", N)
-    save_policy(policy.content, tmp_path / "policy.joblib")
+    save_policy(policy, tmp_path / "policy.joblib")
     monkeypatch.setattr(HfEngine, "questions_at_once", lambda self, plan: SIZE)
     return Bench(tmp_path, tiny_reasoner)
 

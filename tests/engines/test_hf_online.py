@@ -15,7 +15,6 @@ import torch
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.asking import OnStop, ProbePlan, RawProbe, RawTrace
 from stopadvisor.probes.positions import at_trigger
 from stopadvisor.probes.trigger import (
@@ -28,7 +27,12 @@ from stopadvisor.probes.trigger import (
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
-from tests.policy_content import anywhere_content, family_content, full_budget_content
+from tests.policy_content import (
+    anywhere_content,
+    family_content,
+    full_budget_content,
+    trigger_content,
+)
 
 WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 BUDGETS = (0, 10, 20, 32, 48)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.policy.frozen import Policy, build_policy, policy_source
+from stopadvisor.policy.frozen import Policy, policy_source
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.engines.conftest import TINY_REASONER
 from tests.engines.tiny import Reprefill, plan, prompt
-from tests.policy_content import family_content
+from tests.policy_content import family_content, policy_from
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ def _stops_at(engine: HfEngine, budget: int, *, temperature: float | None) -> Po
         "budgets": [budget],
         "on_stop": "answer",
     }
-    return Policy(build_policy(family_content("confidence", -1e9) | own))
+    return policy_from(family_content("confidence", -1e9) | own)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])

@@ -18,7 +18,6 @@ from stopadvisor.engines.trace import Trace
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.chat_reply import ChatCounts, ChatReply, TextStream
@@ -26,7 +25,12 @@ from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import Responder, Sender
 from tests.engines.fake_server import Story, ids_of, words
-from tests.policy_content import family_content, full_budget_content, open_cue_content
+from tests.policy_content import (
+    family_content,
+    full_budget_content,
+    open_cue_content,
+    trigger_content,
+)
 from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, bound_at, policy_of
 
 THINKING = ids_of(Story().thinking)

@@ -9,11 +9,11 @@ import pytest
 
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import read_ladder
 from tests.generate import ROOT
-from tests.policy_content import ladder_content
+from tests.policy_content import ladder_content, policy_from
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -38,7 +38,7 @@ def test_two_models_here_climb_as_the_replay_says(
         "prompt_template": manifest["prompt_templates"],
         "ladder": {"rungs": rungs, "asked": [0], "path": [[-900.0], [-float(CAP)], [-40.0]]},
     }
-    save_policy(build_policy(content), "policy.json", format="json")
+    save_policy(policy_from(content), "policy.json", format="json")
     words = ["run", "policy.json", "samples/hard.jsonl", "--out", "out.jsonl"]
     assert main([*words, *ladder]) == 0
     served = {"tinier": 0, "tiny": 0}

@@ -18,11 +18,11 @@ from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import ModelError, PolicyError
-from stopadvisor.policy.frozen import Policy, build_policy, policy_source, save_policy
+from stopadvisor.policy.frozen import Policy, policy_source, save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
 from tests.engines.test_openai_engine import engine_at
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import family_content, full_budget_content, policy_from
 
 THINKING = ids_of(Story().thinking)
 LENGTH = len(THINKING)
@@ -61,7 +61,7 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
         "entropy_source": "top-k:20",
         "max_think": 400,
     }
-    return Policy(build_policy(content | changes))
+    return policy_from(content | changes)
 
 
 def _one(server: FakeServer, **changes: Any) -> Reply:
@@ -156,7 +156,7 @@ def test_a_policy_that_never_stops_asks_for_no_log_probabilities() -> None:
         identity = engine.identity()
         own = {name: policy_of(engine).content[name] for name in ("sampling", "max_think", "probe")}
         content = {**full_budget_content(), **policy_source(identity), **own}
-        policy = Policy(build_policy(content | {"chat_template_kwargs": {}}))
+        policy = policy_from(content | {"chat_template_kwargs": {}})
         asked = make_requests(["3+4"], policy)
         ((_, reply),) = engine.serve(asked, engine.policy_plan(policy), policy)
         assert all("logprobs" not in body for body in server.asked)
@@ -296,7 +296,7 @@ def test_run_keeps_what_was_answered_before_the_server_failed(
     out = tmp_path / "answers.jsonl"
     with fake_server() as server:
         with engine_at(server) as engine:
-            save_policy(policy_of(engine).content, tmp_path / "policy.joblib")
+            save_policy(policy_of(engine), tmp_path / "policy.joblib")
         words = [
             *("run", str(tmp_path / "policy.joblib"), str(tmp_path / "sums.jsonl")),
             *("--out", str(out), "--engine", "openai", "--base-url", server.url),

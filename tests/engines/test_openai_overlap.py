@@ -22,7 +22,6 @@ from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import (
     GridTrigger,
@@ -52,6 +51,7 @@ from tests.engines.test_openai_online import (
     bound_at,
     policy_of,
 )
+from tests.policy_content import trigger_content
 
 WHOLE = LENGTH + VISIBLE
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
@@ -322,7 +322,7 @@ def test_run_overlaps_where_the_policy_was_chosen_for_it(
     (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with fake_server() as server:
         with engine_at(server) as engine:
-            save_policy(policy_of(engine, serving="vllm").content, tmp_path / "policy.joblib")
+            save_policy(policy_of(engine, serving="vllm"), tmp_path / "policy.joblib")
 
         def run(out: str, *more: str) -> tuple[int, str, str]:
             server.asked.clear()

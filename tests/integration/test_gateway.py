@@ -96,7 +96,7 @@ def test_stops_answers_and_thinking_are_the_local_engines(
     how: Any,
     serving: ThinkingMode,
 ) -> None:
-    save_policy(policy.content, tmp_path / "policy.json")
+    save_policy(policy, tmp_path / "policy.json")
     cue = policy_plan(policy).cue
     path = tmp_path / "policy.json"
     with running(path, vllm.base_url, serving=serving, timeouts=PATIENT) as gateway:
@@ -120,7 +120,7 @@ def test_what_is_not_covered_is_the_servers_own_answer(
     policy: Policy, vllm: VllmServer, asked: list[Request], tmp_path: Path
 ) -> None:
     """Bytes but for the name and the time that the server gives each answer."""
-    save_policy(policy.content, tmp_path / "policy.json")
+    save_policy(policy, tmp_path / "policy.json")
     body: dict[str, Any] = {
         "model": NAME,
         "messages": list(asked[0].prompt.messages),
@@ -154,7 +154,7 @@ def running_at(vllm: VllmServer, gateway: RunningGateway) -> float:
 def test_the_server_works_for_nobody_who_has_left(
     policy: Policy, vllm: VllmServer, asked: list[Request], tmp_path: Path
 ) -> None:
-    save_policy(policy.content, tmp_path / "policy.json")
+    save_policy(policy, tmp_path / "policy.json")
 
     async def leave(port: int) -> None:
         from openai import AsyncOpenAI

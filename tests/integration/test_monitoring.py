@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Request, make_requests
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.audits import AuditSettings
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
@@ -23,6 +22,7 @@ from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import ask_all
 from tests.integration.conftest import POLICY
 from tests.integration.server import AS_CALIBRATED, ROOT, VllmServer, with_plugin
+from tests.policy_content import policy_from, trigger_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -40,7 +40,7 @@ def fixed_budget(path: Path) -> Policy:
     content |= {"family": "fixed-budget", "intercept": None, "order": [float(BUDGET)]}
     content |= {"threshold": float(BUDGET), "decision_threshold": float(BUDGET)}
     content |= trigger_content(GridTrigger((BUDGET,), BUDGET), family="fixed-budget")
-    save_policy(build_policy(content), path)
+    save_policy(policy_from(content), path)
     return load_policy(path)
 
 

@@ -23,7 +23,7 @@ from openai import AsyncOpenAI
 from safetensors.numpy import save_file
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
@@ -38,7 +38,7 @@ from tests.integration.server import (
     with_plugin,
 )
 from tests.material import easiest
-from tests.policy_content import family_content
+from tests.policy_content import family_content, policy_from
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -96,7 +96,7 @@ def entropy_policy() -> Policy:
     names = ("prompt_template", "sampling", "max_think", "model", "engine")
     bound = {name: bundled[name] for name in names} | ENTROPY
     bound["probe"] = bundled["probe"] | bound["probe"]
-    return Policy(build_policy(family_content("entropy", -0.3) | bound))
+    return policy_from(family_content("entropy", -0.3) | bound)
 
 
 @pytest.fixture(scope="module", params=["bundled", "entropy"])
@@ -108,7 +108,7 @@ def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
     home = request.getfixturevalue("vllm_home")
     folder = request.getfixturevalue("tmp_path_factory").mktemp("entropy")
     policy = entropy_policy()
-    save_policy(policy.content, folder / "policy.joblib")
+    save_policy(policy, folder / "policy.joblib")
     server = VllmServer(
         home,
         folder,
@@ -373,7 +373,7 @@ def test_policies_are_replaced_under_load_and_taken_back(
 
     until_answered_by(policy)
     before = path.read_bytes()
-    save_policy(other.content, path)
+    save_policy(other, path)
     reload(path.read_bytes())
     until_answered_by(other)
     reload(b"no policy")

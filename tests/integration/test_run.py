@@ -30,7 +30,7 @@ class Bench:
         policy = rule(
             engine, "run-stability", 2.0, budgets=[0, 16, 43, 64], entropy_source="top-k:20"
         )
-        save_policy(policy.content, folder / "policy.joblib")
+        save_policy(policy, folder / "policy.joblib")
         write_easiest(folder / "few.jsonl", N_QUESTIONS)
 
     def run(self, out: str, *words: str) -> tuple[int, str, str]:

@@ -16,8 +16,7 @@ from typing import Any
 from scipy import stats
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import decode
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.stats.label_sample import sample_limit, sample_passes
@@ -25,6 +24,7 @@ from stopadvisor.stats.trinomial import drop_limit, drop_passes, risk_of_pairs
 from tests.policy.mutants import shipped
 from tests.policy_content import (
     anywhere_content,
+    built,
     example_content,
     family_content,
     file_bytes,
@@ -84,7 +84,7 @@ def originals() -> tuple[dict[str, Any], ...]:
         ladder_content(certificate=drop | {"max_think": None}, expected=None),
         ladder_content("rung-agreement", expected=None),
     ]
-    return (*shipped(), *(build_policy(content) for content in made))
+    return (*shipped(), *(built(content) for content in made))
 
 
 EXAMPLE = example_content(certificate=_certified(5, 80), expected=_expected(5, 80))
@@ -312,7 +312,7 @@ def forge(count: int, seed: int) -> Forged:
     for number in range(count):
         content = _forged(draw.choice(originals()), draw)
         try:
-            policy = Policy(decode(file_bytes(content)))
+            policy = Policy.of(file_bytes(content))
         except PolicyError as error:
             refused += 1
             if "\n" in str(error):

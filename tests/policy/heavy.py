@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stopadvisor.policy.frozen import build_policy
-from tests.policy_content import example_content, family_content, file_bytes
+from tests.policy_content import built, example_content, family_content, file_bytes
 
 __all__ = ["HEAVY"]
 
 MEGABYTE = 2**20
-BUILT = build_policy(example_content())
+BUILT = built(example_content())
 
 
 def _with(**changes: Any) -> bytes:
@@ -41,7 +40,7 @@ def _chain_of_nodes(depth: int) -> dict[str, Any]:
 
 
 def _deep_trees() -> bytes:
-    content = build_policy(family_content("learned-boosted"))
+    content = built(family_content("learned-boosted"))
     content |= {"trees": [_chain_of_nodes(30) for _ in range(500)], "golden": _golden("7")}
     return file_bytes(content)
 

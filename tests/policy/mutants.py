@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import decode, encode_policy, sealed
+from stopadvisor.policy.file import encode_policy, sealed
 from stopadvisor.policy.frozen import Policy, load_policy
 from tests.policy_content import file_bytes
 
@@ -184,7 +184,7 @@ def fuzz(count: int, seed: int) -> Fuzzed:
         message = ""
         began = time.thread_time()
         try:
-            policy = Policy(decode(mutant))
+            policy = Policy.of(mutant)
         except PolicyError as error:
             refused += 1
             message = str(error)

@@ -10,11 +10,10 @@ from scipy import stats
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import parse
 from stopadvisor.policy.claims import CertificateTerms, claim
-from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes
-from tests.policy_content import certificate_in, example_content
+from tests.policy_content import built, certificate_in, example_content, policy_from
 
 
 @pytest.mark.parametrize("n", [1, 7, 80, 371, 20_000, 1_000_000])
@@ -66,31 +65,31 @@ def test_numbers_that_do_not_fit_their_bound_are_refused(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PolicyError, match=message):
-        build_policy(_with(**changes))
+        built(_with(**changes))
 
 
 def test_a_limit_may_reach_alpha_and_rounding_a_little_more() -> None:
     upper = upper_limit(5, 80, 0.05)
-    build_policy(_with(alpha=upper, upper=upper))
-    build_policy(_with(alpha=upper / (1 + 0.9e-3), upper=upper))
+    built(_with(alpha=upper, upper=upper))
+    built(_with(alpha=upper / (1 + 0.9e-3), upper=upper))
     with pytest.raises(PolicyError, match="at most alpha"):
-        build_policy(_with(alpha=upper / (1 + 1.01e-3), upper=upper))
+        built(_with(alpha=upper / (1 + 1.01e-3), upper=upper))
     with pytest.raises(PolicyError, match="do not certify"):
-        build_policy(_with(alpha=upper * (1 - 1.01e-3), upper=upper * (1 - 1.01e-3)))
+        built(_with(alpha=upper * (1 - 1.01e-3), upper=upper * (1 - 1.01e-3)))
 
 
 def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
     upper = upper_limit(5, 80, 0.025)
-    assert build_policy(_with(chain_delta=0.025, upper=upper))
+    assert built(_with(chain_delta=0.025, upper=upper))
     with pytest.raises(PolicyError, match=r"exact limit at delta 0\.025"):
-        build_policy(_with(chain_delta=0.025))
+        built(_with(chain_delta=0.025))
 
 
 @pytest.mark.parametrize("name", ["confidence", "differs_upper"])
 @pytest.mark.parametrize("value", ["x", [0.5], -0.1, 1.1, True])
 def test_shares_beside_the_counts_are_shares(name: str, value: Any) -> None:
     with pytest.raises(PolicyError, match=rf"certificate\.{name}': expected a float from 0 to 1"):
-        build_policy(_with(**{name: value}))
+        built(_with(**{name: value}))
 
 
 DROP = {"loss": "drop", "losses": 9, "gained": 5, "n": 240, "alpha": 0.05, "upper": 0.0498}
@@ -118,18 +117,18 @@ def limit(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_drop_is_held_to_its_exact_test(changes: dict[str, Any], message: str) -> None:
-    assert build_policy(_with(**DROP))
+    assert built(_with(**DROP))
     with pytest.raises(PolicyError, match=message):
-        build_policy(_with(**DROP | changes))
+        built(_with(**DROP | changes))
 
 
 def test_a_drop_without_gains_gained_nothing() -> None:
     none = {name: value for name, value in DROP.items() if name != "gained"} | {"losses": 1}
-    assert build_policy(_with(**none))
+    assert built(_with(**none))
     upper = drop_limit(1, 0, 240, 0.05)
-    build_policy(_with(**none | {"upper": upper}))
+    built(_with(**none | {"upper": upper}))
     with pytest.raises(PolicyError, match="1 lost and 0 gained of 240"):
-        build_policy(_with(**none | {"upper": drop_limit(1, 1, 240, 0.05)}))
+        built(_with(**none | {"upper": drop_limit(1, 1, 240, 0.05)}))
 
 
 def test_the_limit_of_a_drop_may_be_off_by_what_halving_and_rounding_leave() -> None:
@@ -141,9 +140,9 @@ def test_the_limit_of_a_drop_may_be_off_by_what_halving_and_rounding_leave() -> 
         else:
             fails = middle
     least = (passes - 4e-4) / (1 + 1e-3)
-    assert build_policy(_with(**DROP | {"upper": least + 1e-8}))
+    assert built(_with(**DROP | {"upper": least + 1e-8}))
     with pytest.raises(PolicyError, match="do not show a drop"):
-        build_policy(_with(**DROP | {"upper": least - 1e-8}))
+        built(_with(**DROP | {"upper": least - 1e-8}))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +158,9 @@ def test_the_limit_of_a_drop_may_be_off_by_what_halving_and_rounding_leave() -> 
     ],
 )
 def test_each_of_several_limits_is_held_to_its_own_counts(several: Any, message: str) -> None:
-    assert build_policy(_with(guarantees=[limit(), limit(loss="differs")]))
+    assert built(_with(guarantees=[limit(), limit(loss="differs")]))
     with pytest.raises(PolicyError, match=message):
-        build_policy(_with(guarantees=several))
+        built(_with(guarantees=several))
 
 
 def test_several_limits_are_one_claim() -> None:
@@ -215,6 +214,6 @@ def test_few_labels_and_other_graders_are_said_where_they_are() -> None:
 
 
 def test_the_claim_that_people_read_is_made_from_the_fields() -> None:
-    policy = Policy(build_policy(example_content()))
+    policy = policy_from(example_content())
     assert policy.terms.certificate is not None
     assert certificate_in(policy)["claim"] == claim(policy.terms.certificate)

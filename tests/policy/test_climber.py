@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import decode
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb
 from stopadvisor.runs.ladder import Ladder, Rung
-from tests.policy_content import example_content, file_bytes, ladder_content
+from tests.policy_content import built, example_content, file_bytes, ladder_content, policy_from
 from tests.rules.test_climb import MIXED, drawn
 from tests.runs.test_replies import reply, run_of
 
@@ -38,7 +37,7 @@ def policy_of(ladder: Ladder, family: str, asked: tuple[int, ...], level: Any) -
     content = ladder_content(family, **changes, task="exact")
     content["ladder"] = {"rungs": rungs, "asked": list(asked), "path": [levels]}
     content |= {"decision_threshold": 1.0, "threshold": 1.0, "order": [2.0, 1.0]}
-    return Policy(build_policy(content))
+    return policy_from(content)
 
 
 def lines_of(path: Path, ladder: Ladder) -> tuple[GradedTable, list[dict[str, Any]]]:
@@ -119,7 +118,7 @@ def test_a_climber_serves_what_the_table_says(
 def _model(policy: Policy) -> Any:
     from stopadvisor.certification.verification import _linear
 
-    return _linear(policy.content)
+    return _linear(policy.terms)
 
 
 def test_a_cap_is_what_is_asked_of_the_server() -> None:
@@ -147,7 +146,7 @@ def test_full_budget_asks_the_reference_alone() -> None:
     content = ladder_content("cap") | dict.fromkeys((*nothing, "calibration_features"))
     content |= {"kind": "full-budget", "order": []}
     content["ladder"] = {"rungs": rungs, "asked": [], "path": []}
-    climber = Policy(build_policy(content)).climb()
+    climber = policy_from(content).climb()
     found = []
     for answer in ("1", "2", "2", "1", "3"):
         assert climber.ask is not None
@@ -207,26 +206,26 @@ def test_a_reply_that_cannot_be_is_refused(changes: dict[str, Any], message: str
     ],
 )
 def test_a_ladder_that_cannot_be_is_refused(path: str, value: Any, message: str) -> None:
-    content = json.loads(json.dumps(build_policy(ladder_content("cap"))))
+    content = json.loads(json.dumps(built(ladder_content("cap"))))
     *parents, key = path.split(".")
     node = content
     for parent in parents:
         node = node[int(parent) if isinstance(node, list) else parent]
     node[int(key) if isinstance(node, list) else key] = value
     with pytest.raises(PolicyError, match=message) as error:
-        Policy(decode(file_bytes(content)))
+        Policy.of(file_bytes(content))
     assert "\n" not in str(error.value)
 
 
 def test_each_policy_is_followed_as_it_says() -> None:
-    climbs = Policy(build_policy(ladder_content("cap")))
+    climbs = policy_from(ladder_content("cap"))
     with pytest.raises(PolicyError, match="climbs a ladder and stops no trace"):
         climbs.start()
     with pytest.raises(PolicyError, match="climbs a ladder of whole replies"):
         climbs.check_source({}, "none")
     with pytest.raises(PolicyError, match="climbs a ladder of whole replies and stops no trace"):
         policy_plan(climbs)
-    stops = Policy(build_policy(example_content()))
+    stops = policy_from(example_content())
     assert stops.ladder == ()
     with pytest.raises(PolicyError, match="stops a trace and climbs no ladder"):
         stops.climb()

@@ -99,7 +99,7 @@ def test_both_stop_every_question_at_the_same_place(
     table = open_source(runs / name).table
     stops = []
     for policy in (shipped, again):
-        scorer = scorer_of(policy.content, table)
+        scorer = scorer_of(policy.terms, table)
         threshold = np.array([policy.content["decision_threshold"]])
         stops.append(scorer.curve(scorer.view(table), threshold).stops(0))
     np.testing.assert_array_equal(stops[0], stops[1])
@@ -153,7 +153,7 @@ def test_a_bundled_policy_is_about_its_sample(name: str) -> None:
     certificate, expected = content["certificate"], content["expected"]
     low, high = expected["calibration_total_saving_band95"]
     row = (
-        f"| `{name}.joblib` | {content['family']} | {where_of(content)} | "
+        f"| `{name}.joblib` | {content['family']} | {where_of(policy.terms)} | "
         f"{certificate['losses']} of {certificate['n']} | "
         f"{expected['calibration_total_saving_pct']:.1f} % [{low:.1f}, {high:.1f}] | "
         f"{expected['calibration_full_accuracy']:.3f} → {expected['calibration_accuracy']:.3f} |"

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import build_policy
+from stopadvisor.ground.fields import plain
 from stopadvisor.policy.shown import (
     ExpectedOnTest,
     TransferredCertificate,
     certificate_of,
-    expected_of,
+    with_test,
 )
 from stopadvisor.stats.intervals import exact_interval
-from tests.policy_content import example_content
+from tests.policy_content import built, example_content, policy_from
 
 SPLIT = example_content()["split"]
 EXPECTED = example_content()["expected"] | {"saving_by_serving": {"kv-fork": 26.0}}
@@ -36,11 +36,11 @@ EXPECTED = example_content()["expected"] | {"saving_by_serving": {"kv-fork": 26.
 )
 def test_a_file_names_the_questions_that_it_counts(split: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        build_policy(example_content(split=SPLIT | split))
+        built(example_content(split=SPLIT | split))
 
 
 def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
-    build_policy(example_content(split=SPLIT | {"fit": [*SPLIT["fit"], *SPLIT["test"]]}))
+    built(example_content(split=SPLIT | {"fit": [*SPLIT["fit"], *SPLIT["test"]]}))
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_a_transfer_names_as_fit_questions_what_its_source_saw() -> None:
 def test_figures_that_cannot_be_are_refused(
     changes: dict[str, Any], field: str, message: str
 ) -> None:
-    build_policy(example_content(expected=EXPECTED))
+    built(example_content(expected=EXPECTED))
     with pytest.raises(PolicyError, match=rf"{field}': expected .*{message}"):
-        build_policy(example_content(expected=EXPECTED | changes))
+        built(example_content(expected=EXPECTED | changes))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_figures_that_cannot_be_are_refused(
 def test_what_a_certificate_says_on_top_is_checked(changes: dict[str, Any], message: str) -> None:
     certificate = example_content()["certificate"]
     with pytest.raises(PolicyError, match=message):
-        build_policy(example_content(certificate=certificate | changes))
+        built(example_content(certificate=certificate | changes))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_a_certificate_says_on_top_is_checked(changes: dict[str, Any], mess
 )
 def test_the_fields_of_expected_figures_are_known(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        build_policy(example_content(expected=EXPECTED | changes))
+        built(example_content(expected=EXPECTED | changes))
 
 
 def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
@@ -116,9 +116,9 @@ def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
         "source_model": None,
     }
     content = example_content(expected=EXPECTED | tested | null, certificate=certificate)
-    built = build_policy(content)
-    assert "source_model" not in built["certificate"]
-    shown, expected = certificate_of(built), expected_of(built["expected"])
+    terms = policy_from(content).terms
+    assert "source_model" not in plain(terms)["certificate"]
+    shown, expected = certificate_of(terms), with_test(terms.expected)
     assert isinstance(shown, TransferredCertificate)
     assert shown.source_model is None
     assert isinstance(expected, ExpectedOnTest)

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import decode
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from tests.policy.forgeries import EXAMPLE, forge, impossible, originals
-from tests.policy_content import file_bytes
+from tests.policy_content import built, file_bytes
 
 
 def test_a_sample_of_forgeries_is_refused_or_possible() -> None:
@@ -54,7 +53,7 @@ def test_forgeries_are_refused_or_possible(seed: int) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
-    content = build_policy(EXAMPLE)
+    content = built(EXAMPLE)
     assert impossible(content) == []
     for path, value in changes.items():
         *parents, key = path.split(".")
@@ -63,7 +62,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> Non
             node = node[parent]
         node[key] = value
     with pytest.raises(PolicyError, match=message):
-        Policy(decode(file_bytes(content)))
+        Policy.of(file_bytes(content))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_pairs_of_replies_are_counted_again(changes: dict[str, Any], message: st
     (twice,) = (c for c in originals() if (c["certificate"] or {}).get("traces"))
     content = twice | {"certificate": twice["certificate"] | changes}
     with pytest.raises(PolicyError, match=message):
-        Policy(decode(file_bytes(content)))
+        Policy.of(file_bytes(content))
 
 
 @pytest.mark.parametrize("name", ["certificate", "expected"])
@@ -93,7 +92,7 @@ def test_full_thinking_promises_nothing(name: str) -> None:
     (full,) = (content for content in originals() if content["kind"] == "full-budget")
     content = full | {name: EXAMPLE[name]}
     with pytest.raises(PolicyError, match=f"{name}': expected null for kind 'full-budget'"):
-        Policy(decode(file_bytes(content)))
+        Policy.of(file_bytes(content))
 
 
 def test_what_is_honest_is_possible() -> None:

@@ -25,19 +25,22 @@ from stopadvisor.ground.errors import OutputError, PolicyError
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
+    built,
+    checked,
     example_content,
     example_contents,
     family_content,
     file_bytes,
     full_budget_content,
     ladder_content,
+    policy_from,
+    trigger_content,
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -58,8 +61,8 @@ workload_sha256 profile trees order split calibration_features served golden
 
 def test_what_decides_stands_first_and_what_it_rests_on_last() -> None:
     every = [field.name for field in fields(PolicyTerms)]
-    assert list(build_policy(example_content())) == KEYS
-    assert list(build_policy(ladder_content())) == every
+    assert list(built(example_content())) == KEYS
+    assert list(built(ladder_content())) == every
     assert [name for name in every if name != "ladder"] == KEYS
 
 
@@ -72,23 +75,23 @@ def test_probabilities_are_exact_in_both_tails() -> None:
 @pytest.mark.parametrize("name", example_contents())
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_policy_survives_its_file(tmp_path: Path, name: str, format: Any) -> None:
-    content = build_policy(example_contents()[name])
+    content = built(example_contents()[name])
     path = tmp_path / f"policy.{format}"
-    save_policy(content, path, format=format)
+    save_policy(checked(content), path, format=format)
     policy = load_policy(str(path))
     assert policy.content == content
     assert json.dumps(policy.content) == json.dumps(content)  # types and order of keys too
     assert os.listdir(tmp_path) == [path.name]
     first = path.read_bytes()
-    save_policy(policy.content, path, format=format)
+    save_policy(policy, path, format=format)
     assert path.read_bytes() == first
 
 
 def test_anyone_can_read_the_file(tmp_path: Path) -> None:
-    content = build_policy(example_content())
+    content = built(example_content())
     path = tmp_path / "policy.joblib"
-    save_policy(content, path)
-    save_policy(content, path.with_suffix(".json"), format="json")
+    save_policy(checked(content), path)
+    save_policy(checked(content), path.with_suffix(".json"), format="json")
     text = path.with_suffix(".json").read_text(encoding="ascii")
     assert text == joblib.load(path) == pickle.loads(path.read_bytes())
     assert json.loads(text) == content
@@ -101,13 +104,13 @@ def test_anyone_can_read_the_file(tmp_path: Path) -> None:
 
 
 def test_building_is_deterministic_and_repeatable() -> None:
-    content = build_policy(example_content())
-    assert build_policy(example_content()) == content
-    assert build_policy(content) == content  # schema, golden and digest are made anew
+    content = built(example_content())
+    assert built(example_content()) == content
+    assert built(content) == content  # schema, golden and digest are made anew
 
 
 def test_the_digest_is_that_of_the_text_without_it() -> None:
-    text, digest = policy_file.sealed(build_policy(example_content()))
+    text, digest = policy_file.sealed(built(example_content()))
     assert text.count(digest) == 1
     whole = text.replace(digest, "0" * 64)
     assert hashlib.sha256(whole.encode("ascii")).hexdigest() == digest
@@ -115,7 +118,7 @@ def test_the_digest_is_that_of_the_text_without_it() -> None:
 
 def test_a_text_may_be_written_in_any_way(tmp_path: Path) -> None:
     """Where the digest is made of it: white space and further escapes are no matter of a reader."""
-    content = build_policy(example_content())
+    content = built(example_content())
     path = tmp_path / "policy.json"
     path.write_bytes(file_bytes(content))  # on one line
     policy = load_policy(path)
@@ -123,29 +126,20 @@ def test_a_text_may_be_written_in_any_way(tmp_path: Path) -> None:
     assert plain(policy.content) | {"digest": ""} == content | {"digest": ""}
 
 
-@pytest.mark.parametrize("content", [example_content(), full_budget_content()])
-def test_what_is_null_may_be_left_out(content: dict[str, Any]) -> None:
-    whole = build_policy(content)
-    assert (whole["trigger"] is None) == (whole["kind"] == "full-budget")
-    assert whole["trees"] is whole["served"] is None
-    left = {key: value for key, value in content.items() if key != "trigger"}
-    assert build_policy(left) == whole
-
-
 def test_numpy_values_and_tuples_become_plain() -> None:
-    plain = build_policy(example_content())
+    plain = built(example_content())
     content = example_content()
     content["mean"] = np.array(content["mean"])
     content["coef"] = tuple(np.float64(c) for c in content["coef"])
     content["budgets"] = np.array(content["budgets"])
     content["split"]["seed"] = np.int64(0)
     content["sampling"]["greedy"] = np.bool_(False)
-    assert build_policy(content) == plain
+    assert built(content) == plain
     whole = example_content(
         intercept=1, decision_threshold=2, threshold=display_threshold("learned", 2)
     )
-    assert build_policy(whole)["intercept"] == 1.0
-    assert type(build_policy(whole)["decision_threshold"]) is float
+    assert built(whole)["intercept"] == 1.0
+    assert type(built(whole)["decision_threshold"]) is float
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_numpy_values_and_tuples_become_plain() -> None:
 )
 def test_other_objects_are_no_content(value: Any) -> None:
     with pytest.raises(PolicyError, match=r"expected a plain value|levels deep"):
-        build_policy(example_content(chat_template_kwargs={"x": value}))
+        built(example_content(chat_template_kwargs={"x": value}))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +162,7 @@ def test_other_objects_are_no_content(value: Any) -> None:
 )
 def test_in_memory_only_plain_types_are_a_policy(field: str, value: Any, message: str) -> None:
     with pytest.raises(PolicyError) as refused:
-        Policy(build_policy(example_content()) | {field: value})
+        checked(built(example_content()) | {field: value})
     assert str(refused.value).startswith(message)
 
 
@@ -180,9 +174,9 @@ def test_arguments_may_be_so_deep_and_no_deeper() -> None:
         return value
 
     content = example_content(chat_template_kwargs={"a": nested(7)})
-    assert build_policy(content)["chat_template_kwargs"] == {"a": nested(7)}
+    assert built(content)["chat_template_kwargs"] == {"a": nested(7)}
     with pytest.raises(PolicyError, match=r"chat_template_kwargs.*at most 8 levels"):
-        build_policy(example_content(chat_template_kwargs={"a": nested(8)}))
+        built(example_content(chat_template_kwargs={"a": nested(8)}))
     assert plain(nested(24)) == nested(24)
     with pytest.raises(PolicyError, match="at most 24 levels deep"):
         plain(nested(25))
@@ -280,12 +274,12 @@ def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
 def test_random_policies_survive_their_files(
     tmp_path_factory: pytest.TempPathFactory, content: dict[str, Any]
 ) -> None:
-    built = build_policy(content)
+    policy = policy_from(content)
     folder = tmp_path_factory.mktemp("policies")
     for format in FORMATS:
         path = folder / f"policy.{format}"
-        save_policy(built, path, format=format)
-        assert json.dumps(load_policy(path).content) == json.dumps(built)
+        save_policy(policy, path, format=format)
+        assert json.dumps(load_policy(path).content) == json.dumps(policy.content)
     assert joblib.load(folder / "policy.joblib") == (folder / "policy.json").read_text()
 
 
@@ -293,8 +287,8 @@ def test_random_policies_survive_their_files(
 
 
 def test_properties() -> None:
-    content = build_policy(example_content())
-    policy = Policy(content)
+    content = built(example_content())
+    policy = checked(content)
     assert (policy.kind, policy.family) == ("stop", "learned")
     assert policy.budgets == (0, 16, 32, 64, 96, 128)
     assert policy.digest == content["digest"]
@@ -305,7 +299,7 @@ def test_properties() -> None:
 
 
 def test_terms_cannot_be_changed_and_content_is_a_copy() -> None:
-    policy = Policy(build_policy(example_content()))
+    policy = policy_from(example_content())
     terms, before = policy.terms, json.dumps(policy.content)
     with pytest.raises(FrozenInstanceError):
         terms.task = "math"  # type: ignore[misc]
@@ -323,7 +317,7 @@ def test_terms_cannot_be_changed_and_content_is_a_copy() -> None:
 
 @pytest.mark.parametrize("name", example_contents())
 def test_terms_say_what_the_content_says(name: str) -> None:
-    policy = Policy(build_policy(example_contents()[name]))
+    policy = policy_from(example_contents()[name])
     terms, content = policy.terms, policy.content
     assert plain(terms) == content
     assert (terms.certificate is None) == (content["certificate"] is None)
@@ -335,7 +329,7 @@ def test_terms_say_what_the_content_says(name: str) -> None:
 
 
 def test_full_budget_observes_nothing() -> None:
-    policy = Policy(build_policy(full_budget_content()))
+    policy = policy_from(full_budget_content())
     assert policy.budgets == ()
     assert policy.family is None
     assert policy.terms.certificate is None
@@ -346,12 +340,10 @@ def test_full_budget_observes_nothing() -> None:
 
 def test_only_built_policies_are_saved(tmp_path: Path) -> None:
     path = tmp_path / "policy.joblib"
-    with pytest.raises(PolicyError, match="schema"):
-        save_policy(example_content(), path)
     with pytest.raises(PolicyError, match="digest"):
-        save_policy(build_policy(example_content()) | {"on_stop": "answer"}, path)
+        save_policy(checked(built(example_content()) | {"on_stop": "answer"}), path)
     with pytest.raises(PolicyError, match="'joblib' or 'json', got 'yaml'"):
-        save_policy(build_policy(example_content()), path, format="yaml")  # type: ignore[arg-type]
+        save_policy(policy_from(example_content()), path, format="yaml")  # type: ignore[arg-type]
     assert not path.exists()
 
 
@@ -367,7 +359,7 @@ def test_the_folder_is_on_disk_too_when_a_policy_is(
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", noted)
-    save_policy(build_policy(example_content()), tmp_path / "policy.joblib")
+    save_policy(policy_from(example_content()), tmp_path / "policy.joblib")
     assert synced == [False, True]
 
 
@@ -375,19 +367,19 @@ def test_numbers_of_trees_may_be_whole() -> None:
     content = family_content("learned-boosted")
     tree = {"feature": [0, -1, -1], "left": [1, 0, 0], "right": [2, 0, 0]}
     content["trees"] = [{**tree, "threshold": [1, 0, 0], "value": [0, -1, 2]}]
-    built = build_policy(content)["trees"][0]
-    assert [type(x) for x in built["threshold"] + built["value"]] == [float] * 6
+    made = built(content)["trees"][0]
+    assert [type(x) for x in made["threshold"] + made["value"]] == [float] * 6
     del content["trees"][0]["value"]
     with pytest.raises(PolicyError, match="value"):
-        build_policy(content)
+        built(content)
 
 
 def test_a_failed_write_leaves_the_old_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "policy.joblib"
-    content = build_policy(example_content())
-    save_policy(content, path)
+    content = built(example_content())
+    save_policy(checked(content), path)
     before = path.read_bytes()
 
     def full(*_: object) -> None:
@@ -395,32 +387,32 @@ def test_a_failed_write_leaves_the_old_policy(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match="No space left on device"):
-        save_policy(build_policy(full_budget_content()), path)
+        save_policy(policy_from(full_budget_content()), path)
     monkeypatch.undo()
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OutputError, match="No space left on device"):
-        save_policy(build_policy(full_budget_content()), path)
+        save_policy(policy_from(full_budget_content()), path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == [path.name]
 
 
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
-    content = build_policy(full_budget_content())
+    content = built(full_budget_content())
     missing = tmp_path / "no" / "policy.joblib"
     with pytest.raises(OutputError, match="No such file") as caught:
-        save_policy(content, missing)
+        save_policy(checked(content), missing)
     assert str(missing) in str(caught.value)
     (tmp_path / "folder").mkdir()
     with pytest.raises(OutputError, match="directory"):
-        save_policy(content, tmp_path / "folder")
+        save_policy(checked(content), tmp_path / "folder")
     with pytest.raises(OutputError, match="names no file"):
-        save_policy(content, "")
+        save_policy(checked(content), "")
 
 
 def test_a_saved_policy_is_readable_by_others(tmp_path: Path) -> None:
     previous = os.umask(0o022)
     try:
-        save_policy(build_policy(full_budget_content()), tmp_path / "policy.joblib")
+        save_policy(policy_from(full_budget_content()), tmp_path / "policy.joblib")
     finally:
         os.umask(previous)
     assert (tmp_path / "policy.joblib").stat().st_mode & 0o777 == 0o644
@@ -428,7 +420,7 @@ def test_a_saved_policy_is_readable_by_others(tmp_path: Path) -> None:
 
 def test_loading_and_stepping_import_nothing_heavy(tmp_path: Path) -> None:
     path = tmp_path / "policy.joblib"
-    save_policy(build_policy(example_content()), path)
+    save_policy(policy_from(example_content()), path)
     program = (
         "import sys; from stopadvisor.policy.frozen import load_policy\n"
         f"stepper = load_policy({str(path)!r}).start()\n"
@@ -446,10 +438,10 @@ def test_loading_and_stepping_import_nothing_heavy(tmp_path: Path) -> None:
 def test_a_file_may_have_as_many_bytes_as_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = build_policy(example_content())
+    content = built(example_content())
     size = len(policy_file.encode_policy(policy_file.sealed(content)[0], "joblib"))
     monkeypatch.setattr(frozen, "MAX_BYTES", size)
-    save_policy(content, tmp_path / "policy.joblib")
+    save_policy(checked(content), tmp_path / "policy.joblib")
     monkeypatch.setattr(frozen, "MAX_BYTES", size - 1)
     with pytest.raises(PolicyError, match=f"at most {size - 1} bytes, this one would have {size}"):
-        save_policy(content, tmp_path / "policy.joblib")
+        save_policy(checked(content), tmp_path / "policy.joblib")

@@ -15,18 +15,20 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import decode
-from stopadvisor.policy.frozen import Policy, build_policy, save_policy
-from stopadvisor.policy.triggers import listed_positions, trigger_content
+from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.policy.triggers import listed_positions
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
 from stopadvisor.rules.families import FAMILIES
 from tests.policy_content import (
     TRIGGERS,
     anywhere_content,
+    built,
+    checked,
     example_content,
     family_content,
     file_bytes,
     open_cue_content,
+    trigger_content,
 )
 
 CONTENTS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -39,13 +41,13 @@ INEXACT = ("confidence-leap", "learned, through logarithms")
 
 
 @cache
-def built(name: str) -> dict[str, Any]:
-    return build_policy(CONTENTS[name]())
+def named(name: str) -> dict[str, Any]:
+    return built(CONTENTS[name]())
 
 
 def signed(content: dict[str, Any]) -> Policy:
     """A policy that anyone could make who knows how the digest is made."""
-    return Policy(decode(file_bytes(content)))
+    return Policy.of(file_bytes(content))
 
 
 def places(content: dict[str, Any]) -> list[tuple[int, int]]:
@@ -77,8 +79,8 @@ def test_a_score_that_is_another_one_does_not_load(
     name: str, changed: Callable[[float], float], known: tuple[str, ...]
 ) -> None:
     """Even where the digest is right and the decision the same."""
-    for entry, step in places(built(name)):
-        content = copy.deepcopy(built(name))
+    for entry, step in places(named(name)):
+        content = copy.deepcopy(named(name))
         decision = content["golden"][entry]["decisions"][step]
         decision["score"] = changed(decision["score"])
         if name in known:
@@ -96,7 +98,7 @@ def test_a_score_that_is_another_one_does_not_load(
 def test_a_decision_that_is_another_one_does_not_load() -> None:
     """Of a last step, behind which no decision would be missing."""
     for stops in (True, False):
-        content = copy.deepcopy(built("learned"))
+        content = copy.deepcopy(named("learned"))
         last = next(
             e["decisions"][-1] for e in content["golden"] if e["decisions"][-1]["stop"] == stops
         )
@@ -108,7 +110,7 @@ def test_a_decision_that_is_another_one_does_not_load() -> None:
 @pytest.mark.parametrize("family", ["confidence", "run-stability"])
 def test_an_answer_that_normalises_to_something_else_does_not_load(family: str) -> None:
     """Also of a rule that looks at no answer: the package that wrote it had other rules."""
-    content = copy.deepcopy(built(family))
+    content = copy.deepcopy(named(family))
     step = content["golden"][0]["steps"][0]
     assert (step["answer"], step["normalized"]) == (" 7", "7")
     step["normalized"] = "8"
@@ -126,7 +128,7 @@ def test_an_answer_that_normalises_to_something_else_does_not_load(family: str) 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "fixed-budget"])
 def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
-    content = build_policy(family_content(family))
+    content = built(family_content(family))
     decisions = [step for entry in content["golden"] for step in entry["decisions"]]
     threshold = content["decision_threshold"]
     assert {step["stop"] for step in decisions} == {True, False}
@@ -144,7 +146,7 @@ def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
 @pytest.mark.parametrize("family", ["learned", "agreement"])
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str) -> None:
-    content = build_policy(anywhere_content(name, family))
+    content = built(anywhere_content(name, family))
     trigger, threshold = TRIGGERS[name], content["decision_threshold"]
     outcomes = set()
     at_the_end = False
@@ -188,12 +190,12 @@ def test_the_same_rule_shows_the_same_decisions_in_every_version(
 ) -> None:
     """Plain arithmetic on numbers from `random()`; another policy would have another digest."""
     if family in CONTENTS:
-        content = built(family)
+        content = named(family)
     elif family in TRIGGERS:
-        content = build_policy(anywhere_content(family, "agreement"))
+        content = built(anywhere_content(family, "agreement"))
     else:
         grid = trigger_content(GridTrigger(tuple(range(0, 400, 8))))
-        content = build_policy(family_content("agreement", 1e9) | grid)
+        content = built(family_content("agreement", 1e9) | grid)
     text = json.dumps(content["golden"], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == expected
 
@@ -203,7 +205,7 @@ def test_a_stop_at_the_last_position_is_shown_if_it_is_not_too_far(
     n_steps: int, shown: bool
 ) -> None:
     trigger = trigger_content(StrideTrigger(1, 300, 1, n_steps))
-    golden = build_policy(family_content("agreement", 1e9) | trigger)["golden"]
+    golden = built(family_content("agreement", 1e9) | trigger)["golden"]
     assert (len(golden[-1]["steps"]) == n_steps) == shown
     assert golden[-1]["decisions"][-1]["stop"] == shown
 
@@ -219,7 +221,7 @@ def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
         (MarkerTrigger(((1,),), 8, 5, 20, stop_at=44), [8, 24, 44]),
         (MarkerTrigger(((1,),), 8, 2, 20, stop_at=100), [8, 24, 100]),
     ):
-        content = build_policy(never | trigger_content(trigger))
+        content = built(never | trigger_content(trigger))
         positions = [step["think_tokens"] for step in content["golden"][0]["steps"]]
         assert positions == expected
 
@@ -227,14 +229,14 @@ def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
 def test_the_edge_behind_one_marker_is_shown_on_both_sides() -> None:
     """The second probe comes a gap of 8 behind the first at the least, and stops after 12."""
     trigger = trigger_content(MarkerTrigger(((1,),), 8, 5))
-    golden = build_policy(family_content("agreement", 12.0) | trigger)["golden"]
+    golden = built(family_content("agreement", 12.0) | trigger)["golden"]
     second = [entry for entry in golden if len(entry["steps"]) == 2]
     ends = {e["steps"][1]["think_tokens"]: e["decisions"][1]["stop"] for e in second}
     assert (ends[19], ends[20]) == (False, True)
 
 
 def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
-    content = build_policy(
+    content = built(
         family_content("agreement", 1e9)
         | trigger_content(StrideTrigger(16, 1, None, 4096))
         | {"max_think": 4096}
@@ -247,14 +249,14 @@ def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
 def test_who_is_stopped_at_the_last_position_alone_has_too_low_a_score() -> None:
     """The steady example has 50 equal answers there, and stops by its score."""
     trigger = trigger_content(StrideTrigger(8, 400, None, 400))
-    golden = build_policy(family_content("run-stability", 50.0) | trigger)["golden"]
+    golden = built(family_content("run-stability", 50.0) | trigger)["golden"]
     last = golden[-1]["decisions"][-1]
     assert last["stop"]
     assert last["score"] < 50
 
 
 def test_a_fixed_budget_shows_its_stop_alone() -> None:
-    content = build_policy(family_content("fixed-budget"))
+    content = built(family_content("fixed-budget"))
     assert content["budgets"] == []
     for entry in content["golden"]:
         assert [step["think_tokens"] for step in entry["steps"]] == [96]
@@ -262,14 +264,14 @@ def test_a_fixed_budget_shows_its_stop_alone() -> None:
 
 
 def test_golden_decisions_of_mixed_tasks_cover_all_of_them() -> None:
-    content = build_policy(example_content(task="mixed"))
+    content = built(example_content(task="mixed"))
     assert {entry["task"] for entry in content["golden"]} == {"math", "numeric", "choice", "exact"}
 
 
 def test_many_checkpoints_keep_golden_small(tmp_path: Path) -> None:
-    content = build_policy(
+    content = built(
         family_content("run-stability", 900.0)
         | {"budgets": list(range(0, 10_240, 10)), "max_think": 10_240}
     )
     assert sum(len(entry["steps"]) for entry in content["golden"]) <= 17 * 32
-    save_policy(content, tmp_path / "policy.joblib")
+    save_policy(checked(content), tmp_path / "policy.joblib")

@@ -23,12 +23,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.file import MAX_BYTES, MAX_ELEMENTS, decode, encode_policy, sealed
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
-from tests.policy_content import example_content, file_bytes
+from stopadvisor.policy.file import MAX_ELEMENTS, decode, encode_policy, sealed
+from stopadvisor.policy.frozen import load_policy, save_policy
+from tests.policy_content import built, checked, example_content, file_bytes, policy_from
 
 MEGABYTE = 2**20
-BUILT = build_policy(example_content())
+BUILT = built(example_content())
 TEXT, _ = sealed(BUILT)
 VALID, VALID_JSON = encode_policy(TEXT, "joblib"), encode_policy(TEXT, "json")
 
@@ -263,15 +263,15 @@ def test_golden_decisions_that_do_not_replay_are_refused(tmp_path: Path) -> None
 
 
 def test_a_file_too_large_to_load_is_never_written(tmp_path: Path) -> None:
-    for ids in (["x" * 100_000 + str(k) for k in range(90)], [str(k) for k in range(MAX_ELEMENTS)]):
-        content = build_policy(example_content(split=BUILT["split"] | {"fit": ids}))
+    escaped = ["\x01" * 750_000, "\x01" * 750_001]  # six bytes each in JSON
+    many = [str(k) for k in range(MAX_ELEMENTS)]
+    for ids in (["x" * 100_000 + str(k) for k in range(90)], many, escaped):
         with pytest.raises(PolicyError, match="at most"):
-            save_policy(content, tmp_path / "policy.json", format="json")
-    # Six bytes each in JSON.
-    escaped = BUILT["split"] | {"fit": ["\x01" * 750_000, "\x01" * 750_001]}
-    content = build_policy(example_content(split=escaped))
-    with pytest.raises(PolicyError, match=f"at most {MAX_BYTES} bytes"):
-        save_policy(content, tmp_path / "policy.json", format="json")
+            save_policy(
+                policy_from(example_content(split=BUILT["split"] | {"fit": ids})),
+                tmp_path / "policy.json",
+                format="json",
+            )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,6 +280,6 @@ def test_recursive_content_is_refused() -> None:
     content["chat_template_kwargs"] = arguments
     arguments["self"] = arguments
     with pytest.raises(PolicyError, match="at most 8 levels"):
-        Policy(content)
+        checked(content)
     with pytest.raises(PolicyError, match="levels deep"):
-        build_policy(content)
+        built(content)

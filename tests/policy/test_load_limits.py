@@ -10,9 +10,9 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy import consistency, file
 from stopadvisor.policy.file import MAX_BYTES, MAX_CONTAINERS, MAX_ELEMENTS, MAX_TEXT, decode
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from tests.policy.heavy import BUILT, HEAVY, MEGABYTE
-from tests.policy_content import family_content, file_bytes
+from tests.policy_content import built, checked, family_content, file_bytes
 
 MOST_MEMORY = 64 * MEGABYTE
 MOST_CALLS = 8_000_000
@@ -21,7 +21,7 @@ MOST_CALLS = 8_000_000
 
 def load(data: bytes) -> None:
     try:
-        Policy(decode(data))
+        Policy.of(data)
     except PolicyError as error:
         assert "\n" not in str(error)  # noqa: PT017  most are refused, and some load
 
@@ -62,7 +62,7 @@ def test_calls_are_counted() -> None:
 )
 def test_what_would_take_long_is_refused_before_it_does(name: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        Policy(decode(HEAVY[name]()))
+        Policy.of(HEAVY[name]())
 
 
 def test_the_limits_are_those_that_the_pages_name() -> None:
@@ -91,11 +91,11 @@ def test_branches_that_two_nodes_share_are_refused() -> None:
     tree["right"][0] = tree["left"][0]
     content |= {"trees": [tree]}
     with pytest.raises(PolicyError, match="two parents"):
-        Policy(content)
+        checked(content)
 
 
 def test_a_replay_may_cost_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = build_policy(family_content("learned-boosted"))
+    content = built(family_content("learned-boosted"))
     steps = [step for entry in content["golden"] for step in entry["steps"]]
     for name, cost in (
         ("MAX_GOLDEN_TEXT", sum(len(step["answer"]) for step in steps)),
@@ -103,7 +103,7 @@ def test_a_replay_may_cost_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) 
     ):
         with monkeypatch.context() as patched:
             patched.setattr(consistency, name, cost)
-            assert Policy(content).kind == "stop"
+            assert checked(content).kind == "stop"
             patched.setattr(consistency, name, cost - 1)
             with pytest.raises(PolicyError, match=f"golden.*at most {cost - 1}"):
-                Policy(content)
+                checked(content)

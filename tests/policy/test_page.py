@@ -13,15 +13,21 @@ import pytest
 
 from stopadvisor.policy import terms
 from stopadvisor.policy.file import encode_policy, sealed
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from tests.blocks.policy import field_rows
-from tests.policy_content import example_contents, family_content, ladder_content
+from tests.policy_content import (
+    built,
+    example_contents,
+    family_content,
+    ladder_content,
+    policy_from,
+)
 
 PACKAGE = Path(terms.__file__).parent
 PAGE = (PACKAGE / "README.md").read_text(encoding="utf-8")
 POLICIES = Path(__file__).parents[2] / "policies"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-CONTENTS = {name: build_policy(content) for name, content in example_contents().items()} | {
+CONTENTS = {name: built(content) for name, content in example_contents().items()} | {
     path.stem: load_policy(path).content for path in sorted(POLICIES.glob("*.joblib"))
 }
 
@@ -120,7 +126,7 @@ def test_the_loop_on_the_page_serves(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = family_content("confidence", threshold) | {"on_stop": on_stop}
-    save_policy(build_policy(content), "policy.joblib")
+    save_policy(policy_from(content), "policy.joblib")
     request = MadeUpRequest()
     assert snippet("answer")(request) == said
     assert request.probed == probed
@@ -134,7 +140,7 @@ def test_the_loop_on_the_page_serves_a_fixed_budget(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = family_content("fixed-budget", 20.0) | {"on_stop": on_stop}
-    save_policy(build_policy(content), "policy.joblib")
+    save_policy(policy_from(content), "policy.joblib")
     request = MadeUpRequest()
     assert snippet("answer")(request) == said
     assert request.probed == probed
@@ -152,7 +158,7 @@ def test_every_field_says_what_it_means() -> None:
 
 
 def test_what_the_page_says_about_loading_is_so() -> None:
-    policy = Policy(build_policy(family_content("learned")))
+    policy = policy_from(family_content("learned"))
     assert f"`schema` is {policy.content['schema']}" in PAGE
     assert f"this package has ({policy.content['normalizer']})" in PAGE
 
@@ -170,7 +176,7 @@ def test_the_climb_on_the_page_serves(
     tokens: int, served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save_policy(build_policy(ladder_content()), "policy.joblib")
+    save_policy(policy_from(ladder_content()), "policy.joblib")
     asked = []
 
     def ask(rung: Any, question: Any, *, max_tokens: int | None) -> Reply:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import build_policy, load_policy
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of, promote, put
 from stopadvisor.runs.directory import CALIBRATION
-from tests.policy_content import example_content, full_budget_content
+from tests.policy_content import example_content, full_budget_content, policy_from
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,10 +22,9 @@ import os, signal, sys
 from pathlib import Path
 import joblib  # here, and not in every child
 from stopadvisor.policy.run_policies import promote, put
-from stopadvisor.policy.frozen import build_policy
-from tests.policy_content import example_content
+from tests.policy_content import example_content, policy_from
 
-new = build_policy(example_content(max_think=700))
+new = policy_from(example_content(max_think=700))
 WRITING = os.O_WRONLY | os.O_RDWR
 
 def killed_before_write(number):
@@ -74,9 +73,9 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     for name, threshold in (("policy-a15-first", 512), ("policy-a15-other", 600)):
-        content = build_policy(example_content(max_think=threshold))
+        policy = policy_from(example_content(max_think=threshold))
         file = folder / f"{name}.joblib"
-        put(content, file, {"digest": content["digest"]}, format="joblib")
+        put(policy, file, {"digest": policy.digest}, format="joblib")
         file.with_name(f"{file.name}.sig").write_text(name)
     promote(folder / "policy-a15-first.joblib")
     return folder
@@ -107,7 +106,7 @@ def test_a_policy_written_over_another_keeps_none_of_its_calibration(
     run: Path, tmp_path: Path
 ) -> None:
     file = "Path(folder) / 'policy-a15-first.joblib'"
-    act = f"put(new, {file}, {{'digest': new['digest']}}, format='joblib')"
+    act = f"put(new, {file}, {{'digest': new.digest}}, format='joblib')"
     killed = folders_killed(tmp_path, act, run, 12)
     assert (killed[0][1], killed[-1][1]) == (-9, 0)
     for folder, _ in killed:
@@ -142,5 +141,5 @@ def test_no_calibration_of_another_is_kept_for_a_copy(run: Path) -> None:
     kept = promote(run / "policy-a15-other.joblib").previous_policy
     assert kept is not None
     assert not calibration_of(kept).exists()
-    content = build_policy(full_budget_content())
-    put(content, run / "policy-full.joblib", {"digest": content["digest"]}, format="joblib")
+    policy = policy_from(full_budget_content())
+    put(policy, run / "policy-full.joblib", {"digest": policy.digest}, format="joblib")

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import build_policy, load_policy
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.triggers import check_trigger, most_probes
 from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
     TRIGGERS,
     anywhere_content,
+    built,
     example_content,
     example_terms,
     family_content,
@@ -118,7 +119,7 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
 )
 def test_wrong_fields_are_named(tmp_path: Path, field: str, value: Any, expected: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        build_policy(example_content(**{field: value}))
+        built(example_content(**{field: value}))
     message = str(caught.value)
     assert field in message
     assert expected in message
@@ -127,7 +128,7 @@ def test_wrong_fields_are_named(tmp_path: Path, field: str, value: Any, expected
     finite = not any(isinstance(v, float) and not math.isfinite(v) for v in np.atleast_1d(value))
     if finite:
         path = tmp_path / "policy.joblib"
-        path.write_bytes(file_bytes(build_policy(example_content()) | {field: value}, "joblib"))
+        path.write_bytes(file_bytes(built(example_content()) | {field: value}, "joblib"))
         with pytest.raises(PolicyError) as loaded:
             load_policy(path)
         assert str(loaded.value) == f"{path}: {message}"
@@ -213,13 +214,13 @@ def _chain(n_nodes: int) -> dict[str, Any]:
 )
 def test_fields_at_odds_are_refused(content: dict[str, Any], expected: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        build_policy(content)
+        built(content)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_deep_tree_within_the_limit_is_fine() -> None:
-    assert build_policy(_chain(33))["trees"]
+    assert built(_chain(33))["trees"]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_a_deep_tree_within_the_limit_is_fine() -> None:
 )
 def test_the_testing_order_holds_the_threshold(order: list[float], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        build_policy(example_content(order=order))
+        built(example_content(order=order))
 
 
 def _trigger(name: str, **changes: Any) -> dict[str, Any]:
@@ -241,12 +242,12 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_the_first_token_id_can_be_a_marker() -> None:
-    assert build_policy(_trigger("marker", markers=[[0], [7, 0]]))["trigger"]["markers"][0] == [0]
+    assert built(_trigger("marker", markers=[[0], [7, 0]]))["trigger"]["markers"][0] == [0]
 
 
 def test_one_probe_a_trace_at_the_first_token_can_be_all() -> None:
     least = {"every": 1, "min_gap": 1, "max_probes": 1, "max_markers": 1}
-    assert build_policy(_trigger("marker", **least))["trigger"].items() >= least.items()
+    assert built(_trigger("marker", **least))["trigger"].items() >= least.items()
 
 
 def _where(family: str) -> dict[str, Any]:
@@ -320,7 +321,7 @@ def _where(family: str) -> dict[str, Any]:
 )
 def test_impossible_triggers_are_refused(content: dict[str, Any], expected: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        build_policy(content)
+        built(content)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -349,7 +350,7 @@ def test_a_forced_answer_is_a_probe_too() -> None:
 
 @pytest.mark.parametrize("name", TRIGGERS)
 def test_a_trigger_survives_its_file(tmp_path: Path, name: str) -> None:
-    content = build_policy(anywhere_content(name, "agreement"))
+    content = built(anywhere_content(name, "agreement"))
     path = tmp_path / "policy.json"
     path.write_bytes(file_bytes(content))
     policy = load_policy(path)
@@ -363,4 +364,4 @@ def test_a_rule_without_log_probabilities_needs_none() -> None:
     kept = [k for k, name in enumerate(content["features"]) if name != "answer_log_odds"]
     for key in ("features", "mean", "scale", "coef"):
         content[key] = [content[key][k] for k in kept]
-    assert build_policy(content)["entropy_source"] == "none"
+    assert built(content)["entropy_source"] == "none"

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
 from stopadvisor.policy.stepper import Decision
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import (
@@ -30,7 +29,7 @@ from stopadvisor.probes.trigger import (
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answering import RecordedRule
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
 from tests.probes.test_trigger import MARKERS, walked
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -198,7 +197,7 @@ def test_checkpoints_before_the_end_are_judged_though_the_trace_has_ended() -> N
 
 
 def test_without_a_rule_it_thinks_to_the_end() -> None:
-    full_budget = Policy(build_policy(full_budget_content()))
+    full_budget = policy_from(full_budget_content())
     for rule in (None, full_budget, Scripted(StrideTrigger(9, 8))):
         session = Session(rule, closer_tokens=1)
         assert session.next_event() == Think(None)
@@ -208,7 +207,7 @@ def test_without_a_rule_it_thinks_to_the_end() -> None:
 
 
 def test_after_the_last_checkpoint_nothing_is_waited_for() -> None:
-    policy = Policy(build_policy(family_content("confidence", -1e-9) | {"budgets": [0, 4]}))
+    policy = policy_from(family_content("confidence", -1e-9) | {"budgets": [0, 4]})
     session = Session(policy, closer_tokens=1, on_stop="answer")
     session.receive(9)
     for position in (0, 4):
@@ -218,7 +217,7 @@ def test_after_the_last_checkpoint_nothing_is_waited_for() -> None:
 
 
 def test_a_stop_names_the_reply_that_was_asked_for() -> None:
-    policy = Policy(build_policy(family_content("confidence")))
+    policy = policy_from(family_content("confidence"))
     session = Session(policy, closer_tokens=1, on_stop="answer")
     session.receive(1)
     assert session.next_event() == AskProbe(0, 0)
@@ -267,7 +266,7 @@ def test_a_trace_that_ends_at_the_last_position_keeps_its_own_answer() -> None:
 
 
 def test_where_the_next_answer_will_be_asked_for_is_known_before() -> None:
-    policy = Policy(build_policy(family_content("confidence") | {"budgets": [4, 12]}))
+    policy = policy_from(family_content("confidence") | {"budgets": [4, 12]})
     session = Session(policy, closer_tokens=2)
     seen = [session.upcoming]
     for _ in range(2):
@@ -280,13 +279,13 @@ def test_where_the_next_answer_will_be_asked_for_is_known_before() -> None:
     content = family_content("fixed-budget")
     trigger = trigger_content(GridTrigger((12,), stop_at=12), family="fixed-budget")
     fixed = content | {**trigger, "decision_threshold": 12.0, "threshold": 12, "budgets": []}
-    rule = Policy(build_policy(fixed))
+    rule = policy_from(fixed)
     assert Session(rule, closer_tokens=2, on_stop="probe").upcoming == 12
     assert Session(rule, closer_tokens=2, on_stop="answer").upcoming is None
 
 
 def test_a_refused_answer_may_be_given_again() -> None:
-    policy = Policy(build_policy(family_content("confidence")))
+    policy = policy_from(family_content("confidence"))
     session = Session(policy, closer_tokens=1)
     session.receive(1)
     assert session.next_event() == AskProbe(0, 0)
@@ -384,7 +383,7 @@ def test_recorded_probes_stop_where_calibration_says(
     table = open_source(run).table
     by_key: dict[str, int | None] = dict.fromkeys(table.keys)
     if policy.kind == "stop":
-        scorer = scorer_of(policy.content, table)
+        scorer = scorer_of(policy.terms, table)
         view = scorer.view(table)
         threshold = np.array([policy.content["decision_threshold"]])
         for key, stop in zip(table.keys, scorer.curve(view, threshold).stops(0), strict=True):

@@ -18,7 +18,7 @@ import pytest
 from stopadvisor.ground.errors import OutputError, PolicyError
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy, sign_policy
+from stopadvisor.policy.frozen import load_policy, save_policy, sign_policy
 from stopadvisor.policy.signature import (
     check_signature,
     public_key,
@@ -28,7 +28,7 @@ from stopadvisor.policy.signature import (
 )
 from tests import missing
 from tests.keys import make_key
-from tests.policy_content import example_content, family_content
+from tests.policy_content import example_content, family_content, policy_from
 
 pytest.importorskip("cryptography", reason="cryptography (extra sign) makes and checks signatures")
 
@@ -41,7 +41,7 @@ def policy(tmp_path: Path) -> Path:
     for name in ("own", "other"):
         make_key(tmp_path / f"{name}.pem")
     path = tmp_path / "policy.joblib"
-    save_policy(build_policy(example_content()), path)
+    save_policy(policy_from(example_content()), path)
     sign_policy(path, signing_key(tmp_path / "own.pem"), digest=load_policy(path).digest)
     return path
 
@@ -73,7 +73,7 @@ def test_a_signed_policy_loads_and_says_who_signed(
     policy: Path, format: policy_file.Format
 ) -> None:
     path = policy.with_suffix(f".{format}")
-    save_policy(load_policy(policy).content, path, format=format)
+    save_policy(load_policy(policy), path, format=format)
     sign_policy(path, signing_key(policy.with_name("own.pem")), digest=load_policy(path).digest)
     found = load_policy(path, require_signature=[str(key_of(policy))])
     assert found.signed_by == public_key(key_of(policy)).fingerprint
@@ -153,7 +153,7 @@ def test_what_is_checked_is_what_is_loaded(policy: Path, monkeypatch: pytest.Mon
 
     def exchange(data: bytes, path: Path, trusted: Any) -> Any:
         found = real(data, path, trusted)
-        save_policy(build_policy(family_content("entropy")), policy)
+        save_policy(policy_from(family_content("entropy")), policy)
         return found
 
     monkeypatch.setattr(frozen, "check_signature", exchange)
@@ -174,10 +174,10 @@ def test_a_wrong_signature_is_refused(policy: Path) -> None:
 
 def test_a_statement_about_another_file_under_an_old_signature_is_refused(policy: Path) -> None:
     """Whoever exchanges policy and statement still has no signature for it."""
-    save_policy(build_policy(family_content("entropy")), policy)
+    save_policy(policy_from(family_content("entropy")), policy)
     sign_policy(policy, signing_key(policy.with_name("own.pem")), digest=load_policy(policy).digest)
     genuine = json.loads(signature_path(policy).read_bytes())
-    save_policy(build_policy(family_content("confidence")), policy)
+    save_policy(policy_from(family_content("confidence")), policy)
     own = signing_key(policy.with_name("other.pem"))
     forged = json.loads(sign(policy.read_bytes(), policy.name, own))
     genuine["dsseEnvelope"]["payload"] = forged["dsseEnvelope"]["payload"]
@@ -367,14 +367,14 @@ def test_the_fingerprint_is_the_hash_of_the_public_key_s_file(policy: Path) -> N
 
 
 def test_a_signature_goes_with_the_policy_that_it_was_for(policy: Path) -> None:
-    save_policy(load_policy(policy).content, policy)  # the same bytes
+    save_policy(load_policy(policy), policy)  # the same bytes
     assert load_policy(policy, require_signature=[key_of(policy)]).signed_by
     signature = signature_path(policy).read_bytes()
-    save_policy(build_policy(family_content("entropy")), policy)
+    save_policy(policy_from(family_content("entropy")), policy)
     assert not signature_path(policy).exists()
     policy.unlink()
     signature_path(policy).write_bytes(signature)  # of a file that is gone
-    save_policy(build_policy(family_content("entropy")), policy)
+    save_policy(policy_from(family_content("entropy")), policy)
     assert not signature_path(policy).exists()
 
 
@@ -386,7 +386,7 @@ def test_a_policy_that_could_not_be_replaced_keeps_its_signature(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutputError, match="No space left"):
-        save_policy(build_policy(family_content("entropy")), policy)
+        save_policy(policy_from(family_content("entropy")), policy)
     assert load_policy(policy, require_signature=[key_of(policy)]).signed_by
 
 

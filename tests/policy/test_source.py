@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, policy_source, save_policy
+from stopadvisor.policy.frozen import load_policy, policy_source, save_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.session import Session
 from tests.policy_content import (
@@ -18,6 +18,7 @@ from tests.policy_content import (
     example_contents,
     family_content,
     full_budget_content,
+    policy_from,
 )
 
 PLAN = {
@@ -32,13 +33,13 @@ PLAN = {
 
 def check(content: dict[str, Any] | None = None, source: str = "full", **changes: Any) -> list[str]:
     plan = PLAN | {key: changes.pop(key) for key in list(changes) if key in PLAN}
-    policy = Policy(build_policy(content or example_content()))
+    policy = policy_from(content or example_content())
     return policy.check_source(IDENTITY | changes, source, **plan)
 
 
 def test_its_own_source_is_fine() -> None:
     assert check() == []
-    assert Policy(build_policy(example_content())).check_source(IDENTITY, "full") == []
+    assert policy_from(example_content()).check_source(IDENTITY, "full") == []
     source = policy_source(IDENTITY)
     assert check(example_content(**source)) == []
 
@@ -121,12 +122,12 @@ def test_visible_answers_are_certified_under_their_cap() -> None:
 def test_the_cap_of_visible_answers_binds_policies_of_forced_answers_too() -> None:
     content = example_content()
     content["probe"]["answer_cap"] = 96
-    assert policy_plan(Policy(build_policy(content))).answer_cap == 96
+    assert policy_plan(policy_from(content)).answer_cap == 96
     assert check(content, answer_cap=96) == []
     with pytest.raises(PolicyError, match="answer_cap\\) 96, got 512"):
         check(content, answer_cap=512)
     content["probe"]["answer_cap"] = None  # of recorded answers
-    assert policy_plan(Policy(build_policy(content))).answer_cap == 512
+    assert policy_plan(policy_from(content)).answer_cap == 512
     assert check(content, answer_cap=32) == []
 
 
@@ -147,7 +148,7 @@ def test_archives_are_bound_to_no_model() -> None:
 
 def test_markers_known_by_position_alone_are_loaded_and_never_served(tmp_path: Path) -> None:
     content = anywhere_content("marker")
-    save_policy(build_policy(content | {"trigger": content["trigger"] | {"markers": []}}),
+    save_policy(policy_from(content | {"trigger": content["trigger"] | {"markers": []}}),
                 tmp_path / "p.joblib")  # fmt: skip
     policy = load_policy(tmp_path / "p.joblib")
     assert policy.trigger.needs_ids
@@ -155,7 +156,7 @@ def test_markers_known_by_position_alone_are_loaded_and_never_served(tmp_path: P
         policy_plan(policy)
     with pytest.raises(PolicyError, match="knows no marker's token ids"):
         Session(policy, closer_tokens=1, on_stop="probe")
-    assert policy_plan(Policy(build_policy(content))).cue == PLAN["cue"]
+    assert policy_plan(policy_from(content)).cue == PLAN["cue"]
 
 
 @pytest.mark.parametrize("family", ["run-stability", "learned-text"])

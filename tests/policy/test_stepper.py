@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from stopadvisor.answers import normal_form as answers
 from stopadvisor.ground.errors import PolicyError, UndecidedError
-from stopadvisor.policy.frozen import Policy, Stepper, build_policy
+from stopadvisor.policy.frozen import Policy, Stepper
 from stopadvisor.policy.stepper import Decision
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.boosting import BoostedModel, Tree
@@ -30,7 +29,13 @@ from stopadvisor.rules.features import (
     feature_array,
 )
 from stopadvisor.rules.scores import LinearModel, scalar_scores
-from tests.policy_content import example_content, family_content
+from tests.policy_content import (
+    built,
+    example_content,
+    family_content,
+    policy_from,
+    trigger_content,
+)
 
 AT_GRIDS = [family for family in FAMILIES if family != "fixed-budget"]
 BUDGETS = example_content()["budgets"]
@@ -45,7 +50,7 @@ STEP: dict[str, Any] = {
 
 @cache
 def policy_of(family: str) -> Policy:
-    return Policy(build_policy(family_content(family)))
+    return policy_from(family_content(family))
 
 
 @dataclass(frozen=True)
@@ -243,7 +248,7 @@ def test_replaying_a_table_gives_its_scores_bit_for_bit(family: str, schedule: l
     probes = table(60, seed=len(schedule))
     content = family_content(family, NEVER.get(family, 400.0))
     content["budgets"] = [BUDGETS[k] for k in schedule]
-    policy = Policy(build_policy(content))
+    policy = policy_from(content)
     expected = table_scores(content, probes, schedule)
     for i in range(probes.n_questions):
         stepper = policy.start()
@@ -306,7 +311,7 @@ def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores
     if family == "fixed-budget":
         content |= trigger_content(GridTrigger((400,), 400), family=family)
         content |= dict.fromkeys(("threshold", "decision_threshold"), 400.0)
-    policy = Policy(build_policy(content))
+    policy = policy_from(content)
     expected = table_scores(content, probes, list(range(len(BUDGETS))))
     assert probes.closed_by_itself is not None
     for i in range(probes.n_questions):
@@ -333,7 +338,7 @@ def at(stepper: Stepper, position: int) -> Decision:
 
 def test_a_stride_is_followed_to_its_end() -> None:
     content = family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 40))
-    stepper = Policy(build_policy(content)).start()
+    stepper = policy_from(content).start()
     for position, score, natural_end in ((16, 0.0, False), (32, 16.0, True)):
         assert at(stepper, position)[1:] == (score, position // 16 - 1, natural_end)
     with pytest.raises(PolicyError, match="last of 2 checkpoints"):
@@ -343,7 +348,7 @@ def test_a_stride_is_followed_to_its_end() -> None:
 def test_whoever_reaches_the_last_position_is_stopped_whatever_the_score() -> None:
     content = family_content("agreement", 1e9)
     for trigger in (StrideTrigger(16, 99, None, 24), MarkerTrigger(((1,),), 8, 1, stop_at=24)):
-        stepper = Policy(build_policy(content | trigger_content(trigger))).start()
+        stepper = policy_from(content | trigger_content(trigger)).start()
         assert at(stepper, 16) == (False, 0.0, 0, False)
         assert at(stepper, 24) == (True, 8.0, 1, False)
         with pytest.raises(PolicyError, match="checkpoint"):
@@ -352,7 +357,7 @@ def test_whoever_reaches_the_last_position_is_stopped_whatever_the_score() -> No
 
 def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
     content = family_content("agreement", 1e9)
-    open_end = Policy(build_policy(content | trigger_content(MarkerTrigger(((1,),), 8, 3))))
+    open_end = policy_from(content | trigger_content(MarkerTrigger(((1,),), 8, 3)))
     stepper = open_end.start()
     assert [at(stepper, position).natural_end for position in (9, 30)] == [False, False]
     with pytest.raises(PolicyError, match="must be at least 31, got 30"):
@@ -363,7 +368,7 @@ def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
         at(stepper, 2**63 + 1)
     assert at(stepper, 2**63).checkpoint == 0
     closed = trigger_content(MarkerTrigger(((1,),), 8, 3, stop_at=60))
-    stepper = Policy(build_policy(content | closed)).start()
+    stepper = policy_from(content | closed).start()
     with pytest.raises(PolicyError, match="at most 60, where everybody stops, got 61"):
         at(stepper, 61)
 
@@ -446,7 +451,7 @@ def test_impossible_inputs_are_refused_and_not_noted(name: str, value: Any, expe
 @pytest.mark.parametrize("family", ["learned", "entropy", "confidence"])
 def test_what_is_decided_with_a_slack_is_decided_without(family: str) -> None:
     """At both ends of it, and in between; where that is not so, nothing is decided."""
-    policy = Policy(build_policy(family_content(family)))
+    policy = policy_from(family_content(family))
     rng, slack, decided = np.random.default_rng(7), 0.2, 0
 
     def judged(stepper: Stepper, logprob: float, entropy: float, slack: float = 0.0) -> Decision:
@@ -475,7 +480,7 @@ def test_what_is_decided_with_a_slack_is_decided_without(family: str) -> None:
 
 
 def test_what_the_end_of_the_slack_would_decide_otherwise_is_undecided() -> None:
-    policy = Policy(build_policy(family_content("entropy", -0.25)))
+    policy = policy_from(family_content("entropy", -0.25))
     step = STEP | {"mean_entropy": 0.5}
     with pytest.raises(UndecidedError, match="within its slack"):
         policy.start().observe(**step, entropy_slack=0.25)
@@ -489,7 +494,7 @@ def test_means_may_pass_zero_by_what_rounding_leaves() -> None:
 
 
 def test_trees_that_read_the_entropy_jump() -> None:
-    assert math.isinf(Policy(build_policy(family_content("learned-boosted"))).rule.entropy_slope)
+    assert math.isinf(policy_from(family_content("learned-boosted")).rule.entropy_slope)
 
 
 def test_thinking_never_shrinks() -> None:
@@ -554,7 +559,7 @@ def test_what_is_given_is_checked_even_where_it_is_not_read() -> None:
 @pytest.mark.parametrize("family", ["learned", "learned-boosted"])
 def test_a_learned_score_begins_with_the_intercept(family: str) -> None:
     scores = [
-        Policy(build_policy(family_content(family) | {"intercept": begins})).start().observe(**STEP)
+        policy_from(family_content(family) | {"intercept": begins}).start().observe(**STEP)
         for begins in (0.0, 0.5)
     ]
     assert scores[1].score - scores[0].score == pytest.approx(0.5)
@@ -563,7 +568,7 @@ def test_a_learned_score_begins_with_the_intercept(family: str) -> None:
 def test_a_score_beyond_all_numbers_is_refused() -> None:
     content = example_content(scale=[1e-300] + [1.0] * 7, coef=[1e300] + [0.0] * 7)
     with pytest.raises(PolicyError, match="score at checkpoint 0 is not finite"):
-        build_policy(content)
+        built(content)
 
 
 def test_tasks_are_the_policys_own_or_named_at_the_start() -> None:
@@ -571,7 +576,7 @@ def test_tasks_are_the_policys_own_or_named_at_the_start() -> None:
     assert policy.start("numeric").observe(**STEP) == policy.start().observe(**STEP)
     with pytest.raises(PolicyError, match="task must be 'numeric'"):
         policy.start("choice")
-    mixed = Policy(build_policy(example_content(task="mixed")))
+    mixed = policy_from(example_content(task="mixed"))
     with pytest.raises(PolicyError, match=r"start\(task=…\)"):
         mixed.start().observe(**STEP)
     with pytest.raises(PolicyError, match="one of math"):

@@ -15,10 +15,10 @@ from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.certification.calibrated import CalibratedRun, calibrated
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import Certification
-from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.export import policy_terms
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import assess_paper
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.headline import calibrated_headline
@@ -26,7 +26,7 @@ from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.look_rules import LookRequest, take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import make_run, write_archive
-from tests.policy_content import example_contents
+from tests.policy_content import example_contents, policy_from
 from tests.schemas import check_valid
 
 SCALARS = ("entropy", "confidence")
@@ -111,8 +111,8 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     table = source.part("calibration").unseal()
     calibration = calibrate(assessment.choice, table.as_calibration())
     look = take_look(tmp_path, LookRequest(digests_of(table.keys), {}, 0.05))
-    content = build_policy(
-        policy_content(
+    policy = build_policy(
+        policy_terms(
             source,
             assessment.choice.settings,
             assessment.choice.full_accuracy,
@@ -121,7 +121,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
             look,
         )
     )
-    found = Certification(assessment.choice.settings, calibration, look, content, (), assessment)
+    found = Certification(assessment.choice.settings, calibration, look, policy, (), assessment)
     file = str(tmp_path / "policy.joblib")
     result = calibrated(found, str(tmp_path), file, None, (), calibrated_headline)
     document = to_document(result)
@@ -137,7 +137,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
 
 @pytest.mark.parametrize("name", sorted(example_contents()))
 def test_policies_are_plain(name: str) -> None:
-    policy = Policy(build_policy(example_contents()[name]))
+    policy = policy_from(example_contents()[name])
     document = to_document(inspected(policy, Path("p.joblib")))
     assert_plain("inspect", document)
     assert document["digest"] == policy.digest
@@ -145,7 +145,7 @@ def test_policies_are_plain(name: str) -> None:
 
 
 def test_boosted_features_are_weighed_by_their_splits() -> None:
-    content = build_policy(example_contents()["learned-boosted"])
-    document = to_document(inspected(Policy(content), Path("p.joblib")))
-    splits = sum(k >= 0 for tree in content["trees"] for k in tree["feature"])
+    policy = policy_from(example_contents()["learned-boosted"])
+    document = to_document(inspected(policy, Path("p.joblib")))
+    splits = sum(k >= 0 for tree in policy.terms.trees or () for k in tree.feature)
     assert sum(row["splits"] or 0 for row in document["features"]) == splits > 0

@@ -21,6 +21,7 @@ from stopadvisor.report.headline import (
 )
 from stopadvisor.report.sheets.calibrate import expectation_facts, meaning
 from stopadvisor.report.words import why
+from tests.policy_content import example_terms
 from tests.report import results
 from tests.report.results import ANSWERED, VERIFIED
 
@@ -187,7 +188,9 @@ def test_other_stacks_that_an_old_policy_does_not_hold_are_named_as_missing() ->
 def test_what_the_promise_means_is_of_the_accuracy_shown_beside_it(
     expected: Expected, share: str
 ) -> None:
-    certificate = {"alpha": 0.15, "alpha_over_full_accuracy": 0.2}  # the latter of fit questions
+    certificate = example_terms().certificate
+    assert certificate is not None
+    assert certificate.alpha_over_full_accuracy == 0.2  # of fit questions
     found = list(meaning(certificate, expected, "kv-fork"))
     text = f"15% of all questions are {share} of those that full thinking gets right"
     assert found == [("means", text)]

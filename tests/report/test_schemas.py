@@ -18,7 +18,7 @@ import pytest
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.schema import RESULTS
 from stopadvisor.ground.results import to_document, to_json
-from stopadvisor.policy.frozen import Policy, build_policy, save_policy
+from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
 from stopadvisor.runs.directory import RunDirectory
@@ -35,7 +35,13 @@ from tests.material import (
     write_archive,
     write_easiest,
 )
-from tests.policy_content import example_contents, family_content, ladder_content, open_cue_content
+from tests.policy_content import (
+    example_contents,
+    family_content,
+    ladder_content,
+    open_cue_content,
+    policy_from,
+)
 from tests.runs.test_replies import reply, run_of
 from tests.schemas import check_valid, schema
 from tests.scripted import ScriptedEngine
@@ -227,16 +233,18 @@ def test_calibrate_inspect_and_verify(
         "promote", *(answer(capsys, "promote", found["policy"]) for found in (certified, visible))
     )
     save_policy(
-        build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
+        policy_from(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
     )
     settings = answer(capsys, "inspect", runs / "fixed.joblib")
     pytest.importorskip("cryptography", reason="cryptography (extra sign) signs a policy")
     make_key(runs / "own.pem")
     signed = answer(capsys, "inspect", runs / "fixed.joblib", "--sign", runs / "own.pem")
-    in_groups = [answer(capsys, "inspect", found["policy"]) for found in (of_groups, bare)]
-    save_policy(build_policy(open_cue_content()), runs / "open.joblib")
+    in_groups = [
+        answer(capsys, "inspect", found["policy"]) for found in (of_groups, bare, second, of_two)
+    ]
+    save_policy(policy_from(open_cue_content()), runs / "open.joblib")
     open_cue = answer(capsys, "inspect", runs / "open.joblib")
-    save_policy(build_policy(ladder_content()), runs / "climbs.joblib")
+    save_policy(policy_from(ladder_content()), runs / "climbs.joblib")
     climbs = answer(capsys, "inspect", runs / "climbs.joblib")
     check(
         "inspect", inspected, moved, shown, settings, signed, open_cue, *in_groups, of_few, climbs
@@ -268,7 +276,7 @@ def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", sorted(example_contents()))
 def test_policies_of_other_programs(name: str) -> None:
     """What a policy file may leave out or add fits the schema too."""
-    policy = Policy(build_policy(example_contents()[name]))
+    policy = policy_from(example_contents()[name])
     check_valid("inspect", to_document(inspected(policy, Path("p.joblib"))))
 
 
@@ -359,7 +367,7 @@ def test_run(
     monkeypatch.chdir(tmp_path)
     engine = load_engine(str(TINY_REASONER), device="cpu")
     policy = rule(engine, "run-stability", 2.0, budgets=[0, 16])
-    save_policy(policy.content, tmp_path / "policy.joblib")
+    save_policy(policy, tmp_path / "policy.joblib")
 
     write_easiest(tmp_path / "few.jsonl", 48)
     answer(
@@ -371,7 +379,7 @@ def test_run(
 
     content = ladder_content()
     content["ladder"]["rungs"] = RUNGS
-    save_policy(build_policy(content), tmp_path / "climbs.joblib")
+    save_policy(policy_from(content), tmp_path / "climbs.joblib")
     (tmp_path / "say.jsonl").write_text('{"id": "a", "question": "Say 3", "gold": "3"}\n')
     with rung_server(say) as server:
         ladder = ladder_at(tmp_path, server.url, server.url)

@@ -15,7 +15,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import PRESETS
 from stopadvisor.probes.table import EMPTY_ANSWER
-from stopadvisor.rules.losses import DIFFERS, DROP, LOSSES, LOST, loss_named, loss_of, lost_correct
+from stopadvisor.rules.losses import DIFFERS, DROP, LOSSES, LOST, loss_named, lost_correct
 from tests.populations import make_table, regraded
 
 
@@ -126,8 +126,6 @@ def test_what_counts_grades_is_refused_without_gold(loss: Any) -> None:
 
 
 def test_losses_go_by_name() -> None:
-    assert loss_of({}) is LOST
-    assert loss_of({"loss": "drop"}) is DROP
     assert [loss.name for loss in LOSSES.values() if loss.is_binary] == ["lost", "differs"]
     with pytest.raises(CalibrationError, match=r"must be one of .*'drop'.* got 'regret'"):
         loss_named("regret")

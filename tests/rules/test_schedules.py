@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.policy.triggers import check_trigger, trigger_content, trigger_of
+from stopadvisor.policy.triggers import check_trigger, trigger_of
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trigger import GridTrigger, StrideTrigger, Trigger
@@ -25,7 +25,7 @@ from stopadvisor.rules.schedules import (
     schedule_of,
 )
 from stopadvisor.rules.scorer import Scorer
-from tests.policy_content import example_terms
+from tests.policy_content import example_terms, trigger_content
 from tests.populations import FREE_FORM
 
 MARKER = 7
@@ -243,8 +243,9 @@ def schedules(draw: st.DrawFn) -> Schedule:
 @given(schedules())
 def test_a_policy_says_where_its_rule_probes(schedule: Schedule) -> None:
     content = trigger_content(trigger_for(schedule))
-    check_trigger(example_terms(**content, max_think=None))
-    assert schedule_of(trigger_of(content)) == schedule
+    terms = example_terms(**content, max_think=None)
+    check_trigger(terms)
+    assert schedule_of(trigger_of(terms)) == schedule
 
 
 def trigger_for(schedule: Schedule) -> Trigger:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.errors import OutputError
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.storage import append, lock_directory, replace_file
 from stopadvisor.studies.report import write_study
 from stopadvisor.studies.tables import StudyReport
-from tests.policy_content import full_budget_content
+from tests.policy_content import full_budget_content, policy_from
 
 
 @pytest.fixture
@@ -99,16 +99,16 @@ def test_a_socket_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_policy_follows_no_link_and_replaces_no_pipe(tmp_path: Path, precious: Path) -> None:
-    content = build_policy(full_budget_content())
+    policy = policy_from(full_budget_content())
     for name in (".policy.joblib", f".policy.joblib.{os.getpid()}.tmp"):
         (tmp_path / name).symlink_to(precious)
     (tmp_path / "policy.joblib").symlink_to(precious)
-    save_policy(content, tmp_path / "policy.joblib")
+    save_policy(policy, tmp_path / "policy.joblib")
     assert precious.read_text() == "kept"
     assert load_policy(tmp_path / "policy.joblib").kind == "full-budget"
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OutputError, match="expected the name of a file, got a device or pipe"):
-        save_policy(content, tmp_path / "pipe")
+        save_policy(policy, tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 
 
@@ -119,7 +119,7 @@ def test_many_threads_may_write_one_file(
     of_file = write is replace_file
     contents: list[Any] = [bytes([k]) * 4096 for k in range(8)]
     if not of_file:
-        contents = [build_policy(full_budget_content() | {"max_think": 900 + k}) for k in range(8)]
+        contents = [policy_from(full_budget_content() | {"max_think": 900 + k}) for k in range(8)]
     path = tmp_path / "policy.joblib"
     with ThreadPoolExecutor(16) as pool:
         for done in [pool.submit(write, path, contents[k % 8]) for k in range(200)]:
@@ -127,5 +127,5 @@ def test_many_threads_may_write_one_file(
     if of_file:
         assert path.read_bytes() in contents
     else:
-        assert load_policy(path).digest in {content["digest"] for content in contents}
+        assert load_policy(path).digest in {policy.digest for policy in contents}
     assert os.listdir(tmp_path) == ["policy.joblib"]

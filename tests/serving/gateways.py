@@ -116,7 +116,7 @@ def save_policy_of(
     """Write a policy for a server's model: it stops at 4 thinking tokens."""
     with engine_at(server, name=name) as engine:
         policy = policy_of(engine, prompt_template=None, **changes)
-    save_policy(policy.content, path)
+    save_policy(policy, path)
     return policy
 
 

@@ -84,7 +84,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     lines = [json.dumps({"question": f"{i}+4", "gold": gold}) for i, gold in enumerate(golds)]
     (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with fake_server() as server, engine_at(server) as engine:
-        save_policy(policy_of(engine).content, tmp_path / "policy.joblib")
+        save_policy(policy_of(engine), tmp_path / "policy.joblib")
         yield Bench(tmp_path, server, engine)
 
 
@@ -176,7 +176,7 @@ def test_a_failure_says_what_is_kept(bench: Bench) -> None:
 
 def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Bench) -> None:
     policy = policy_of(bench.engine, model=None, engine=None)
-    save_policy(policy.content, bench.folder / "policy.joblib")
+    save_policy(policy, bench.folder / "policy.joblib")
     with pytest.raises(PolicyError, match="bound to no model"):
         bench.answer()
     assert bench.opened == []

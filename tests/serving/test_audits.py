@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import find_series, replay
 from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
 from stopadvisor.serving.metrics import Metrics
-from tests.policy_content import example_content
+from tests.policy_content import example_content, policy_from
 
 Finish = Callable[[], Awaitable[FullThinking]]
 
@@ -22,7 +22,7 @@ Finish = Callable[[], Awaitable[FullThinking]]
 def policy(**fields: Any) -> Policy:
     content = example_content()
     certificate = {**content["certificate"], "loss": "differs", **fields}
-    return Policy(build_policy({**content, "certificate": certificate}))
+    return policy_from({**content, "certificate": certificate})
 
 
 def auditor(

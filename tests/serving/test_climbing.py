@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from tests.engines.rung_server import ladder_toml, rung_server, say
-from tests.policy_content import ladder_content
+from tests.policy_content import ladder_content, policy_from
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
 
@@ -30,7 +30,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     written(tmp_path / "work.jsonl", lines)
     content = ladder_content("cap")
     content["ladder"] = content["ladder"] | {"rungs": RUNGS}
-    save_policy(build_policy(content), "policy.json", format="json")
+    save_policy(policy_from(content), "policy.json", format="json")
     return tmp_path
 
 

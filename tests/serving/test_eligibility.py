@@ -8,10 +8,9 @@ import pytest
 
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import PROMPT_TEMPLATES
-from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.serving.eligibility import _FIELDS, Coverage, CoveredRequest, NotCovered
-from tests.policy_content import example_content
+from tests.policy_content import example_content, policy_from
 
 TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")
 MESSAGE = {"role": "user", "content": TEXT}
@@ -21,7 +20,7 @@ MOST = 4096 + 2 + 512
 
 
 def coverage(sampling: Sampling = SAMPLING, any_text: bool = False, **changes: Any) -> Coverage:
-    policy = Policy(build_policy(example_content(**changes)))
+    policy = policy_from(example_content(**changes))
     return Coverage.of(
         policy,
         policy_plan(policy, at_server=True),

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.serving.audits import AuditSettings
 from tests.engines.rung_server import RungServer, Said, ladder_toml, rung_server, say
-from tests.policy_content import ladder_content
+from tests.policy_content import ladder_content, policy_from
 from tests.serving.gateways import Answer, RunningGateway, running, until
 
 N = 24
@@ -30,7 +30,7 @@ VOTE = [{"name": "vote", "model": "big", "temperature": 1.0, "repeat": 4, "price
 def policy_of(folder: Path, rungs: list[dict[str, Any]] = RUNGS, **changes: Any) -> Path:
     content = ladder_content(changes.pop("family", "cap"), **changes)
     content["ladder"] = {**content["ladder"], **changes.get("ladder", {}), "rungs": rungs}
-    save_policy(build_policy(content), folder / "policy.json", format="json")
+    save_policy(policy_from(content), folder / "policy.json", format="json")
     return folder / "policy.json"
 
 

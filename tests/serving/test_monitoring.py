@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.monitoring import Course, exit_code
 from stopadvisor.serving.watch_settings import WatchSettings, watch_settings
 from stopadvisor.stats.sequential import betting_upper_limit
 from tests.long.coverage import ceiling
 from tests.long.streams import BROKEN_STREAMS, CALM, calm_course, false_alarms
-from tests.policy_content import example_content, full_budget_content
+from tests.policy_content import example_content, full_budget_content, policy_from
 
 DIFFERS = WatchSettings("0" * 64, "differs", 0.05, 0.05, 0.05, 0.1, 1e6)
 LOST = replace(DIFFERS, loss="lost", alpha=0.02)
@@ -256,7 +256,7 @@ def test_the_course_is_thinned_out() -> None:
 
 def policy_with(**fields: Any) -> Policy:
     content = example_content()
-    return Policy(build_policy({**content, "certificate": {**content["certificate"], **fields}}))
+    return policy_from({**content, "certificate": {**content["certificate"], **fields}})
 
 
 def test_settings_of_a_policy() -> None:
@@ -271,4 +271,4 @@ def test_settings_of_a_policy() -> None:
     assert differs.differs_limit == differs.alpha
     assert list(differs.tests()) == ["differs"]
     with pytest.raises(PolicyError, match="nothing to watch"):
-        watch_settings(Policy(build_policy(full_budget_content())), share=0.02)
+        watch_settings(policy_from(full_budget_content()), share=0.02)

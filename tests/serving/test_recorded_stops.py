@@ -13,9 +13,8 @@ import pytest
 
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.errors import PolicyError, ProbeError
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.probed_positions import check_probed
-from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.schedules import grid_positions
@@ -23,7 +22,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.answering import compare_stops, recorded_stop
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
 from tests.replay import recorded_index
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -71,7 +70,7 @@ def answered(policy: Policy, record: ProbeRecord) -> AnswerRecord:
 def test_stops_are_those_of_the_whole_table(run: RunDirectory, policy: Policy) -> None:
     table = open_source(run.path).table
     threshold = np.array([policy.content["decision_threshold"]])
-    scorer = scorer_of(policy.content, table)
+    scorer = scorer_of(policy.terms, table)
     curve = scorer.curve(scorer.view(table), threshold)
     expected = dict(zip(table.keys, curve.stops(0).tolist(), strict=True))
     found = {record.key: recorded_index(policy, record) for record in run.records()}
@@ -81,7 +80,7 @@ def test_stops_are_those_of_the_whole_table(run: RunDirectory, policy: Policy) -
 
 
 def test_a_policy_that_never_stops_has_no_recorded_index(run: RunDirectory) -> None:
-    full_budget = Policy(build_policy(full_budget_content()))
+    full_budget = policy_from(full_budget_content())
     assert {recorded_index(full_budget, record) for record in run.records()[:20]} == {None}
 
 
@@ -124,7 +123,7 @@ def elsewhere(
     names = ["family", "features", "mean", "scale", "coef", "intercept", "trigger", "budgets"]
     names += ["threshold", "decision_threshold", "trees"]
     content = dict(policy.content) | {name: rule.get(name) for name in names}
-    return Policy(build_policy(content | {"order": []} | changes))
+    return policy_from(content | {"order": []} | changes)
 
 
 MARKERS = MarkerTrigger(((5, 6),), 4, 9)

@@ -92,14 +92,14 @@ def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> 
     options = StudyOptions(alpha=0.2)
     found = run([open_source(material / name) for name in ("old", "new")], options)
     target, settings = open_source(material / "new"), study_settings(options)
-    content = load_policy(material / "old" / "policy.joblib").content
+    terms = load_policy(material / "old" / "policy.joblib").terms
     calibration = target.part("calibration").unseal()
     outside = target_view(target).part("calibration").unseal()
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
-    moved = calibrate_transfer(content, target, outside.as_calibration(), settings)
+    moved = calibrate_transfer(terms, target, outside.as_calibration(), settings)
     trained = calibrate(choice, calibration.as_calibration())
-    test = fresh_test(content, target)
-    rules = [(scorer_of(content, test), content["decision_threshold"])]
+    test = fresh_test(terms, target)
+    rules = [(scorer_of(terms, test), terms.decision_threshold or 0.0)]
     for rule in (moved.rule, trained.rule):
         assert rule is not None
         rules.append((rule.scorer, rule.threshold))
@@ -143,14 +143,15 @@ def test_one_run_cannot_be_transferred(material: Path) -> None:
 
 
 def test_test_questions_are_those_that_the_source_has_not_seen(material: Path) -> None:
-    content = load_policy(material / "old" / "policy.joblib").content
-    target, split = open_source(material / "new"), content["split"]
+    terms = load_policy(material / "old" / "policy.joblib").terms
+    target, split = open_source(material / "new"), terms.split
+    assert split is not None
     table = with_groups(target.table.unseal(), 3).sealed()
     grouped = replace(target, table=table, parts=np.repeat(target.parts[::3], 3)[: len(table.ids)])
-    assert fresh_test(content, grouped).n_questions == len(set(grouped.part("test").groups))
+    assert fresh_test(terms, grouped).n_questions == len(set(grouped.part("test").groups))
     keys = target.part("test").keys
     for met in (keys[:4], keys):
-        source = content | {"split": split | {"calibration": [*split["calibration"], *met]}}
+        source = replace(terms, split=replace(split, calibration=(*split.calibration, *met)))
         if len(met) < len(keys):
             assert set(fresh_test(source, target).keys) == set(keys[4:])
             continue

@@ -148,7 +148,7 @@ def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
         yield from _server(run)
     else:
         lower, alpha = percent(run.fit_saving_lower_pct), considered_alpha(document)
-        promise = run.asked or promise_of({"alpha": alpha})
+        promise = run.asked or promise_of((Guarantee("lost", alpha),))
         chance = probability_words(run.chance_to_certify)
         text = f"`calibrate` can promise: {promise}; probability {chance}"
         yield "certain", f"not yet: estimates from {plural(split.fit, 'fit question')}. {text}"

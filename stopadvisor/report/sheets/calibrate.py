@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from stopadvisor.assessment.fit_assessment import Repeats
 from stopadvisor.certification.calibrated import (
@@ -14,8 +13,8 @@ from stopadvisor.certification.calibrated import (
     LookEntry,
     Transfer,
 )
-from stopadvisor.ground.results import to_document
-from stopadvisor.policy.promises import counted, loss_name, promised
+from stopadvisor.policy.claims import CertificateTerms
+from stopadvisor.policy.promises import counted, counts, promised
 from stopadvisor.policy.shown import Certificate, Expected, ExpectedOnTest
 from stopadvisor.report.headline import (
     accuracy_words,
@@ -81,31 +80,30 @@ def _next(run: CalibratedRun) -> str:
 # --- Words that `inspect` and the page share ------------------------------------------------------
 
 
-def evidence(certificate: Mapping[str, Any]) -> str:
+def evidence(certificate: CertificateTerms) -> str:
     """Return what was counted, and by which test."""
     whom = "calibration questions"
-    if "group_claim" in certificate:
+    if certificate.group_claim is not None:
         whom += ", one of each group,"
     return f"{counted(certificate, whom)} (exact test, fixed-sequence)"
 
 
-def pointwise(certificate: Mapping[str, Any]) -> str:
+def pointwise(certificate: CertificateTerms) -> str:
     """Return the limit at the exported threshold, as if no other one had been tested."""
-    confidence = certificate.get("chain_delta", certificate["delta"])
     return (
-        f"at most {share(certificate['upper'])} at this threshold alone (confidence "
-        f"{share(1 - confidence)}; pointwise, not the promise)"
+        f"at most {share(certificate.upper)} at this threshold alone (confidence "
+        f"{share(1 - certificate.chain_delta)}; pointwise, not the promise)"
     )
 
 
-def meaning(certificate: Mapping[str, Any], expected: Expected, serving: str) -> Iterator[Fact]:
+def meaning(certificate: CertificateTerms, expected: Expected, serving: str) -> Iterator[Fact]:
     """Yield alpha as a share of what full thinking gets right, where that adds something.
 
     It is measured on calibration or test questions, never on fit questions.
     """
     full = expected_effect(expected, serving).full_accuracy
-    if full and loss_name(certificate) != "differs":
-        alpha, ratio = certificate["alpha"], share(certificate["alpha"] / full)
+    if full and certificate.loss != "differs":
+        alpha, ratio = certificate.alpha, share(certificate.alpha / full)
         what = f"those that {'the reference' if serving == LADDER else 'full thinking'} gets right"
         yield "means", f"{promised(alpha)} of all questions are {ratio} of {what}"
 
@@ -152,9 +150,9 @@ def _certified(
     yield "rule", rule_headline(str(run.family), run.where)
     if run.on_stop == "answer":
         yield "on stop", _on_stop(expected)
-    yield "evidence", evidence(to_document(certificate))
+    yield "evidence", evidence(certificate)
     yield from _labels(run)
-    yield from meaning(to_document(certificate), expected, run.serving)
+    yield from meaning(certificate, expected, run.serving)
     yield from graded_facts(run.graded_by, run.repeats)
     yield "policy", _files(run)
     if run.look is not None and (run.look.number > 1 or verbose):
@@ -164,7 +162,7 @@ def _certified(
         if fitted is not None:
             yield "forecast", f"fit questions had said a saving of {percent(fitted)}"
         yield "threshold", f"stops when the score reaches {number(run.threshold)}"
-        yield "limit", pointwise(to_document(certificate))
+        yield "limit", pointwise(certificate)
     if run.transfer is not None:
         return
     if run.changed is not None:
@@ -240,7 +238,8 @@ def _tested(run: CalibratedRun) -> Section:
     for row in run.tested:
         text = f"not certified: {row.reason}"
         if row.certified:
-            text = f"certified, {counted({**to_document(row), 'loss': run.loss or 'lost'}, '')}"
+            numbers = (row.n, row.losses or 0, row.gained or 0, row.both, row.one)
+            text = f"certified, {counts(run.loss or 'lost', *numbers)}"
             text += "" if run.certified else ", but saves nothing"
         rows.setdefault(text, []).append(row.family)
     return Section(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.policy.inspected import InspectedPolicy
-from stopadvisor.policy.shown import Expected, expected_of
+from stopadvisor.policy.shown import Certificate, Expected, with_test
 from stopadvisor.policy.terms import LadderTerms, TriggerTerms
 from stopadvisor.report.comparison import PolicyComparison
 from stopadvisor.report.headline import calibrated_headline
@@ -55,7 +55,7 @@ def inspect_sheet(
     model : str, optional
         Where its model is, if the policy's name for it does not say.
     """
-    stops, expected = shown.kind == "stop", expected_of(shown.expected)
+    stops, expected = shown.kind == "stop", with_test(shown.expected)
     command, file = None, shell_quote(shown.policy)
     if shown.serve_with is not None:
         command = f"stopadvisor serve {file} --shadow {shlex.join(shown.serve_with)}"
@@ -107,15 +107,11 @@ def _sections(
         text = "None: nothing was certified, so nothing is stopped."
         yield Section("Promise", texts=(text,))
     else:
-        claim = str(shown.certificate["claim"])
-        yield Section("Promise", texts=(claim,))
+        yield Section("Promise", texts=(shown.certificate.claim,))
         rows = tuple(_certificate(shown, shown.certificate, expected, verbose=verbose))
         yield Section(rows=rows)
     if expected is not None:
         yield Section("Expected", rows=tuple(expectation_facts(expected, shown.serving)))
-    elif shown.expected:  # another program wrote it
-        rows = tuple((name, json.dumps(value)) for name, value in shown.expected.items())
-        yield Section("Expected", rows=rows)
     if shown.features:
         yield _features(shown)
     yield Section("Bound to", rows=tuple(_bound(shown)))
@@ -235,39 +231,32 @@ def _settings(shown: InspectedPolicy) -> Section:
     return Section("Engine settings", rows=tuple(rows), texts=(text,))
 
 
-def _looks(certificate: Mapping[str, Any]) -> str:
-    # More than the number is not held by the policy's schema.
-    elsewhere = certificate.get("looks_elsewhere")
-    text = f"number {certificate['looks']} at these calibration questions"
+def _looks(certificate: Certificate) -> str:
+    elsewhere = certificate.looks_elsewhere
+    text = f"number {certificate.looks} at these calibration questions"
     return text + (f", and {elsewhere} elsewhere" if elsewhere else "")
 
 
 def _certificate(
-    shown: InspectedPolicy,
-    certificate: Mapping[str, Any],
-    expected: Expected | None,
-    *,
-    verbose: bool,
+    shown: InspectedPolicy, certificate: Certificate, expected: Expected | None, *, verbose: bool
 ) -> Iterator[Fact]:
     yield "evidence", evidence(certificate)
     yield "look", _looks(certificate)
     if verbose:
         reference = "its own visible answer at the end of thinking"
-        if certificate["reference"] != "natural":
+        if certificate.reference != "natural":
             reference = "the forced answer at the last checkpoint"
         yield "limit", pointwise(certificate)
         yield "full thinking", f"means {reference}"
-    # More than the fields above is not held by the policy's schema.
-    if isinstance(transfer := certificate.get("transfer"), str):
-        source = str(certificate.get("source_digest"))[:8]
-        yield "transfer", f"{transfer}: the rule of policy {source}"
+    if certificate.transfer is not None:
+        source = str(certificate.source_digest)[:8]
+        yield "transfer", f"{certificate.transfer}: the rule of policy {source}"
     if expected is not None:
         yield from meaning(certificate, expected, shown.serving)
-    if isinstance(cut := certificate.get("truncated_share"), float):
-        what = "calibration traces, at the cap"
-        if shown.ladder is not None:
-            what = "reference's replies to calibration questions"
-        yield "cut off", f"{share(cut)} of the {what}"
+    what = "calibration traces, at the cap"
+    if shown.ladder is not None:
+        what = "reference's replies to calibration questions"
+    yield "cut off", f"{share(certificate.truncated_share)} of the {what}"
 
 
 def _features(shown: InspectedPolicy) -> Section:
@@ -289,17 +278,16 @@ def _features(shown: InspectedPolicy) -> Section:
 
 def _made_from(shown: InspectedPolicy) -> Iterator[Fact]:
     """Hashes to hold against a run's own; more than the workload's is not in every policy."""
-    certificate = shown.certificate or {}
-    provenance = certificate.get("provenance")
-    hashes = provenance if isinstance(provenance, Mapping) else {}
+    certificate = shown.certificate
+    hashes = (None if certificate is None else certificate.provenance) or {}
     for name, value in (
         ("workload", shown.workload_sha256),
         ("thinking", shown.sampling.get("recorded")),
         ("probes", hashes.get("probes_sha256")),
         ("labels", hashes.get("labels_sha256")),
-        ("ledger", certificate.get("ledger_head")),
+        ("ledger", None if certificate is None else certificate.ledger_head),
     ):
-        if isinstance(value, str):
+        if value:
             yield name, f"{value[:16]}..."
     if version := shown.versions.get("stopadvisor"):
         yield "written by", f"stopadvisor {version}"

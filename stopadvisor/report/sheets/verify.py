@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.certification.check_policy import CheckedPolicy
-from stopadvisor.ground.results import to_document
-from stopadvisor.policy.promises import counted, promise_of, promised
+from stopadvisor.policy.promises import counts, promise_of, promised
 from stopadvisor.report.headline import (
     change_words,
     saving_words,
@@ -104,10 +103,13 @@ def _limits(checked: CheckedPolicy) -> list[Fact]:
     """Each of several limits by itself."""
     facts = []
     for limit in checked.limits or ():
-        row = {**to_document(limit), "losses": limit.lost}
+        replies = limit.n
         if checked.traces is not None and LOSSES[limit.loss].is_binary:
-            row["n"] = checked.traces * limit.n
-        facts.append(("limit", f"{promise_of(row)}: {limit.verdict} ({counted(row, '')})"))
+            replies *= checked.traces
+        count = counts(limit.loss, replies, limit.lost, limit.gained)
+        if limit.category is not None:
+            count = f"category {limit.category}: {count}"
+        facts.append(("limit", f"{promise_of((limit,))}: {limit.verdict} ({count})"))
     return facts
 
 

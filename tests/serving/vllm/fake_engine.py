@@ -15,10 +15,10 @@ from typing import Any
 from stopadvisor.engines.local_tokenizer import LoadedTokenizer, load_tokenizer
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.ground.constants import CUES
-from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind_policies
 from tests.engines.fake_server import TINY, Story, words
-from tests.policy_content import family_content
+from tests.policy_content import family_content, policy_from
 
 QUESTION = [{"role": "user", "content": "3+4"}]
 FACTS = EngineFacts(
@@ -74,7 +74,7 @@ def policy_of(content: dict[str, Any] | None = None, **changes: Any) -> Policy:
         "entropy_source": "top-k:20",
         "max_think": 400,
     }
-    return Policy(build_policy(own | bound | changes))
+    return policy_from(own | bound | changes)
 
 
 @dataclass

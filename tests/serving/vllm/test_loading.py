@@ -109,7 +109,7 @@ def test_policies_are_replaced_and_taken_back(tmp_path: Path, tried: list[Any]) 
     async def go() -> None:
         found = await served(path, engine, STOPS)
         for policy, budget in ((GOES_ON, None), (STOPS, 4)):
-            save_policy(policy.content, path)
+            save_policy(policy, path)
             await found.loader.reload(found.route)
             header, body = await found.ask()
             assert header == f"policy; reason=covered; {digest(policy)}"
@@ -124,12 +124,12 @@ def test_what_is_refused_leaves_the_policies_in_use(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "policy.joblib"
-    save_policy(GOES_ON.content, path)
+    save_policy(GOES_ON, path)
     if fault == "no policy":
         path.write_bytes(b"something else")
     elif fault == "another model":
         other = {**STOPS.content["model"], "revision": "sha256:" + "0" * 64}
-        save_policy(policy_of(model=other).content, path)
+        save_policy(policy_of(model=other), path)
 
     async def fails(*_: Any) -> None:
         raise ModelError("this vLLM does not pass")
@@ -149,7 +149,7 @@ def test_what_is_refused_leaves_the_policies_in_use(
 
 def test_a_request_ends_under_the_policy_it_began_with(tmp_path: Path) -> None:
     path = tmp_path / "policy.joblib"
-    save_policy(GOES_ON.content, path)
+    save_policy(GOES_ON, path)
     engine = FakeEngine(pace=0.005)
 
     async def go() -> None:
@@ -174,7 +174,7 @@ def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> Non
         found = await served(path, FakeEngine(), STOPS, audit=audit)
         for policy in (GOES_ON, STOPS):
             await found.ask()
-            save_policy(policy.content, path)
+            save_policy(policy, path)
             await found.loader.reload(found.route)
         await found.ask()
         auditors = found.loader._auditors

@@ -57,7 +57,7 @@ class App:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_policy(policy_of().content, tmp_path / "p.joblib")
+    save_policy(policy_of(), tmp_path / "p.joblib")
     monkeypatch.setenv("STOPADVISOR_POLICY", str(tmp_path / "p.joblib"))
     monkeypatch.setattr(plugin_settings, "version", lambda name: "0.32.0")
 

@@ -42,7 +42,7 @@ def test_bad_settings(found: dict[str, str], message: str) -> None:
 def test_a_file_or_a_folder_of_policies(tmp_path: Path) -> None:
     policy = policy_of()
     for name in ("b.json", "a.joblib"):
-        save_policy(policy.content, tmp_path / name, format="json" if "json" in name else "joblib")
+        save_policy(policy, tmp_path / name, format="json" if "json" in name else "joblib")
     (tmp_path / "notes.txt").write_text("no policy")
     found = load_policies(tmp_path, ())
     assert [path.name for path, _ in found] == ["a.joblib", "b.json"]
@@ -55,7 +55,7 @@ def test_refused_policies(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="expected a policy"):
         load_policies(tmp_path, ())
     file = tmp_path / "p.joblib"
-    save_policy(policy_of().content, file)
+    save_policy(policy_of(), file)
     key = tmp_path / "key.pub"
     with pytest.raises(PolicyError, match=r"key\.pub"):
         load_policies(file, (key,))
