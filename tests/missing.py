@@ -22,7 +22,7 @@ INSTALL = {
     "bash": "apt-get install bash",
     "zsh": "apt-get install zsh",
     "fish": "apt-get install fish",
-    "model-signing": "pip install model-signing pyopenssl, which it uses and does not ask for",
+    "openssl": "apt-get install openssl",
     "a package index": "none could be reached; name one in UV_DEFAULT_INDEX",
     "a vLLM environment": "tests/integration/setup-vllm.sh",
     "SmolLM2": "tests/long/setup-smollm2.sh",

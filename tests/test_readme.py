@@ -57,7 +57,6 @@ OTHERS = {
     ),  # benchmarks
     *("--wing", "--module", "--count", "--piece"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
-    *("--signature", "--public"),  # model_signing
 }
 """Options of other programs."""
 

@@ -22,7 +22,7 @@ from stopadvisor.ground.results import to_document
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, sign_policy
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
-from stopadvisor.policy.signature import SigningKey
+from stopadvisor.policy.signature import Key
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.server_regime import read_regime
@@ -40,7 +40,7 @@ class PolicyTarget:
     out: Path | None = None
     """JSON where the name ends in .json; None: a file of its own in the run, and a copy where the
     policy is put in use."""
-    key: SigningKey | None = None
+    key: Key | None = None
     """Signs the policy."""
 
     @property

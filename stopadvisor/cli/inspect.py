@@ -81,7 +81,7 @@ def command(
         return 0
     if key is not None:
         sign_policy(path, key, digest=policy.digest)
-    signed_by = policy.signed_by if key is None else key.public.fingerprint
+    signed_by = policy.signed_by if key is None else key.fingerprint
     model = None if policy.terms.model is None else policy.terms.model.name
     given = None if model is None else model_as_given(path.parent, model)
     shown = inspected(policy, path, signed_by=signed_by, model=given)

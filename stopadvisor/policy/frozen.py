@@ -29,7 +29,7 @@ from stopadvisor.policy.file import (
 )
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.signature import (
-    SigningKey,
+    Key,
     check_signature,
     is_signed,
     public_key,
@@ -244,12 +244,12 @@ def _holds(file: Path, data: bytes) -> bool:
         return False
 
 
-def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -> Path:
+def sign_policy(path: str | os.PathLike[str], key: Key, *, digest: str) -> Path:
     """Write the signature of a policy's file next to it.
 
     Parameters
     ----------
-    key : SigningKey
+    key : Key
         From `signature.signing_key`.
     digest : str
         Of the policy that is meant: another one that has taken its place is not signed.
@@ -275,8 +275,7 @@ def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -
     if found != digest:
         raise PolicyError(f"{file}: expected policy {digest[:8]}, got {found[:8]}: nothing signed")
     target = signature_path(file)
-    replace_file(target, sign(data, file.name, key))
-    check_signature(data, file, [key.public])
+    replace_file(target, sign(data, key))
     return target
 
 
