@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["LabelForecast", "LabelTest", "LabelWalk", "asking_order", "forecast", "walk"]
 
@@ -27,16 +26,10 @@ class LabelTest:
 
     differs: BoolArray  # (n_questions, n_thresholds)
     """Whether the reply may be lost and its label counts."""
-    lost: BoolArray  # (n_questions, n_thresholds) read where the label is known, and nowhere else
+    lost: BoolArray  # (n_questions, n_thresholds) only where it differs; read where known
     most: IntArray | int
     """Most losses that the test allows, at each threshold or at all; -1 where it passes nothing."""
     savings: FloatArray  # (n_thresholds,) net saving on fit questions, percent
-
-    def __post_init__(self) -> None:
-        if self.lost.shape != self.differs.shape:
-            raise CalibrationError(
-                f"lost must have shape {self.differs.shape}, got {self.lost.shape}"
-            )
 
     def saving(self, index: int) -> float:
         """Net saving where this threshold is certified (percent); 0 for none."""
@@ -94,15 +87,14 @@ def walk(
     order : ndarray of int, shape (n_questions,)
         Rows in the order of asking.
     budget : int, optional
-        Most labels to ask for; None for as many as change a decision.  Without any, the result
-        says what to ask for next.
+        Most labels to ask for; None for as many as change a decision.
 
     Notes
     -----
     At each threshold, of `lost` known losses and `open` questions that differ and are not labelled:
     it passes where lost + open is at most the limit, fails where lost alone is above it, and
     otherwise the first open question in the order is asked for.  Pass and fail are those of full
-    labels, so a walk without a budget ends where full labels do.
+    labels.
     """
     known = known.copy()
     indices: list[int] = []
@@ -128,8 +120,6 @@ def _go(
     """One test: last threshold passed, rows asked for, row wanted; `known` is filled in."""
     differs, lost = test.differs, test.lost
     most = np.broadcast_to(test.most, differs.shape[1:])
-    if (lost & ~differs)[known].any():
-        raise CalibrationError("a reply that equals the natural answer cannot be lost")
     low = lost[known].sum(axis=0)  # losses for certain, (n_thresholds,)
     high = low + differs[~known].sum(axis=0)  # and at worst
     in_order = differs[order]

@@ -19,18 +19,9 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.label_sample import share_lost
 
 __all__ = [
-    "Certified",
-    "Guaranteed",
-    "NotCertified",
-    "StopCurve",
-    "certify_thresholds",
-    "labels_needed",
-    "last_passed",
-    "max_losses",
-    "power",
-    "unspent",
-    "upper_limit",
-]
+    "Certified", "Guaranteed", "NotCertified", "StopCurve", "certify_thresholds", "labels_needed",
+    "last_passed", "max_losses", "power", "unspent", "upper_limit",
+]  # fmt: skip
 
 _MOST_LABELS = 1_000_000
 """Largest sample size that `labels_needed` considers."""
@@ -45,8 +36,8 @@ class StopCurve:
 
     Question i stops at the first live checkpoint whose score reaches the threshold.  Thresholds
     descend, from the most careful to the most aggressive; each (question, checkpoint) therefore
-    owns one interval ``[low, high)`` of the sequence, so that summing a quantity over questions
-    costs O(n_questions · n_checkpoints), whatever the number of thresholds.
+    owns one interval ``[low, high)`` of the sequence, and sums over questions cost
+    O(n_questions · n_checkpoints), whatever the number of thresholds.
     """
 
     thresholds: FloatArray  # (n_thresholds,) strictly descending
@@ -55,15 +46,10 @@ class StopCurve:
 
     @classmethod
     def build(cls, scores: FloatArray, live: BoolArray, thresholds: FloatArray) -> StopCurve:
-        """Intervals from scores.
+        """Intervals from `scores` and `live`, both (n_questions, n_checkpoints).
 
-        `scores` have shape (n_questions, n_checkpoints), and so has `live`: where it is not, the
-        trace is over and no stop can happen.  `thresholds`, (n_thresholds,), descend strictly.
-
-        Raises
-        ------
-        CalibrationError
-            Scores that are not finite, or thresholds out of order.
+        Where it is not live, the trace is over and no stop can happen.  Raises CalibrationError for
+        scores that are not finite, or `thresholds` that do not descend strictly.
         """
         if not np.isfinite(scores[live]).all():
             raise CalibrationError("stopping scores must be finite, got NaN or infinity")
@@ -83,18 +69,10 @@ class StopCurve:
     def totals(
         self, values: NDArray[Any], blocks: IntArray | None = None, n_blocks: int = 1
     ) -> FloatArray:
-        """Sum a per-stop quantity over questions, at every threshold.
+        """Sum a quantity of each stop over questions, at every threshold; (n_blocks, n_thresholds).
 
-        Parameters
-        ----------
-        values : ndarray, shape (n_questions, n_checkpoints + 1)
-            Last column: never stopped.
-        blocks : ndarray of int, shape (n_questions,), optional
-            Sum within blocks of questions instead of over all.
-
-        Returns
-        -------
-        ndarray of float, shape (n_blocks, n_thresholds)
+        `values` have shape (n_questions, n_checkpoints + 1), the last column for never stopped.
+        With `blocks`, (n_questions,), sums are taken within blocks of questions.
         """
         width = self.thresholds.size + 1
         base = np.zeros(len(self.low), dtype=np.int64) if blocks is None else blocks
@@ -106,16 +84,9 @@ class StopCurve:
         return np.asarray(np.cumsum(steps.reshape(n_blocks, width), axis=1)[:, :-1], np.float64)
 
     def each(self, values: NDArray[Any]) -> BoolArray:
-        """A per-stop property of each question, at every threshold.
+        """A property of each question's stop at every threshold, (n_questions, n_thresholds).
 
-        Parameters
-        ----------
-        values : ndarray of bool, shape (n_questions, n_checkpoints + 1)
-            Last column: never stopped.
-
-        Returns
-        -------
-        ndarray of bool, shape (n_questions, n_thresholds)
+        `values` are bool, (n_questions, n_checkpoints + 1), the last column for never stopped.
         """
         n, m = self.low.shape
         steps = np.zeros((n, self.thresholds.size + 1), dtype=np.int8)
@@ -126,21 +97,15 @@ class StopCurve:
         return np.asarray(np.cumsum(steps, axis=1, dtype=np.int8)[:, :-1] > 0)
 
     def stops(self, index: int) -> IntArray:
-        """Checkpoint at which each question stops at one threshold; n_checkpoints for never.
-
-        Shape (n_questions,).
-        """
+        """Checkpoint at which each question stops at one threshold; n_checkpoints for never."""
         inside = (self.low <= index) & (index < self.high)
         return np.asarray(inside.argmax(axis=1), dtype=np.int64)
 
 
-# --- Bounds ---------------------------------------------------------------------------------------
-
-
 def upper_limit(losses: int, n: int, delta: float) -> float:
-    """Upper confidence limit of the risk at level 1 - delta, for one threshold fixed beforehand.
+    """Upper confidence limit of the risk, for one threshold fixed beforehand (Clopper-Pearson).
 
-    The largest alpha that the exact test does not exclude (Clopper-Pearson).
+    The largest alpha that the exact test does not exclude at level 1 - delta.
     """
     _check_level("delta", delta)
     return 1.0 if losses >= n else float(scipy.stats.beta.ppf(1 - delta, losses + 1, n - losses))
@@ -150,6 +115,7 @@ def upper_limit(losses: int, n: int, delta: float) -> float:
 def max_losses(n: int, alpha: float, delta: float) -> int:
     """Most losses among `n` that still exclude a risk above alpha; -1 if not even none does."""
     _check_level("alpha", alpha)
+    _check_level("delta", delta)
     if n < 1:
         return -1
     # The smallest k with cdf >= delta; the answer is just below it, or at equality.
@@ -158,11 +124,10 @@ def max_losses(n: int, alpha: float, delta: float) -> int:
 
 
 def unspent(n: int, alpha: float, delta: float) -> float:
-    """What the exact test of one sequence leaves of delta.
+    """What the exact test of one sequence leaves of delta, for a second sequence (union bound).
 
     Losses are whole numbers, so the test that allows k of them is wrong with probability
-    F(k; n, alpha) and no more.  The rest can go to a second sequence: a union bound over both
-    stays within delta.
+    F(k; n, alpha) and no more.
     """
     most = max_losses(n, alpha, delta)
     return 0.0 if most < 0 else max(0.0, delta - float(scipy.stats.binom.cdf(most, n, alpha)))
@@ -185,12 +150,9 @@ class Guaranteed:
     category: str | None
     """Of whose questions alone it speaks; None for all."""
     both: int | None = None
-    """With two traces a question: questions of which both replies are lost; `lost` counts
-    replies."""
+    """With two traces a question: of how many both replies are lost; `lost` counts replies."""
     one: int | None = None
-    """Of which one is."""
     none: int | None = None
-    """Of which none is."""
 
 
 @dataclass(frozen=True)
@@ -211,13 +173,9 @@ class Certified:
     guarantees: tuple[Guaranteed, ...] = ()
     """All that holds at once, the first as above; empty where it is alone."""
     both: int | None = None
-    """With two traces a question: questions of which both replies are lost; `losses` counts
-    replies."""
+    """With two traces a question: of how many both replies are lost; `losses` counts replies."""
     one: int | None = None
-    """Of which one is."""
     none: int | None = None
-    """Of which none is."""
-
     differing: int | None = None
     """Where labels were planned: replies that differ, of which the first `planned_labels` were
     labelled; `losses` are lost among these."""
@@ -242,7 +200,6 @@ class NotCertified:
     """Why nothing could be certified, and how many calibration labels it would take."""
 
     reason: str
-    """Why nothing was certified."""
     labels_needed: int | None
     """Calibration labels that would do; null where no number would at the expected risk."""
     assumed_risk: float | None
@@ -252,15 +209,15 @@ class NotCertified:
 def certify_thresholds(
     losses: IntArray, n: int, *, alpha: float, delta: float, expected_risk: float | None = None
 ) -> Certified | NotCertified:
-    """Find the most aggressive threshold whose risk is at most alpha.
+    """Find the most aggressive threshold whose risk is at most alpha (fixed-sequence testing).
 
     Thresholds are tested in order, each at all of delta, up to the first failure.
 
     Parameters
     ----------
     losses : ndarray of int, shape (n_thresholds,)
-        Lost-correct questions among the `n` calibration questions, thresholds in their order
-        fixed beforehand, from careful to aggressive.
+        Lost questions among the `n` calibration questions, at thresholds in an order fixed
+        beforehand, from careful to aggressive.
     n : int
         Calibration questions, independent of everything that chose the thresholds.
     expected_risk : float, optional
@@ -268,10 +225,8 @@ def certify_thresholds(
 
     References
     ----------
-    Angelopoulos, Bates, Candès, Jordan and Lei (2021), "Learn then Test", fixed-sequence testing.
+    Angelopoulos, Bates, Candès, Jordan and Lei (2021), "Learn then Test".
     """
-    _check_level("alpha", alpha)
-    _check_level("delta", delta)
     most = max_losses(n, alpha, delta)
     last = last_passed(np.asarray(losses) <= most)
     if last >= 0:
@@ -315,10 +270,8 @@ def labels_needed(
 ) -> int | None:
     """Smallest n such that it and all larger ones certify with the power wanted.
 
-    Power is a sawtooth in n, so "the smallest n that reaches it" would often fail at n + 1.
-
-    The threshold is expected to have the risk `expected_risk`, in [0, 1).  None where that is not
-    below alpha, or more than a million would be needed.
+    Power is a sawtooth in n, so "the smallest n that reaches it" would often fail at n + 1.  None
+    where `expected_risk` is not below alpha, or more than a million would be needed.
     """
     _check_level("alpha", alpha)
     _check_level("delta", delta)
@@ -329,7 +282,6 @@ def labels_needed(
         return None
 
     def reaches(losses: int, more: int = 0) -> bool:
-        """Whether the power is reached at the last size that allows N losses at most."""
         size = _last_size(losses, alpha, delta) + more
         return float(scipy.stats.binom.cdf(losses, size, expected_risk)) >= power_wanted
 

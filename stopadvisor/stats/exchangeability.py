@@ -63,19 +63,7 @@ class ExchangeabilityTest:
             self._number += 1
 
     def update(self, value: float, tie: float) -> float:
-        """See a new value.
-
-        Parameters
-        ----------
-        value : float
-        tie : float
-            Uniform on [0, 1), drawn for this value alone and without looking at it.
-
-        Returns
-        -------
-        float
-            `capital`.
-        """
+        """See a new value; `tie` is uniform on [0, 1), drawn for it alone.  Returns `capital`."""
         counts = self._counts
         place = self._places.get(value)
         if place is None:

@@ -27,15 +27,9 @@ def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, floa
 
 
 def paired_difference(gains: int, losses: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Score interval of the difference between two shares of the same questions.
+    """Score interval of ``(gains - losses) / n``, of two shares of the same questions.
 
-    `gains` are questions right the first way only, `losses` the second way only, of all `n`, those
-    that agree included.  Returns limits of ``(gains - losses) / n``, within -1 … 1.
-
-    Raises
-    ------
-    CalibrationError
-        Counts that do not fit together.
+    `gains` are questions right the first way only, `losses` the second way only, of all `n`.
 
     Notes
     -----

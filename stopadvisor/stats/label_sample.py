@@ -33,14 +33,9 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.binomial import binomial_mass, binomial_tail
 
 __all__ = [
-    "MOST_SAMPLED",
-    "labelled_first",
-    "most_lost_labelled",
-    "sample_limit",
-    "sample_passes",
-    "sample_size",
+    "MOST_SAMPLED", "labelled_first", "most_lost_labelled", "sample_limit", "sample_passes",
     "share_lost",
-]
+]  # fmt: skip
 
 MOST_SAMPLED = 20_000
 """Questions of one test; its cost grows with their root."""
@@ -112,12 +107,6 @@ def _chances(most: IntArray, labels: int, q: FloatArray, p: FloatArray) -> Float
     return np.concatenate([np.empty(0), *(_chance(most, labels, q[k], p[k]) for k in parts)])
 
 
-def sample_size(most: IntArray, labels: int, alpha: float, points: int = 2000) -> float:
-    """Largest chance of a rejection at some shares of differing replies: never above the size."""
-    q = np.geomspace(alpha, 1.0, points)
-    return float(_chances(most, labels, q, alpha / q).max())
-
-
 def _most_of_all(n: int, labels: int, alpha: float, delta: float) -> int:
     """Most losses of the exact binomial test; -1 where it passes nothing."""
     low, high = -1, n
@@ -138,10 +127,8 @@ def most_lost_labelled(n: int, labels: int, alpha: float, delta: float) -> IntAr
         Questions.
     labels : int
         How many of the replies that differ, the first, are labelled; all of them from `n` on.
-    alpha : float
-        Share of lost replies among all questions, in (0, 1).
-    delta : float
-        Size of the test.
+    alpha, delta : float
+        Share of lost replies among all questions, and size of the test.
 
     Returns
     -------

@@ -15,8 +15,6 @@ from stopadvisor.ground.errors import CalibrationError
 
 __all__ = ["Reliability", "auroc", "reliability"]
 
-_BINS = 10
-
 
 @dataclass(frozen=True)
 class Reliability:
@@ -38,15 +36,10 @@ class Reliability:
     """Mean squared distance of prediction and outcome."""
 
 
-def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _BINS) -> Reliability:
-    """Sort predictions into bins and hold them against outcomes.
+def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = 10) -> Reliability:
+    """Hold predictions in 0-1 against outcomes of the same shape.
 
-    `probability` holds predictions in 0–1, of any shape, `outcome` is of the same.
-
-    Raises
-    ------
-    CalibrationError
-        No prediction, or one outside 0–1.
+    Raises CalibrationError without a prediction, or for one outside 0-1.
 
     References
     ----------
@@ -80,11 +73,7 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _B
 def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
     """Chance that a right answer scores higher than a wrong one, ties counted half.
 
-    None where only one class was seen.
-
-    References
-    ----------
-    Mann and Whitney (1947): the area under the ROC curve is their U over the number of pairs.
+    None where only one class was seen.  Mann and Whitney's U over the number of pairs.
     """
     values, hits = np.ravel(score), np.ravel(outcome)
     n_right = int(hits.sum())

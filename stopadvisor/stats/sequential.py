@@ -41,13 +41,7 @@ _MOST_SUM = 1e300
 
 @dataclass(frozen=True)
 class AuditTest:
-    """What is tested, settled before the first request.
-
-    Raises
-    ------
-    CalibrationError
-        A number lies outside its range.
-    """
+    """What is tested, settled before the first request; CalibrationError where out of range."""
 
     alpha: float
     """The risk that is allowed, in (0, 1)."""
@@ -193,19 +187,9 @@ class AuditProcess:
             self.requests += requests
 
     def audit(self, key: Hashable, share: float) -> None:
-        """Count a request that is audited; its result comes by `resolve`, or never.
+        """Count a request that was picked for audit with this probability.
 
-        Parameters
-        ----------
-        key : hashable
-            Names the audit until its result is there.
-        share : float
-            The probability with which it was picked.
-
-        Raises
-        ------
-        CalibrationError
-            The share is below the least one or above 1, or the key is taken.
+        Its result comes by `resolve` under the same key, or never.
         """
         if not self.test.least_share <= share <= 1:
             raise CalibrationError(
@@ -222,20 +206,7 @@ class AuditProcess:
         self._open[key] = (share, self.logs, self.sums)
 
     def resolve(self, key: Hashable, loss: int) -> None:
-        """Put an audit's result where its request stands.
-
-        Parameters
-        ----------
-        key : hashable
-            Of an audit that is open.
-        loss : int
-            1, 0, or -1 where gains count.
-
-        Raises
-        ------
-        CalibrationError
-            No such audit is open, or the loss is none of these.
-        """
+        """Put an audit's result where its request stands: 1, 0, or -1 where gains count."""
         if key not in self._open:
             raise CalibrationError(f"no audit {key!r} is open")
         least = -1 if self.test.gains else 0
@@ -324,8 +295,6 @@ def betting_upper_limit(
         All of them, audited or not.
     losses : mapping of float to int
         How many requests have each loss divided by share; all others have 0.
-    delta : float
-    least_share : float
 
     Returns
     -------
@@ -336,8 +305,7 @@ def betting_upper_limit(
     Notes
     -----
     ``mean over stakes of prod(1 - stake * (loss / share - risk))`` with stakes from 0 to
-    ``1 / (1 / least_share - risk)``.  The share of requests that stop plays no part, so it needs no
-    limit of its own.
+    ``1 / (1 / least_share - risk)``.  The share of requests that stop plays no part.
     """
     counted = sum(losses.values())
     if requests < counted:
@@ -367,11 +335,8 @@ def requests_to_alarm(
 
     Parameters
     ----------
-    test : AuditTest
-    risk : float
-        Of each request, from the first on; one at or below alpha may never be noticed.
-    share : float
-        Of requests that are audited.
+    risk, share : float
+        Risk of each request, from the first on, and the share of requests that are audited.
     gained : float, optional
         Share of requests with a loss of -1, where gains count.
     stops : float, optional

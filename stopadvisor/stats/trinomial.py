@@ -29,15 +29,9 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.binomial import log_factorials
 
 __all__ = [
-    "MOST_QUESTIONS",
-    "drop_limit",
-    "drop_passes",
-    "drop_power",
-    "drop_size",
-    "limit_of_pairs",
-    "most_lost",
-    "risk_of_pairs",
-]
+    "MOST_QUESTIONS", "drop_limit", "drop_passes", "drop_power", "drop_size", "limit_of_pairs",
+    "most_lost", "risk_of_pairs",
+]  # fmt: skip
 
 MOST_QUESTIONS = 20_000
 """Of one test; its cost grows with the power 3/2."""
@@ -80,11 +74,7 @@ def _region(n: int, alpha: float, critical: float, seen: tuple[int, int] | None 
 
 
 def _chance(most: IntArray, lost: FloatArray, gained: FloatArray) -> FloatArray:
-    """Probability of a region, at each pair of shares; shape of `lost`.
-
-    Of d changed questions the number lost is binomial.  Its distribution function at ``most[d]``
-    follows from that at ``most[d - 1]``, which differs from it by at most 1.
-    """
+    """Probability of a region, at each pair of shares; shape of `lost`."""
     found = np.empty(lost.size)
     rows = 24  # neighbours on a grid, for which the same numbers of changed questions are likely
     for start in range(0, lost.size, rows):
@@ -103,6 +93,8 @@ def _likely(n: int, shares: FloatArray) -> tuple[int, int]:
 
 
 def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> FloatArray:
+    # Of d changed questions the number lost is binomial.  Its distribution function at most[d]
+    # follows from that at most[d - 1], which differs from it by at most 1.
     n = most.size - 1
     logs, changed = log_factorials(n), lost + gained
     first, last = _likely(n, changed)
@@ -112,12 +104,10 @@ def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> Flo
         log_changed, log_same = np.log(changed), np.log1p(-changed)
 
     def times(count: IntArray, log: FloatArray) -> FloatArray:
-        """``0 log 0`` is 0."""
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # 0 log 0 is 0
             return np.where(count == 0, 0.0, count * log)
 
     def mass(k: IntArray, of: IntArray) -> FloatArray:
-        """Of exactly k lost among N changed."""
         inside = (k >= 0) & (k <= of)
         k = np.clip(k, 0, of)
         exponent = logs[of] - logs[k] - logs[of - k]
@@ -138,10 +128,7 @@ def _chance_of_some(most: IntArray, lost: FloatArray, gained: FloatArray) -> Flo
 def drop_size(most: IntArray, alpha: float) -> float:
     """Upper bound on the size of a monotone region: how often a mean of alpha or more is rejected.
 
-    Parameters
-    ----------
-    most : ndarray of int, shape (n + 1,)
-        Most lost among d changed questions at which the test rejects.
+    `most`, (n + 1,), is the most lost among d changed questions at which the test rejects.
 
     Notes
     -----
@@ -183,11 +170,8 @@ def drop_passes(
 ) -> bool:
     """Whether these lost and gained exclude that the mean is alpha or more.
 
-    Parameters
-    ----------
-    quick : bool
-        Tried at some shares alone, in a few hundredths of a second: where it says no, so does the
-        test.
+    With `quick` it is tried at some shares alone, in a few hundredths of a second: where that says
+    no, so does the test.
     """
     _check(n, alpha, delta)
     counts = np.array([lost]), np.array([gained])
@@ -221,12 +205,8 @@ def most_lost(n: int, alpha: float, delta: float) -> IntArray:
 
     Parameters
     ----------
-    n : int
-        Questions.
     alpha : float
         In (-1, 1); below 0 a rise.
-    delta : float
-        Size of the test.
 
     Returns
     -------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from stopadvisor.stats.binomial import binomial_mass, log_factorials
+from stopadvisor.stats.binomial import binomial_mass
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 400])
@@ -16,10 +16,5 @@ def test_the_chance_of_each_count_is_scipys(n: int) -> None:
     found = binomial_mass(k, n, p)
     np.testing.assert_allclose(found, binom.pmf(k, n, p), rtol=1e-10, atol=1e-300)
     np.testing.assert_allclose(found.sum(axis=0), 1.0, rtol=1e-10)
-
-
-def test_counts_and_trials_are_broadcast() -> None:
-    k, n = np.array([0, 2, 5]), np.array([5, 4, 5])
-    found = binomial_mass(k, n, np.array([0.3]))
-    np.testing.assert_allclose(found, binom.pmf(k, n, 0.3), rtol=1e-12)
-    np.testing.assert_allclose(np.exp(log_factorials(5)), [1, 1, 2, 6, 24, 120])
+    some, of = np.array([0, 2, 5]), np.array([5, 4, 5])  # broadcast
+    np.testing.assert_allclose(binomial_mass(some, of, np.array([0.3])), binom.pmf(some, of, 0.3))

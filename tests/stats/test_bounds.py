@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -50,45 +49,26 @@ def brute_stop(scores: Any, live: Any, threshold: float) -> int:
     return len(scores)
 
 
-@given(curves())
-def test_stops_are_those_of_a_loop(case: tuple[Any, Any, Any]) -> None:
-    scores, live, thresholds = case
-    curve = StopCurve.build(scores, live, thresholds)
-    for position, threshold in enumerate(thresholds.tolist()):
-        expected = [brute_stop(s, a, threshold) for s, a in zip(scores, live, strict=True)]
-        assert curve.stops(position).tolist() == expected
-
-
 @given(curves(), st.integers(0, 2**32 - 1))
-def test_totals_are_sums_over_the_stops(case: tuple[Any, Any, Any], seed: int) -> None:
+def test_stops_totals_and_properties_are_those_of_a_loop(
+    case: tuple[Any, Any, Any], seed: int
+) -> None:
     scores, live, thresholds = case
     rng = np.random.default_rng(seed)
     curve = StopCurve.build(scores, live, thresholds)
     values = rng.integers(0, 100, (scores.shape[0], scores.shape[1] + 1))
     blocks = rng.integers(0, 3, len(values))
-    total = curve.totals(values)
-    by_block = curve.totals(values, blocks, 3)
+    total, by_block = curve.totals(values), curve.totals(values, blocks, 3)
+    each = curve.each(values < 50)
     assert total.shape == (1, thresholds.size)
-    assert by_block.shape == (3, thresholds.size)
-    for position in range(thresholds.size):
-        stopped = values[np.arange(len(values)), curve.stops(position)]
+    for position, threshold in enumerate(thresholds.tolist()):
+        expected = [brute_stop(s, a, threshold) for s, a in zip(scores, live, strict=True)]
+        assert curve.stops(position).tolist() == expected
+        stopped = values[np.arange(len(values)), expected]
         assert total[0, position] == stopped.sum()
-        for block in range(3):
-            assert by_block[block, position] == stopped[blocks == block].sum()
-
-
-@given(curves(), st.integers(0, 2**32 - 1))
-def test_each_question_has_what_stands_where_it_stops(
-    case: tuple[Any, Any, Any], seed: int
-) -> None:
-    scores, live, thresholds = case
-    curve = StopCurve.build(scores, live, thresholds)
-    values = np.random.default_rng(seed).random((scores.shape[0], scores.shape[1] + 1)) < 0.5
-    found = curve.each(values)
-    assert found.shape == (scores.shape[0], thresholds.size)
-    for position in range(thresholds.size):
-        stopped = values[np.arange(len(values)), curve.stops(position)]
-        assert np.array_equal(found[:, position], stopped)
+        sums = [stopped[blocks == block].sum() for block in range(3)]
+        assert by_block[:, position].tolist() == sums
+        assert np.array_equal(each[:, position], stopped < 50)
 
 
 def test_where_the_trace_is_over_no_score_stops_not_even_nan() -> None:
@@ -186,29 +166,15 @@ def test_what_a_question_counts_on_average_is_less_what_it_gains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "said"), [(58, "not even with no loss"), (59, "loses 1 of 59 .* at most 0 are allowed")]
-)
-def test_a_refusal_says_whether_any_number_of_losses_would_do(n: int, said: str) -> None:
-    found = certify_thresholds(np.array([1]), n, alpha=0.05, delta=0.05)
-    assert isinstance(found, NotCertified)
-    assert re.search(said, found.reason)
-
-
-def test_a_fixed_sequence_never_jumps_over_a_failure() -> None:
-    losses = np.array([0, 9, 0])
-    careful = certify_thresholds(losses, 59, alpha=0.1, delta=0.05)
-    assert isinstance(careful, Certified)
-    assert careful.index == 0
-
-
-@pytest.mark.parametrize(
     ("losses", "n", "reason", "labels"),
     [
         ([0], 20, "cannot exclude a risk above 0.05 at confidence 0.95 by the exact test", 59),
+        ([1], 58, "not even with no loss", 59),
+        ([1], 59, "already loses 1 of 59 calibration questions; at most 0 are allowed", 286),
         ([9, 9], 100, "the most careful threshold already loses 9 of 100", 286),
         ([], 100, "there is no threshold to test", 286),
     ],
-    ids=["too few", "too many losses", "nothing to test"],
+    ids=["too few", "one too few", "one loss", "too many losses", "nothing to test"],
 )
 def test_a_refusal_says_why_and_how_many_labels_it_takes(
     losses: list[int], n: int, reason: str, labels: int
@@ -218,12 +184,12 @@ def test_a_refusal_says_why_and_how_many_labels_it_takes(
     )
     assert isinstance(found, NotCertified)
     assert reason in found.reason
-    assert found.labels_needed == labels
+    assert (found.labels_needed, found.assumed_risk) == (labels, 0.0 if n < 59 else 0.02)
     hopeless = certify_thresholds(
         np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.05
     )
     assert isinstance(hopeless, NotCertified)
-    assert hopeless.labels_needed == (labels if n == 20 else None)
+    assert hopeless.labels_needed == (labels if n < 59 else None)
 
 
 @pytest.mark.parametrize("change", [{"alpha": 0.0}, {"delta": 1.0}])
@@ -249,21 +215,6 @@ def test_power_is_a_sawtooth_and_the_last_tooth_counts() -> None:
     assert power(285, 0.05, 0.05, 0.02) < 0.8
     assert power(58, 0.05, 0.05, 0.0) == 0.0, "not even no loss would do"
     assert labels_needed(0.05, 0.05, expected_risk=0.02) == 286
-
-
-@pytest.mark.parametrize(
-    ("alpha", "delta", "risk", "wanted"),
-    [(0.05, 0.05, 0.02, 0.8), (0.1, 0.025, 0.05, 0.9), (0.15, 0.05, 0.01, 0.5), (0.2, 0.2, 0, 0.8)],
-)
-def test_all_larger_samples_reach_the_power(
-    alpha: float, delta: float, risk: float, wanted: float
-) -> None:
-    n = labels_needed(alpha, delta, expected_risk=risk, power_wanted=wanted)
-    assert n is not None
-    sizes = range(1, 2 * n + 60)
-    reached = [power(k, alpha, delta, risk) >= wanted for k in sizes]
-    assert all(reached[n - 1 :])
-    assert n == 1 or not reached[n - 2]
 
 
 @settings(max_examples=25)
@@ -307,31 +258,13 @@ def test_large_sizes_are_searched_for(
     assert labels_needed(0.05, 0.025, expected_risk=risk) == needed
     assert len(tried) < 5000
     assert power(needed, 0.05, 0.025, risk) >= 0.8 > power(needed - 1, 0.05, 0.025, risk)
-
-
-def test_sizes_up_to_a_million_keep_the_power() -> None:
-    # The number that is found above, and a thinned set of the sizes beyond it.
-    sizes = np.unique(np.geomspace(759_327, 1_000_000, 400).astype(int))
-    assert min(power(int(n), 0.05, 0.025, 0.0493) for n in sizes) >= 0.8
-    assert power(759_326, 0.05, 0.025, 0.0493) < 0.8
+    beyond = np.unique(np.geomspace(needed, 1_000_000, 200).astype(int))
+    assert min(power(int(n), 0.05, 0.025, risk) for n in beyond) >= 0.8
 
 
 def test_teeth_beyond_the_first_generous_size_are_seen() -> None:
     assert labels_needed(0.02, 0.3, expected_risk=0.01, power_wanted=0.5) == 180
     assert power(179, 0.02, 0.3, 0.01) < 0.5
-
-
-def test_too_few_labels_are_told_what_no_loss_takes() -> None:
-    found = certify_thresholds(np.array([0, 3]), 20, alpha=0.1, delta=0.05, expected_risk=0.09)
-    assert isinstance(found, NotCertified)
-    assert (found.labels_needed, found.assumed_risk) == (29, 0.0)
-    assert "by the exact test, not even with no loss" in found.reason
-    enough = certify_thresholds(np.array([30]), 200, alpha=0.1, delta=0.05, expected_risk=0.05)
-    assert isinstance(enough, NotCertified)
-    assert enough.assumed_risk == 0.05
-    just = certify_thresholds(np.array([5]), 59, alpha=0.05, delta=0.05, expected_risk=0.02)
-    assert isinstance(just, NotCertified)
-    assert (max_losses(59, 0.05, 0.05), just.assumed_risk) == (0, 0.02)
 
 
 def test_impossible_risks_are_refused() -> None:

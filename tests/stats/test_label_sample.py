@@ -19,7 +19,6 @@ from stopadvisor.stats.label_sample import (
     most_lost_labelled,
     sample_limit,
     sample_passes,
-    sample_size,
     share_lost,
 )
 
@@ -44,32 +43,24 @@ def enumerated(most: IntArray, labels: int, q: float, p: float) -> float:
     return float(chance[lost <= most[:, None]].sum())
 
 
-@pytest.mark.parametrize(("n", "labels", "alpha", "delta"), CELLS[:5])
-def test_no_share_of_differing_replies_breaks_it(
+@pytest.mark.parametrize(("n", "labels", "alpha", "delta"), CELLS)
+def test_no_share_of_differing_replies_breaks_it_and_its_size_is_used(
     n: int, labels: int, alpha: float, delta: float
 ) -> None:
     most = most_lost_labelled(n, labels, alpha, delta)
     shares = np.unique(np.concatenate([np.geomspace(alpha, 1, 40), np.linspace(alpha, 1, 40)]))
     chances = [enumerated(most, labels, q, min(alpha / q, 1.0)) for q in shares]
     assert max(chances) <= delta
-    assert sample_size(most, labels, alpha) == pytest.approx(max(chances), abs=0.004)
+    if n >= 90:
+        assert max(chances) > 0.85 * delta
+    assert (np.diff(most) <= 0).all()
+    # While all differing replies are labelled it allows what all labels do at nearly delta.
+    assert (most[: labels + 1] == max_losses(n, alpha, 0.96 * delta)).all()
     # And no larger risk is excluded more often.
     for q, more in product(shares[::8], (1.05, 1.3)):
         p = alpha * more / q
         if p <= 1:
             assert enumerated(most, labels, q, p) <= delta
-
-
-@pytest.mark.parametrize(("n", "labels", "alpha", "delta"), CELLS)
-def test_its_size_is_used(n: int, labels: int, alpha: float, delta: float) -> None:
-    most = most_lost_labelled(n, labels, alpha, delta)
-    assert (np.diff(most) <= 0).all()
-    size = sample_size(most, labels, alpha)
-    assert size <= delta
-    # While all differing replies are labelled it allows what all labels do at nearly delta.
-    assert (most[: labels + 1] == max_losses(n, alpha, 0.96 * delta)).all()
-    if n >= 90:
-        assert size > 0.85 * delta
 
 
 @pytest.mark.parametrize(("n", "alpha"), [(60, 0.1), (300, 0.02), (40, 0.05)])
