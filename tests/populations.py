@@ -1,19 +1,28 @@
-"""Synthetic populations: the simulator's laws, with the sample sizes at which they are tried.
+"""Synthetic populations: laws of questions and of what probing them shows, and sample sizes.
 
-What breaks certificates on purpose, traps and relapses, scales with the alpha that is certified.
+A population gives fresh, independent questions on each draw, so that a true risk can be measured on
+as many as one likes.  Every question is of one of the paper's five trajectory types, or of two more
+that break certificates on purpose and scale with the alpha that is certified:
+
+- a *trap* is right with full thinking, wrong at every checkpoint, and as confident as can be;
+- a *relapse* is right at the first checkpoint with middling confidence, then wrong with the
+  highest, and right in the end.  A careful threshold loses it, an aggressive one does not, so the
+  risk is not monotone in the threshold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.sequences import FitData
+from stopadvisor.ground.constants import PAPER_BUDGETS, PROBE_CAP
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
-from stopadvisor.probes.simulation import PRESETS, Population
 from stopadvisor.probes.table import NO_PROBE, agreeing
 from stopadvisor.probes.trajectories import TYPES
 
@@ -21,7 +30,9 @@ __all__ = [
     "FREE_FORM",
     "MARKED",
     "POPULATIONS",
+    "UNSOLVED",
     "KnownPopulation",
+    "draw_kinds",
     "fit_data",
     "make_table",
     "regraded",
@@ -32,6 +43,8 @@ __all__ = [
 
 Shares = tuple[float, ...]
 
+KINDS = (*TYPES, "trap", "relapse")
+"""What a question can be."""
 
 MARKED = tuple(range(100, 1900, 100))
 """Where a population that is probed at markers is probed, about."""
@@ -44,40 +57,129 @@ class KnownPopulation:
     name: str
     shares: Shares
     """early, beneficial, harmful, unsolved, oscillating."""
-    n_fit: int
-    n_calibration: int
-    signal: float = Population.signal
-    """How far confidence tells right from wrong, in units of its noise."""
+    n_fit: int = 100
+    n_calibration: int = 100
+    signal: float = 1.6
+    """How far confidence tells right from wrong, in log-odds."""
     trap_over_alpha: float = 0.0
     """Traps and relapses together are this many alphas of all questions."""
     relapse_share: float = 0.0
     """Of them, how many are relapses."""
     families: tuple[str, ...] | None = None
     """Families that `choose` may use; None for the default."""
-    budgets: tuple[int, ...] = Population.budgets
-    median_trace: float = Population.median_trace
-    prompt: int = Population.prompt
+    budgets: tuple[int, ...] = PAPER_BUDGETS
+    median_trace: float = 900.0
+    """Thinking tokens of a middling question."""
+    prompt: int = 120
+    """Fewest prompt tokens."""
     papers_costs: bool = False
     """Every answer counts the paper's cap of 48 tokens, prompts count nothing: its accounting."""
     at_markers: bool = False
     """Probed as ``--schedule auto`` does: on a stride, and at markers of the question's own."""
 
-    def law(self, alpha: float) -> Population:
-        """The law at an alpha, which places the traps of an adversarial one."""
+    def draw(self, n: int, rng: np.random.Generator, *, alpha: float = 0.1) -> OpenQuestions:
+        """`n` fresh, independent questions."""
         bad = self.trap_over_alpha * alpha
         total = sum(self.shares)
         shares = {
             name: share / total * (1 - bad) for name, share in zip(TYPES, self.shares, strict=True)
         }
         shares |= {"trap": bad * (1 - self.relapse_share), "relapse": bad * self.relapse_share}
-        return Population(
-            shares, self.signal, self.budgets, self.median_trace, self.prompt, self.papers_costs
-        )
-
-    def draw(self, n: int, rng: np.random.Generator, *, alpha: float = 0.1) -> OpenQuestions:
-        """`n` fresh, independent questions."""
-        table = self.law(alpha).draw(n, rng)
+        table = draw_kinds(self, shares, n, rng)
         return _at_markers(table, rng) if self.at_markers else table
+
+
+def draw_kinds(
+    law: KnownPopulation, shares: Mapping[str, float], n: int, rng: np.random.Generator
+) -> OpenQuestions:
+    """`n` questions under a law, of `KINDS` in these shares.
+
+    Lengths of traces are log-normal, shorter for what is solved early, longer for what is never
+    solved.  The confidence is a logistic of: right or wrong times the signal, plus a level of the
+    question's own, plus a drift along the thinking, plus noise; the entropy follows another,
+    correlated draw of that noise.  Answers are numbered per question: 0 is right.
+    """
+    budgets = np.array(law.budgets, dtype=np.int64)
+    m = budgets.size
+    kind = rng.choice(len(KINDS), size=n, p=[shares.get(kind, 0.0) for kind in KINDS])
+    early, harmful, unsolved, oscillating, trap, relapse = (
+        kind == KINDS.index(name)
+        for name in ("early_solved", "harmful", "unsolved", "oscillating", "trap", "relapse")
+    )
+
+    trace = law.median_trace * np.exp(0.5 * rng.standard_normal(n))
+    trace *= np.where(early, 0.7, np.where(unsolved, 1.3, 1.0))
+    # Traps think past the last budget: nothing ends them before they are stopped.
+    trace = np.where(trap | relapse, 2.0 * budgets[-1], np.clip(trace, 24, 8192))
+    if oscillating.any():  # to be seen wavering takes thinking past the third checkpoint
+        trace[oscillating] = np.maximum(trace[oscillating], budgets[2] + 1)
+    lengths = trace.astype(np.int64)
+    ended = budgets >= lengths[:, None]  # (n, m)
+
+    turn = lengths * rng.uniform(0.05, 0.9, n)
+    after = budgets >= turn[:, None]  # (n, m)
+    correct = after.copy()  # beneficial
+    correct[early] = True
+    correct[harmful] = ~after[harmful]
+    correct[unsolved] = False
+    wander = rng.random((n, m)) < np.linspace(0.25, 0.75, m)
+    if oscillating.any():  # never with fewer than three checkpoints
+        correct[oscillating] = _wavering(wander[oscillating], ended[oscillating])
+    correct[trap] = False
+    correct[relapse] = np.arange(m) == 0
+    full_correct = ~(harmful | unsolved)
+    # After the end of a trace a probe gives what full thinking gave.
+    correct = np.where(ended, full_correct[:, None], correct)
+
+    level = rng.standard_normal((n, 1)) * 0.6
+    noise = rng.standard_normal((2, n, m))
+    base = law.signal * (correct - 0.5) + level + 0.8 * np.arange(m) / m
+    sure = base + 0.9 * noise[0]
+    other = base + 0.9 * (0.6 * noise[0] + 0.8 * noise[1])
+    top = 6 + rng.random((2, n, m))
+    certain = trap[:, None] | (relapse[:, None] & (np.arange(m) > 0))
+    sure, other = np.where(certain, top[0], sure), np.where(certain, top[1], other)
+
+    changes = np.cumsum(rng.random((n, m)) < 0.35, axis=1)
+    codes = np.where(correct, 0, 1 + changes % 4)
+    codes[trap | relapse] = ~correct[trap | relapse]  # one wrong answer, held on to
+    codes = np.where(ended & ~correct, codes.max(1)[:, None], codes)
+    written = rng.poisson(0.3 + 0.6 * ~correct)
+    written[:, budgets == 0] = 0  # nothing is thought yet
+    probe_tokens = (5 + rng.poisson(4, (n, m))).astype(np.float64)
+    prompt = law.prompt + rng.integers(0, 40, n)
+    natural_tokens = (8 + rng.poisson(6, n)).astype(np.float64)
+    if law.papers_costs:
+        probe_tokens[:], natural_tokens[:], prompt[:] = PROBE_CAP, PROBE_CAP, 0
+    return make_table(
+        budgets,
+        correct=correct,
+        codes=codes,
+        logprob=-np.logaddexp(0, -sure),
+        entropy=1.2 * np.logaddexp(0, -other),
+        markers=written.cumsum(axis=1).astype(np.float64),
+        probe_tokens=probe_tokens,
+        trace=lengths,
+        prompt=prompt,
+        natural_correct=full_correct,
+        natural_tokens=natural_tokens,
+        suffix_tokens=0 if law.papers_costs else 6,
+        # Wrong full thinking gives the answer after the end of a trace.
+        natural_code=np.where(full_correct, 0, np.maximum(codes.max(1), 1)),
+    )
+
+
+def _wavering(wander: NDArray[np.bool_], ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Right or wrong of oscillating questions: wrong first, then right and wrong again at least.
+
+    The last checkpoint takes no part: in an archive it is the full reference.
+    """
+    found = wander.copy()
+    found[:, 0] = False
+    relapses = found[:, 1:-2] & ~found[:, 2:-1] & ~ended[:, 2:-1]  # (n, m - 3)
+    steady = ~relapses.any(1)
+    found[steady, 1], found[steady, 2] = True, False
+    return found
 
 
 def _at_markers(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
@@ -105,12 +207,10 @@ def without_gold(table: OpenQuestions) -> OpenQuestions:
     return replace(graded, by_gold=np.zeros(n, dtype=np.bool_))
 
 
-def _shares(preset: str) -> Shares:
-    return tuple(PRESETS[preset].shares.values())
-
-
-FREE_FORM = KnownPopulation("oscillating", _shares("free-form"), 400, 400)
+FREE_FORM = KnownPopulation("oscillating", (0.30, 0.36, 0.14, 0.02, 0.18), 400, 400)
 """Profile and AUROC of the confidence (.85) as measured on the tiny model's free-form questions."""
+
+UNSOLVED = KnownPopulation("unsolved-heavy", (0.12, 0.16, 0.06, 0.58, 0.08), 200, 200)
 
 ADVERSARIAL = KnownPopulation(
     "adversarial",
@@ -124,10 +224,8 @@ ADVERSARIAL = KnownPopulation(
 
 POPULATIONS = (
     KnownPopulation("mixed", (0.45, 0.25, 0.08, 0.17, 0.05), 160, 160),
-    KnownPopulation(
-        "early-solved", _shares("early-solved"), 320, 320, signal=PRESETS["early-solved"].signal
-    ),
-    KnownPopulation("unsolved-heavy", _shares("unsolved"), 200, 200),
+    KnownPopulation("early-solved", (0.72, 0.14, 0.03, 0.08, 0.03), 320, 320, signal=2.2),
+    UNSOLVED,
     FREE_FORM,
     KnownPopulation("tiny", (0.50, 0.28, 0.05, 0.12, 0.05), 36, 36),
     KnownPopulation("small", (0.50, 0.28, 0.05, 0.12, 0.05), 79, 79),

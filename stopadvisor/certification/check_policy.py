@@ -140,7 +140,7 @@ def check_policy(
             f"{result.truncated_share:.1%} of the traces were cut off by max-think: "
             f"{meaning_of_cut(differs)}"
         )
-    # A simulated run has a cap, and names its questions.
+    # An imported run has no model either, but a cap, and names its questions.
     of_archive = terms.model is None and terms.max_think is None
     nameless = (of_archive or source.is_archive) and not _named(terms.split, source)
     if nameless and sha != terms.workload_sha256:

@@ -63,7 +63,6 @@ COMMAND_GROUPS = {
         "probe": "Collect forced answers along each question's thinking.",
         "profile-serving": "Measure what requests and tokens cost in seconds at a server.",
         "study": "Repeat the paper's studies, or compare simple rules.",
-        "simulate": "Draw probes of a made-up model, to plan or to try.",
         "schema": "Print the JSON Schema of what --json prints.",
     },
 }

@@ -39,7 +39,6 @@ RESULTS = {
     "error": ("stopadvisor.cli.parts.failed:FailedCommand", "`... --json`, where a command fails"),
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
-    "simulate": ("stopadvisor.runs.simulated:Simulated", ""),
     "study": ("stopadvisor.studies.tables:StudyReport", "and `studies/NAME.json`"),
     "study-all": ("stopadvisor.studies.report:StudyReports", "`study all --json`"),
     "study-list": ("stopadvisor.studies.report:StudyList", "`study list --json`"),

@@ -211,7 +211,7 @@ class CalibrationQuestions(GradedTable):
 
 @dataclass(frozen=True)
 class OpenQuestions(GradedTable):
-    """Questions whose outcomes hold no promise: published, simulated, or looked at already.
+    """Questions whose outcomes hold no promise: published, or looked at already.
 
     Whoever has them may split them as they like.
     """

@@ -25,7 +25,7 @@ from stopadvisor.workload.questions import name_key
 __all__ = ["SIMULATED", "is_simulated", "names_questions", "read_answers", "read_archive"]
 
 SIMULATED = "simulated"
-"""Name of the array that marks an archive as simulated, and of the engine of a simulated run."""
+"""Name of the array that marks an archive as simulated, and of the engine of its results."""
 
 _IDS = "ids"
 """Name of the array, (N,), that names the questions, so that several archives can be compared."""
@@ -158,7 +158,7 @@ def names_questions(keys: Iterable[str]) -> bool:
 
 
 def is_simulated(path: Path) -> bool:
-    """Whether a readable archive says of itself that `simulate` made it."""
+    """Whether a readable archive says of itself that no model was probed."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
         return SIMULATED in data.files
 

@@ -193,7 +193,7 @@ def _config(asked: str | None, source: Source) -> tuple[str, Mapping[str, Any]]:
         return f"a dense model of {asked.upper()} with grouped queries", PRESETS[asked]
     if asked is not None:
         return asked, read_config(Path(asked))
-    if source.model is not None and not source.simulated:
+    if source.model is not None:
         kept = source.folder / MODEL_CONFIG
         file = kept if kept.is_file() else _config_file(source.model)
         if file is not None:

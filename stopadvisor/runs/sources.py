@@ -89,7 +89,7 @@ class Source:
     """None for archives, which are bound to no model."""
     workload_sha256: str
     simulated: bool = False
-    """Whether `simulate` made the probes, without a model."""
+    """Whether no model was probed: the bundled archives of ``samples/recorded``."""
     torn: str | None = None
     """A remark on a half-written last line of the probes; None if all lines are whole."""
     lines: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
@@ -188,13 +188,11 @@ class Source:
     @property
     def model_to_serve(self) -> str | None:
         """The model for a server to load: its name, or a local folder as `assess` was given it."""
-        if self.simulated or self.model is None:
-            return None
-        return model_as_given(self.folder, self.model)
+        return None if self.model is None else model_as_given(self.folder, self.model)
 
     @property
     def engine(self) -> str | None:
-        """Name of the engine; None for archives, ``simulated`` for simulated probes."""
+        """Name of the engine; None for archives, ``simulated`` for simulated ones."""
         if self.simulated:
             return SIMULATED
         return None if self.manifest is None else self.manifest["engine"].get("engine")
@@ -361,9 +359,8 @@ def _of_run(run: RunDirectory) -> Source:
         (first, second, third),
         run.manifest,
         run.manifest["workload"]["sha256"],
-        run.manifest["engine"].get("engine") == SIMULATED,
-        run.torn(),
-        _lines_of(table, run.line_digests()),
+        torn=run.torn(),
+        lines=_lines_of(table, run.line_digests()),
     )
 
 

@@ -18,12 +18,11 @@ from stopadvisor.assessment.candidates import (
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.simulation import Population
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
-from tests.populations import POPULATIONS, regraded
+from tests.populations import POPULATIONS, KnownPopulation, regraded
 
 FREE_FORM = POPULATIONS[3]
 BUDGETS = FREE_FORM.budgets
@@ -34,7 +33,7 @@ def draw(n: int, seed: int) -> OpenQuestions:
 
 
 def on_budgets(budgets: tuple[int, ...], n: int = 30, seed: int = 0) -> OpenQuestions:
-    law = Population({"beneficial": 1.0}, budgets=budgets)
+    law = KnownPopulation("beneficial", (0, 1, 0, 0, 0), budgets=budgets)
     return law.draw(n, np.random.default_rng(seed))
 
 

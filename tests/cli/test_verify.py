@@ -400,18 +400,3 @@ def test_archives_with_ids_know_the_questions_of_other_archives(
     assert (found["n"], found["n_met_before"]) == (200 - len(spent), len(spent))
     assert spent
     assert not any("archives do not name" in remark for remark in found["remarks"])
-
-
-def test_simulated_runs_name_their_questions(
-    call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for seed in ("0", "1"):
-        assert main(["simulate", "-n", "300", "--seed", seed, "-o", seed]) == 0
-    assert main(["calibrate", *CERTIFY, "0", "--families", "confidence"]) == 0
-    capsys.readouterr()
-    found = verified(call, "0/policy.joblib", "1")
-    assert (found["n"], found["n_met_before"]) == (300, 0)
-    assert not any("archives" in remark for remark in found["remarks"])
-    code, _, err = call("0/policy.joblib", "0")
-    assert code == 2
-    assert "all 300 traces belong to questions that fitted or calibrated this policy" in err

@@ -39,6 +39,7 @@ from tests.pages import HOSTILE, Page, hostile_run, report_data, saved
 pytestmark = pytest.mark.slow
 
 PICTURES = (*("kinds", "profile", "frontier", "risk", "prices", "alpha", "checkpoints"),)
+SIMULATED_PROBES = Path(__file__).parents[2] / "samples" / "recorded" / "free-form.npz"
 QUICK = ("learned", "entropy", "confidence")
 
 
@@ -341,18 +342,12 @@ def test_every_kind_of_assessment_has_its_page(small_run: Path, settings: Settin
     assert data.result.headline in shown.text
 
 
-@pytest.mark.parametrize("name", ["run", "raw.npz"])
-def test_simulated_probes_are_called_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    target = tmp_path / name
-    words = ("--profile", "free-form", "-n", "300", "-o", str(target))
-    assert main(["simulate", *words]) == 0
-    capsys.readouterr()
-    assessment = assess(open_source(target, root=tmp_path / "runs"), Settings(families=QUICK))
+def test_simulated_probes_are_called_so(tmp_path: Path) -> None:
+    source = open_source(SIMULATED_PROBES, root=tmp_path / "runs")
+    assessment = assess(source, Settings(families=QUICK))
     data = saved(assessment)
     text = Page(render(data)).text
-    assert "StopAdvisor report · simulated probes · 300 questions" in text
+    assert "StopAdvisor report · simulated probes · 1000 questions" in text
     assert "Simulated probes have no texts" in text
     assert "published archive" not in text
 

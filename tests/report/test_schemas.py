@@ -286,10 +286,6 @@ def test_plan(run_without_gold: Path, capsys: pytest.CaptureFixture[str]) -> Non
     check("plan", plain, answer(capsys, "plan", *ALPHA, "--loss", "drop"), of_run)
 
 
-def test_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check("simulate", answer(capsys, "simulate", "-n", "40", "-o", tmp_path / "run"))
-
-
 def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = make_run(tmp_path / "made", 40)
     grid = answer(capsys, "import", "probes", made / "probes.jsonl", "-o", tmp_path / "grid")

@@ -53,7 +53,6 @@ SCREENS = {
     "plan": ["plan", "--alpha", "0.05"],
     "diff": ["inspect", "policy.joblib", "choice.joblib"],
     "promote": ["promote", "careful.joblib"],
-    "simulate": ["simulate", "-n", "60", "-o", "runs/simulated"],
     "study": ["study", "frontier", "runs/sums"],
     "import": ["import", "csv", "log.csv", "--map", "question=Q,gold=A", "-o", "mine.jsonl"],
 }

@@ -13,10 +13,9 @@ from hypothesis import given
 
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.simulation import PRESETS
 from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.rules.losses import DIFFERS, DROP, LOSSES, LOST, loss_named, lost_correct
-from tests.populations import make_table, regraded
+from tests.populations import POPULATIONS, KnownPopulation, make_table, regraded
 
 
 def test_lost_correct_needs_full_thinking_right_and_the_stop_wrong() -> None:
@@ -82,10 +81,10 @@ def test_in_archives_the_last_checkpoint_answers_for_full_thinking() -> None:
     assert DIFFERS.of(empty)[:3].tolist() == [[1, 0, 0]] * 3  # itself, though it says nothing
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(PRESETS)))
-def test_what_is_lost_differs_question_by_question(seed: int, preset: str) -> None:
+@given(st.integers(0, 2**32 - 1), st.sampled_from(POPULATIONS[1:4]))
+def test_what_is_lost_differs_question_by_question(seed: int, law: KnownPopulation) -> None:
     rng = np.random.default_rng(seed)
-    drawn = PRESETS[preset].draw(40, rng)
+    drawn = law.draw(40, rng)
     codes = rng.permuted(drawn.answer_codes, axis=1)  # grades and answers that do not agree
     mixed = replace(drawn, answer_codes=codes, truncated=rng.random(40) < 0.2)
     for each in (drawn, mixed):

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.simulation import PRESETS
 from stopadvisor.probes.table import Reference
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping, measure
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
+from tests.populations import UNSOLVED
 
-UNSOLVED = PRESETS["unsolved"]
 COLUMNS = (0, 3, 6)
 SCORER = Scorer("confidence", GridSchedule(tuple(UNSOLVED.budgets[c] for c in COLUMNS)), None)
 

@@ -13,7 +13,6 @@ from stopadvisor.report.words import listed, percent, plural, share, shell_quote
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
 from stopadvisor.runs.samples import Samples
-from stopadvisor.runs.simulated import Simulated
 
 __all__ = [
     "import_dataset_sheet",
@@ -24,7 +23,6 @@ __all__ = [
     "promote_sheet",
     "report_sheet",
     "samples_sheet",
-    "simulate_sheet",
 ]
 
 
@@ -36,25 +34,6 @@ def samples_sheet(samples: Samples) -> Sheet:
         f"Written to {samples.out}: a tiny model, and workloads for it.",
         facts=(("model", str(samples.model)), ("workloads", ", ".join(workloads))),
         command=" ".join(("stopadvisor", *map(shell_quote, words))),
-    )
-
-
-def simulate_sheet(simulated: Simulated) -> Sheet:
-    """Return which probes were drawn, and that nothing was measured."""
-    kinds = [
-        f"{kind.replace('_', ' ')} {share(value)}"
-        for kind, value in simulated.shares.items()
-        if value
-    ]
-    return Sheet(
-        f"Simulated {plural(simulated.n_questions, 'question')}: nothing was measured.",
-        facts=(
-            ("written to", str(simulated.out)),
-            ("expected", ", ".join(kinds)),
-            ("probed at", f"{listed(simulated.budgets)} thinking tokens"),
-            ("signal", f"{simulated.signal:g} in log-odds; seed {simulated.seed}"),
-        ),
-        command=f"stopadvisor assess {shell_quote(simulated.out)}",
     )
 
 
