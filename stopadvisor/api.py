@@ -22,7 +22,7 @@ from stopadvisor.assessment.measured import LoadSaving, remark_on_serving, savin
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.calibrated import CalibratedRun
-from stopadvisor.certification.certify import CertifyRequest
+from stopadvisor.certification.certify import CertifyRequest, Despite
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
 from stopadvisor.certification.issue import PolicyTarget, issue
 from stopadvisor.certification.looks import open_for_paper, show_fit
@@ -173,7 +173,7 @@ def calibrate(
     loss: LossName | None = None,
     serving: Serving | None = None,
     price: Price | None = None,
-    despite: Sequence[Literal["advice", "truncated", "large-alpha"]] = (),
+    despite: Sequence[Despite] = (),
     looks: int | None = None,
     labels: int | None = None,
     fresh: bool = False,
@@ -200,9 +200,7 @@ def calibrate(
         looks=looks,
         labels=labels,
         fresh=fresh,
-        despite_advice="advice" in despite,
-        allow_truncated="truncated" in despite,
-        allow_large_alpha="large-alpha" in despite,
+        despite=despite,
     )
     source = open_source(Path(run))
     target = PolicyTarget(None if out is None else Path(out))

@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.ground.constants import COMMON_ALPHAS, LARGE_ALPHA
+from stopadvisor.ground.constants import LARGE_ALPHA
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 
-__all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "asked_alpha", "large_alpha"]
+__all__ = ["SettingsOverrides", "alpha_remark", "asked_alpha", "large_alpha"]
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,3 @@ def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
         f"{alpha:g} of all questions is {lost}, more than {LARGE_ALPHA:.0%}: take an alpha up to "
         f"{most}, limit the fall of accuracy (--loss drop), or pass --despite large-alpha"
     )
-
-
-def alpha_meanings(accuracy: float) -> str:
-    """What common values of alpha would mean at this full-thinking accuracy."""
-    shares = [
-        f"{alpha:.2f} is {f'{alpha / accuracy:.1%}' if alpha < accuracy else 'all'}"
-        for alpha in COMMON_ALPHAS
-    ]
-    return f"{', '.join(shares)} of the right answers"

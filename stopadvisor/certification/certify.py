@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,7 +56,18 @@ from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
 from stopadvisor.stats.bounds import Certified, NotCertified
 from stopadvisor.stats.label_sample import MOST_SAMPLED
 
-__all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice", "start_labelling"]
+__all__ = [
+    "Certification",
+    "CertifyRequest",
+    "Despite",
+    "Plan",
+    "certify",
+    "plan_choice",
+    "start_labelling",
+]
+
+Despite = Literal["advice", "truncated", "large-alpha"]
+"""What a certificate may be wanted despite."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +75,13 @@ class CertifyRequest:
     """What to certify; fields left None come from the run's assessment."""
 
     overrides: SettingsOverrides = field(default_factory=SettingsOverrides)
-    allow_truncated: bool = False
     looks: int | None = None
     """Looks planned at these questions, which share delta; None for as many as before."""
     fresh: bool = False
     """Certify on questions that no look has used alone; used ones join the fit questions."""
-    despite_advice: bool = False
-    """Look, and export what is certified, where the advice is full thinking."""
-    allow_large_alpha: bool = False
-    """Go on where alpha is a large share of the full-thinking accuracy."""
+    despite: Sequence[Despite] = ()
+    """Certify although the advice is full thinking, too many traces were cut off, or alpha is a
+    large share of the full-thinking accuracy."""
     labels: int | None = None
     """How many labels are planned for, fixed by the first look; None for what that look says, else
     for as many as change a decision."""
@@ -88,7 +97,7 @@ class CertifyRequest:
         return self.overrides.settings(
             read_assessment(source.folder),
             defaults=default_settings(source),
-            allow_truncated=self.allow_truncated,
+            allow_truncated="truncated" in self.despite,
         )
 
 
@@ -147,10 +156,10 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     plan = plan_choice(source, request)
     assessment, choice = plan.assessment, plan.assessment.choice
     against = None
-    if not request.despite_advice:
+    if "advice" not in request.despite:
         against = advised_against(choice, assessment.recommendation)
     if against is None:  # full thinking loses nothing, whatever may be lost
-        _check_alpha(assessment, allowed=request.allow_large_alpha)
+        _check_alpha(assessment, allowed="large-alpha" in request.despite)
     refusal = refused_beforehand(choice, plan.look.questions) or against
     if refusal is not None:
         calibration = _unopened(plan, refusal)
@@ -191,7 +200,7 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
             f"{source.folder}: every calibration question has gold: there is nothing to label"
         )
     refusal = refused_beforehand(choice, plan.look.questions)
-    if refusal is None and not request.despite_advice:
+    if refusal is None and "advice" not in request.despite:
         refusal = advised_against(choice, plan.assessment.recommendation)
     if refusal is not None:
         raise CalibrationError(f"nothing to label: {refusal.reason}")

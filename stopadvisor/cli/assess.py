@@ -19,10 +19,19 @@ from stopadvisor.api import AssessmentRequest, assess_target, is_workload_file
 from stopadvisor.cli.parts.config import CONFIG, effective_config
 from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, pop_settings, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.ladder import RECORDED_LADDER, check_recording
-from stopadvisor.cli.parts.pricing import PRICING, price_request
-from stopadvisor.cli.parts.probing import probe_options, take_probing
-from stopadvisor.cli.parts.settings import GUARANTEES, overrides, setting_options
+from stopadvisor.cli.parts.probing import (
+    RECORDED_LADDER,
+    check_recording,
+    probe_options,
+    take_probing,
+)
+from stopadvisor.cli.parts.settings import (
+    GUARANTEES,
+    PRICING,
+    overrides,
+    price_request,
+    setting_options,
+)
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.engines.engine_settings import EngineSettings
 from stopadvisor.ground.errors import StopAdvisorError

@@ -12,10 +12,8 @@ from typing import Any
 
 import click
 
-from stopadvisor.assessment.settings import alpha_meanings
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
-from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
@@ -27,30 +25,15 @@ from stopadvisor.cli.parts.declare import (
     show,
 )
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.settings import (
-    DESPITE,
-    GUARANTEES,
-    overridden,
-    overrides,
-    setting_options,
-)
+from stopadvisor.cli.parts.settings import DESPITE, GUARANTEES, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.html.page import refresh_report
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.saved import save_calibration
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
-from stopadvisor.report.words import advised_point, percent, share
-from stopadvisor.runs.sources import (
-    Source,
-    considered_alpha,
-    newest_source,
-    open_source,
-    read_assessment,
-)
-from stopadvisor.runs.storage import lock_directory
+from stopadvisor.runs.sources import newest_source, open_source
 
 __all__ = ["NOT_CERTIFIED", "command"]
 
@@ -58,6 +41,7 @@ NOT_CERTIFIED = 3
 """Exit code: calibration ran and certified nothing."""
 
 
+_DIFFERING = "replies that may differ from what full thinking answers"
 _certificate = option("Certificate")
 
 
@@ -134,9 +118,7 @@ def command(
     may try another setting, with less confidence.  Exit code 3: nothing was certified, and the
     policy never stops.  If the advice is full thinking, no look is taken.
     """
-    request = pop_settings(
-        CertifyRequest, params, overrides=overrides(params), **overridden(params)
-    )
+    request = pop_settings(CertifyRequest, params, overrides=overrides(params))
     if source_policy is not None and request.overrides.families:
         raise click.UsageError("--families means nothing with --from: the policy brings its rule")
     target = PolicyTarget(out, None if sign is None else signing_key(sign))
@@ -145,7 +127,13 @@ def command(
         if path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
         if request.overrides.alpha is None:
-            raise CalibrationError(_which_alpha(source, source_policy))
+            of_gold = source.graded_by == "gold"
+            raise CalibrationError(
+                "say --alpha, the largest share of "
+                + ("all questions that may lose a right answer" if of_gold else _DIFFERING)
+                + "; in production begin with 0.01 to 0.05; `stopadvisor assess` says what each "
+                "promise would buy"
+            )
         issued = issue(source, request, target, calibrated_headline, source_policy=source_policy)
         save_calibration(source, issued)
         result = issued.result
@@ -157,32 +145,3 @@ def command(
                 progress.remark(f"note: {remark}")
     show(result, calibrate_sheet(result, verbose=verbose), json=json)
     return 0 if result.certified else NOT_CERTIFIED
-
-
-def _which_alpha(source: Source, source_policy: Path | None) -> str:
-    """What to say to those who name no alpha: what common values would mean here."""
-    text = "say --alpha, the largest share of all questions that may lose a right answer"
-    if source_policy is not None:
-        # No question here may be looked at for it: all of them will certify.
-        certificate = load_policy(source_policy).terms.certificate
-        had = f" ({source_policy} has {certificate.alpha:g})" if certificate else ""
-        return f"{text}{had}"
-    if source.graded_by == "agreement":
-        return (
-            "say --alpha, the largest share of replies that may differ from what full thinking "
-            "answers; in production begin with 0.01 to 0.05"
-        )
-    with lock_directory(source.folder):
-        show_fit(source, "calibrate")
-    accuracy = float(source.part("fit").full_correct.mean())
-    text += (
-        f"; full thinking gets {share(accuracy)} of the fit questions right, so that "
-        f"{alpha_meanings(accuracy)}"
-    )
-    document = read_assessment(source.folder)
-    if document is not None and document["protocol"] == "deploy":
-        point = advised_point(document)
-        expected = "full thinking" if point is None else percent(point["expected_saving_pct"])
-        verb = "advises" if point is None else "expects a certified saving of"
-        text += f"; assess {verb} {expected} at {considered_alpha(document):g}"
-    return f"{text}; in production begin with 0.01 to 0.05"

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from stopadvisor.answers.function_grader import open_graders
 from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
@@ -32,11 +33,24 @@ from stopadvisor.report.sheets.files import (
     import_probes_sheet,
     import_replies_sheet,
 )
-from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
-from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
-from stopadvisor.workload.converters import BENCHMARKS
+from stopadvisor.runs.imported import (
+    ImportedDataset,
+    ImportedLog,
+    ImportedProbes,
+    ImportedReplies,
+    imported_probes,
+    imported_replies,
+    write_dataset,
+    write_log,
+    write_recording,
+    write_replies,
+)
+from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.runs.recording import SUFFIX_TOKENS, read_recording
+from stopadvisor.runs.replies import read_replies
+from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.imports.inspect_log import read_inspect
-from stopadvisor.workload.imports.logged import LogOptions
+from stopadvisor.workload.imports.logged import LogOptions, gather
 from stopadvisor.workload.imports.tables import COLUMNS, read_csv, read_parquet_table
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
 
@@ -44,17 +58,17 @@ __all__ = ["command"]
 
 LOGS = {"inspect": read_inspect, "csv": read_csv, "parquet": read_parquet_table}
 """What reads each format that becomes a workload."""
-PROBES = "probes"
-"""The format that becomes a run; all others become a workload."""
-REPLIES = "replies"
-"""The format of replies of a ladder, which become a run too."""
-DATASET = "dataset"
-"""The format whose source is a benchmark's name."""
-_OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
-_OF_REPLIES = ("ladder", "grader", "seed", "split")
-_OF_DATASET = ("questions", "copy", "seed")
-_OF_LOGS = ("columns", "task", "traces_only", "think_tags")
-
+_TABLES = ("csv", "parquet")
+_OF_LOGS = ("task", "traces_only", "think_tags")
+_OF_RUNS = ("grader", "seed", "split")
+_OPTIONS = {
+    "inspect": _OF_LOGS,
+    **dict.fromkeys(_TABLES, (*_OF_LOGS, "columns")),
+    "probes": (*_OF_RUNS, "cap", "suffix_tokens", "model"),
+    "replies": (*_OF_RUNS, "ladder"),
+    "dataset": ("questions", "copy", "seed"),
+}
+"""By format: the options that it takes."""
 
 _Imported = tuple[ImportedLog | ImportedDataset | ImportedProbes | ImportedReplies, Sheet]
 """What was read, and how it looks."""
@@ -86,7 +100,7 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
     ],
 )
-@click.argument("kind", metavar="FORMAT", type=click.Choice([*LOGS, PROBES, REPLIES, DATASET]))
+@click.argument("kind", metavar="FORMAT", type=click.Choice(list(_OPTIONS)))
 @click.argument("sources", metavar="FILE...", type=PATH, nargs=-1, required=True)
 @click.option("--out", "-o", type=PATH, required=True, help="Workload or run directory to make.")
 @click.option(
@@ -195,48 +209,35 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     """
     kind = params["kind"]
     _check_options(ctx, kind, params)
-    make = _MAKERS.get(kind, _import_log)
     with progress_on(sys.stderr, quiet=params["quiet"]) as progress:
-        imported, sheet = make(params, progress)
+        imported, sheet = _MAKERS.get(kind, _import_log)(params, progress)
     show(imported, sheet, json=params["json"])
     return 0
 
 
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
     """Refuse options of other formats, and formats that lack theirs."""
-    own = {PROBES: _OF_PROBES, REPLIES: _OF_REPLIES, DATASET: _OF_DATASET}.get(kind, _OF_LOGS)
-    every = (*_OF_PROBES, *_OF_REPLIES, *_OF_DATASET, *_OF_LOGS)
-    others = [name for name in every if name not in own]
-    named = {option.name: option.opts[0] for option in ctx.command.params}
-    for name in others:
-        if is_given(name):
-            raise click.UsageError(f"{named[name]} is no option of format {kind}")
-    if kind in (PROBES, REPLIES):
-        if len(params["sources"]) > 1:
-            raise click.UsageError(f"format {kind} takes one file, got {len(params['sources'])}")
-        if kind == REPLIES and params["ladder"] is None:
-            raise click.UsageError("format replies needs --ladder LADDER.TOML")
-        return
-    if kind == DATASET:
-        names = [str(source) for source in params["sources"]]
-        if len(names) > 1 or names[0] not in BENCHMARKS:
+    sources, names = params["sources"], " ".join(map(str, params["sources"]))
+    others = {name for own in _OPTIONS.values() for name in own} - {*_OPTIONS[kind]}
+    for option in ctx.command.params:
+        if option.name in others and is_given(option.name):
+            raise click.UsageError(f"{option.opts[0]} is no option of format {kind}")
+    if kind == "dataset":
+        if names not in BENCHMARKS:
             known = ", ".join(BENCHMARKS)
-            raise click.UsageError(f"format dataset takes one of {known}, got {' '.join(names)}")
-        return
-    if kind == "inspect":
-        if params["columns"]:
-            raise click.UsageError(f"--map is no option of format {kind}")
-    elif "question" not in (params["columns"] or {}):
+            raise click.UsageError(f"format dataset takes one of {known}, got {names}")
+    elif kind in _TABLES and "question" not in (params["columns"] or {}):
         raise click.UsageError(f"format {kind} needs --map question=COLUMN")
-    if any(params["out"].resolve() == source.resolve() for source in params["sources"]):
+    elif kind not in LOGS and len(sources) > 1:
+        raise click.UsageError(f"format {kind} takes one file, got {len(sources)}")
+    elif kind == "replies" and params["ladder"] is None:
+        raise click.UsageError("format replies needs --ladder LADDER.TOML")
+    elif any(params["out"].resolve() == source.resolve() for source in sources):
         raise click.UsageError(f"--out {params['out']} is a file to be read")
 
 
 def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read the logs, write the workload, and read back what was written."""
-    from stopadvisor.runs.imported import write_log
-    from stopadvisor.workload.imports.logged import gather
-
     kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
     markers = KNOWN_MARKERS if params["think_tags"] is None else (params["think_tags"],)
     log = LOGS[kind](sources, LogOptions(columns, markers))
@@ -244,8 +245,7 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     imported = write_log(kind, sources, gathered, params["out"])
     remark_first(progress, "left out", gathered.left_out)
     remark_first(progress, "renamed", gathered.renamed)
-    without = gathered.without_thinking
-    if gathered.n_traces and kind in ("csv", "parquet"):
+    if gathered.n_traces and kind in _TABLES:
         progress.remark(
             f"{columns['question']!r} is asked as it stands: for recorded thinking it must be "
             "the prompt that was sent, with all its instructions"
@@ -255,7 +255,7 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
             f"{gathered.n_untraced} questions have no recorded trace: --traces-only leaves "
             "them out, as probe --traces wants it"
         )
-    if without:
+    if without := gathered.without_thinking:
         progress.remark(
             f"{len(without)} replies hold no thinking that can be separated, the first in "
             f"{without[0]}"
@@ -265,9 +265,6 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Draw a benchmark, write the workload, and read back what was written."""
-    from stopadvisor.runs.imported import write_dataset
-    from stopadvisor.workload.converters import convert, load_rows
-
     name, copy, seed = str(params["sources"][0]), params["copy"], params["seed"]
     wanted = params["questions"] or BENCHMARKS[name].size
     rows = load_rows(name, copy, quiet=params["quiet"])
@@ -281,25 +278,30 @@ def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read recorded answers, label them, write the run, and say what was written."""
-    from stopadvisor.answers.function_grader import open_graders
-    from stopadvisor.runs.imported import imported_probes, write_recording
-    from stopadvisor.runs.recording import read_recording
-
     cap, model, suffix_tokens = params["cap"], params["model"], params["suffix_tokens"]
     with open_graders(params["grader"]) as graders:
         recording = read_recording(
             params["sources"][0], graders.right, suffix_tokens=suffix_tokens, cap=cap
         )
         of_grades = graders.right.remarks()
+    fractions = params["split"] or default_split(len(recording.records))
     run = write_recording(
-        params["out"],
-        recording,
-        cap=cap,
-        model=model,
-        seed=params["seed"],
-        fractions=params["split"] or default_split(len(recording.records)),
+        params["out"], recording, cap=cap, model=model, seed=params["seed"], fractions=fractions
     )
-    for sentence in [*_remarks(recording, cap), *of_grades]:
+    if cap is None:
+        progress.remark(
+            f"no --max-think: {recording.longest} tokens, the longest trace, count as the cap on "
+            "thinking, which is part of a policy"
+        )
+    if not any(record.prompt_tokens for record in recording.records):
+        progress.remark("no prompt_tokens: costs leave the prompt out")
+    if recording.positions_are_markers:
+        progress.remark(
+            "each question was asked at positions of its own: they count as its markers' positions"
+        )
+    if recording.entropy_source == "none":
+        progress.remark("no log-probabilities: rules that read them are left out")
+    for sentence in of_grades:
         progress.remark(sentence)
     imported = imported_probes(run, recording, suffix_tokens=suffix_tokens, model=model)
     return imported, import_probes_sheet(imported)
@@ -307,11 +309,6 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read recorded replies, label them, write the run, and say what was written."""
-    from stopadvisor.answers.function_grader import open_graders
-    from stopadvisor.runs.imported import imported_replies, write_replies
-    from stopadvisor.runs.ladder import read_ladder
-    from stopadvisor.runs.replies import read_replies
-
     rungs = read_ladder(params["ladder"])
     with open_graders(params["grader"]) as graders:
         recorded = read_replies(params["sources"][0], rungs, graders.right)
@@ -324,24 +321,5 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     return imported, import_replies_sheet(imported)
 
 
-_MAKERS = {PROBES: _import_probes, REPLIES: _import_replies, DATASET: _import_dataset}
+_MAKERS = {"probes": _import_probes, "replies": _import_replies, "dataset": _import_dataset}
 """What makes a run or a workload; all other formats are logs."""
-
-
-def _remarks(recording: Recording, cap: int | None) -> list[str]:
-    """What the file does not say, and what follows from that."""
-    found = []
-    if cap is None:
-        found.append(
-            f"no --max-think: {recording.longest} tokens, the longest trace, count as the cap on "
-            "thinking, which is part of a policy"
-        )
-    if not any(record.prompt_tokens for record in recording.records):
-        found.append("no prompt_tokens: costs leave the prompt out")
-    if recording.positions_are_markers:
-        found.append(
-            "each question was asked at positions of its own: they count as its markers' positions"
-        )
-    if recording.entropy_source == "none":
-        found.append("no log-probabilities: rules that read them are left out")
-    return found

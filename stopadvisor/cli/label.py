@@ -11,27 +11,34 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.normal_form import normalize
 from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
 from stopadvisor.certification.labelling import LabelledRun, Labelling, known_labels, of_run
 from stopadvisor.cli.parts.config import typed_again
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, pop_settings, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.label_loop import LabelLoop
-from stopadvisor.cli.parts.settings import DESPITE, overridden, overrides, setting_options
+from stopadvisor.cli.parts.settings import DESPITE, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.report.progress import progress_on
+from stopadvisor.report.screen import Screen
+from stopadvisor.report.sheet import Section
 from stopadvisor.report.sheets.plan import label_sheet
+from stopadvisor.report.words import plural
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet
+from stopadvisor.runs.labels import Label, LabelFile, LabelSheet, read_sheet, write_sheet
 from stopadvisor.runs.sources import open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["LabelRun", "ask", "begin", "command", "finish"]
 
+_DRAWS = 20
+"""For what is still worth asking, which changes little from one question to the next."""
+_MOST_ANSWERS = 9
+"""One key each; whatever else there is can be typed."""
 
 _certificate = option("Certificate")
 
@@ -88,9 +95,7 @@ def command(
     stopping would give. Each answer is saved at once; quit at any time, and continue with the same
     command. The settings are those of the certificate: give `calibrate` the same ones.
     """
-    request = pop_settings(
-        CertifyRequest, params, overrides=overrides(params), **overridden(params)
-    )
+    request = pop_settings(CertifyRequest, params, overrides=overrides(params))
     asked = request.overrides
     if asked.loss not in (None, "lost") or asked.also:
         raise click.UsageError("labels say which answers are lost: --loss lost alone takes them")
@@ -108,7 +113,7 @@ def command(
     elif export is None:
         ask(begun, labeller, sys.stderr, click.getchar, _typed)
     labelled = finish(begun, path, export, limit)
-    again = typed_again("delta", "labels", "families", "serving", "price", "fresh", "despite")
+    again = typed_again("delta", "labels", "families", "serving", "weights", "fresh", "despite")
     show(labelled, label_sheet(labelled, again), json=json)
     return 0
 
@@ -149,10 +154,63 @@ def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
 def ask(
     run: LabelRun, labeller: str, err: TextIO, key: Callable[[], str], line: Callable[[], str]
 ) -> None:
-    """Ask one labeller on a terminal."""
+    """Ask one labeller, who sees no other's labels, until they quit or no label can matter.
+
+    `key` waits for a key, `line` for a typed answer; each is on disk before the next question.
+    """
+    screen = Screen(err)
     with Grader() as grader:
-        where = (run.labelling, run.records, run.file, run.texts)
-        LabelLoop(*where, labeller, grader, key, line).ask(err)
+        while True:
+            mine = run.file.read().get(labeller, {})
+            known = known_labels(run.labelling.questions, run.records, {labeller: mine}, grader)
+            state = run.labelling.state(known.grades, n_draws=_DRAWS)
+            row = state.walk.wanted
+            if row is None:
+                screen.text("No label that is still missing can change what is certified.")
+                return
+            record = run.records[run.labelling.questions.ids[row]]
+            answers = run.labelling.answers(row, record)[:_MOST_ANSWERS]
+            more = state.forecast
+            progress = (
+                f"{plural(len(mine), 'question')} labelled, about {more.labels:.0f} still worth "
+                f"asking ({more.saving_pp:+.1f} points of saving)"
+            )
+            keys = tuple((f"[{key}]", answer) for key, answer in enumerate(answers, start=1))
+            screen.title(f"Question {record.id}")
+            screen.text(run.texts.get(record.key, f"(question {record.id})"))
+            screen.section(
+                Section(rows=keys, texts=(progress, "n neither, c cannot tell, u undo, q quit"))
+            )
+            pressed = _pressed(key, screen, len(answers), can_undo=bool(mine))
+            gold = None
+            if pressed == "q":
+                return
+            if pressed == "u":
+                name, gold = list(mine.items())[-1]
+                run.file.withdraw(Label(name, gold, labeller))
+                continue
+            if pressed == "n":
+                gold = line().strip()
+                if not normalize(record.task, gold):
+                    screen.text(f"That is no answer of the kind {record.task}: press a key.")
+                    continue
+            elif pressed != "c":
+                gold = answers[int(pressed) - 1]
+            run.file.add([Label(record.id, gold, labeller)])
+
+
+def _pressed(key: Callable[[], str], screen: Screen, n_answers: int, *, can_undo: bool) -> str:
+    """Read keys until one means something: a number, n, c, u or q."""
+    while True:
+        pressed = key().lower()
+        if pressed in ("q", "\x04"):
+            return "q"
+        if pressed == "u" and not can_undo:
+            screen.text("There is no label to undo.")
+        elif pressed in ("u", "n", "c") or (pressed.isdecimal() and 1 <= int(pressed) <= n_answers):
+            return pressed
+        else:
+            screen.text(f"Press 1 to {n_answers}, n, c, u or q.")
 
 
 def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> LabelledRun:
@@ -161,10 +219,13 @@ def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> Labelle
     with Grader() as grader:
         known = known_labels(labelling.questions, run.records, run.file.read(), grader)
     state = labelling.state(known.grades)
-    sheets = None
+    sheets: list[LabelSheet] | None = None
     if export is not None:
-        rows = state.forecast.likely[:most].tolist()
-        sheets = [_sheet(run, row) for row in rows]
+        sheets = []
+        for row in state.forecast.likely[:most].tolist():
+            record = run.records[labelling.questions.ids[row]]
+            answers = tuple(labelling.answers(row, record))
+            sheets.append(LabelSheet(record.id, run.texts.get(record.key, ""), answers))
         write_sheet(export, sheets, run.directory)
     return LabelledRun(
         run=str(path),
@@ -181,12 +242,6 @@ def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> Labelle
         exported=None if export is None else str(export),
         n_exported=None if sheets is None else len(sheets),
     )
-
-
-def _sheet(run: LabelRun, row: int) -> LabelSheet:
-    record = run.records[run.labelling.questions.ids[row]]
-    answers = run.labelling.answers(row, record)
-    return LabelSheet(record.id, run.texts.get(record.key, ""), tuple(answers))
 
 
 def _questions(run: RunDirectory) -> tuple[dict[str, str], str | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from stopadvisor._version import __version__
-from stopadvisor.cli.parts.exit_codes import EXIT_CODES
+from stopadvisor.cli.parts.exit_codes import EXIT_CODES, CommandError, FailedCommand
 from stopadvisor.ground.errors import StopAdvisorError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "LIBRARIES", "CommandEntry", "cli", "main"]
+__all__ = ["COMMANDS", "CommandEntry", "cli", "main"]
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
@@ -75,19 +76,6 @@ COMMANDS = {
     for name, text in texts.items()
 }
 """All commands."""
-
-LIBRARIES: dict[str, tuple[str, ...]] = {
-    "": ("click", "joblib", "math-verify", "numpy", "pydantic", "rich", "scikit-learn", "scipy"),
-    "hf": ("torch", "transformers", "jinja2"),
-    "report": ("matplotlib",),
-    "openai": ("anyio", "httpx2", "tenacity"),
-    "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn", "yarl"),
-    "vllm": ("vllm",),
-    "datasets": ("datasets",),
-    "import": ("backports-zstd", "pyarrow"),
-    "sign": ("cryptography",),
-}
-"""What `--version` names: the packages that are needed, and those of each extra."""
 
 _EXAMPLES = (
     "stopadvisor samples",
@@ -167,17 +155,27 @@ def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> N
     """Print what a report of an error should name; reads metadata and imports nothing of it."""
     if not value or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, requires, version
 
     python = ".".join(map(str, sys.version_info[:3]))
     click.echo(f"stopadvisor {__version__}\npython {python}")
-    for extra, names in LIBRARIES.items():
-        for name in names:
-            try:
-                found = version(name)
-            except PackageNotFoundError:
-                found = f"not installed (extra {extra})" if extra else "not installed"
-            click.echo(f"{name} {found}")
+    try:
+        requirements = requires("stopadvisor") or []
+    except PackageNotFoundError:  # run from where it lies
+        requirements = []
+    shown = set()
+    for requirement in requirements:
+        name, extra = requirement, ""
+        if found := re.fullmatch(r"([\w-]+)[^;]*(?:;.*extra == '(\w+)')?.*", requirement):
+            name, extra = found[1], found[2]
+        if name in shown or extra == "dev":  # for those who work on it
+            continue
+        shown.add(name)
+        try:
+            state = version(name)
+        except PackageNotFoundError:
+            state = f"not installed (extra {extra})" if extra else "not installed"
+        click.echo(f"{name} {state}")
     ctx.exit()
 
 
@@ -282,7 +280,6 @@ def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
         text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
-            from stopadvisor.cli.parts.failed import CommandError, FailedCommand
             from stopadvisor.ground.results import to_json
 
             failed = FailedCommand(CommandError(kind, message, exit_code))

@@ -10,7 +10,6 @@ import click
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.progress import progress_on
@@ -20,8 +19,9 @@ from stopadvisor.serving.audit_log import reset as write_reset
 from stopadvisor.serving.monitored import monitored
 from stopadvisor.serving.monitoring import exit_code
 from stopadvisor.serving.watch_settings import drift_reference
+from stopadvisor.workload.lines import read_rows
 
-__all__ = ["command", "read_gold"]
+__all__ = ["command"]
 
 
 @click.command(
@@ -76,7 +76,7 @@ def command(
         raise PolicyError(f"no audit log of this policy in {', '.join(map(str, logs))}")
     if reset is not None:
         write_reset(series, reset)
-    grades = {} if gold is None else read_gold(gold)
+    grades = {} if gold is None else _read_gold(gold)
     with progress_on(sys.stderr, quiet=quiet):
         course, remarks = replay(series, drift_reference(watched), gold=grades, policy=watched)
     if grades and not course.settings.needs_gold:
@@ -86,28 +86,17 @@ def command(
     return exit_code(course.alarms)
 
 
-def read_gold(path: Path) -> dict[str, tuple[bool, bool]]:
+def _read_gold(path: Path) -> dict[str, tuple[bool, bool]]:
     """Gold that came later: by request, whether the reply and full thinking are right."""
     gold: dict[str, tuple[bool, bool]] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        here = f"{path}, line {number}"
-        try:
-            record = parse_json(line)
-            key = record["id"]
-            served, full = record["served_correct"], record["full_correct"]
-        except (ValueError, TypeError, KeyError) as error:
+    for where, row in read_rows(path)[1]:
+        key, served, full = (row.get(name) for name in ("id", "served_correct", "full_correct"))
+        if not isinstance(key, str) or type(served) is not bool or type(full) is not bool:
             raise PolicyError(
-                f"{here}: expected an object with 'id', 'served_correct' and 'full_correct'"
-            ) from error
-        if type(key) is not str or type(served) is not bool or type(full) is not bool:
-            raise PolicyError(f"{here}: expected a string and two booleans")
+                f"{where}: expected 'id', a text, and 'served_correct' and 'full_correct', true or "
+                "false"
+            )
         if key in gold:
-            raise PolicyError(f"{here}: request {short_repr(key)} is named twice")
+            raise PolicyError(f"{where}: request {short_repr(key)} is named twice")
         gold[key] = served, full
     return gold

@@ -36,7 +36,10 @@ RESULTS = {
     "calibrate": ("stopadvisor.certification.calibrated:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
     "inspect": ("stopadvisor.policy.inspected:InspectedPolicy", ""),
-    "error": ("stopadvisor.cli.parts.failed:FailedCommand", "`... --json`, where a command fails"),
+    "error": (
+        "stopadvisor.cli.parts.exit_codes:FailedCommand",
+        "`... --json`, where a command fails",
+    ),
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "study": ("stopadvisor.studies.tables:StudyReport", "and `studies/NAME.json`"),

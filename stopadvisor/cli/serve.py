@@ -17,9 +17,14 @@ from typing import Any, NoReturn
 
 import click
 
-from stopadvisor.cli.parts.auditing import AUDITING, audit_settings
 from stopadvisor.cli.parts.declare import PATH, SIGNATURE, declare, pop_settings
-from stopadvisor.cli.parts.gateway import GATEWAY, gateway_settings, require_gateway
+from stopadvisor.cli.parts.gateway import (
+    AUDITING,
+    GATEWAY,
+    audit_settings,
+    gateway_settings,
+    require_gateway,
+)
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.ground.errors import ModelError

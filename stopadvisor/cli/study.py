@@ -7,7 +7,6 @@ Opens runs and archives, hands them to studies and writes what they found.  Know
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from stopadvisor.ground.constants import (
     PAPER_BOOTSTRAP_SEED,
 )
 from stopadvisor.ground.errors import StopAdvisorError, StudyError
-from stopadvisor.ground.progress import Progress
-from stopadvisor.report.progress import progress_on, time_left
+from stopadvisor.ground.progress import Progress, tracked
+from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
@@ -107,35 +106,29 @@ def command(
     with progress_on(sys.stderr, quiet=quiet) as progress:
         delta = params["delta"]
         sources = _sources(runs, name, progress, opening=open_calibration, delta=delta)
-        params["alpha"] = _alpha(params["alpha"], name, sources)
+        if name == "rivals":  # of this run; the others are the paper's
+            params["alpha"] = asked_alpha(params["alpha"], read_assessment(sources[0].folder))
+        else:
+            params["alpha"] = params["alpha"] or DEFAULT_ALPHA
         params["serving"] = params["serving"] or StudyOptions.serving
         own = dict(extra)
         resamples = int(own.pop(_RESAMPLES, PAPER_BOOTSTRAP_RESAMPLES))
         options = StudyOptions(**params, resamples=resamples, extra=own)
-        if name != ALL:
+        if name == ALL:
+            reports, broken = _all(sources, options, progress)
+        else:
             report = run_study(name, sources, options)
             write_study(report, sources[0].folder)
-        else:
-            reports, broken = _all(sources, options, progress)
     if name != ALL:
         show(report, study_sheet(report), json=json)
         return 0
-    if json:
-        show(reports, skipped_sheet(reports.skipped), json=True)
-        return 1 if broken else 0
-    for report in reports.studies:
-        show(report, study_sheet(report), json=False)
-        click.echo()
-    if reports.skipped:
-        show(reports, skipped_sheet(reports.skipped), json=False)
+    if not json:
+        for report in reports.studies:
+            show(report, study_sheet(report), json=False)
+            click.echo()
+    if json or reports.skipped:
+        show(reports, skipped_sheet(reports.skipped), json=json)
     return 1 if broken else 0
-
-
-def _alpha(asked: float | None, name: str, sources: Sequence[Source]) -> float:
-    """The risk of a study: the paper's, but for rivals that of the first run's assessment."""
-    if asked is None and name != "rivals":
-        return DEFAULT_ALPHA
-    return asked_alpha(asked, read_assessment(sources[0].folder))
 
 
 def _sources(
@@ -166,24 +159,17 @@ def _all(
         raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")
     reports: dict[str, StudyReport] = {}
     reasons: dict[str, str] = {}
-    broken, n_studies = False, len(together())
-    began = time.monotonic()
-    for done, (name, found) in enumerate(run_studies(sources, options), start=1):
-        state = "done"
+    broken = False
+    for name, found in tracked("studies", run_studies(sources, options), len(together())):
         if isinstance(found, StudyReport):
             write_study(found, sources[0].folder)
             reports[name] = found
-        else:
-            state = "skipped"
+        elif isinstance(found, StopAdvisorError):
             reasons[name] = str(found)
-            if not isinstance(found, StopAdvisorError):
-                broken, state = True, "failed"
-                reasons[name] = f"internal error: {type(found).__name__}: {found}"
-        left = n_studies - done
-        line = f"study {name}: {state} ({done}/{n_studies}"
-        if left:
-            line += f", about {time_left((time.monotonic() - began) / done * left)} left"
-        progress.remark(line + ")")
+        else:
+            broken = True
+            reasons[name] = f"internal error: {type(found).__name__}: {found}"
+            progress.remark(f"study {name}: {reasons[name]}")
     if not reports and not broken:
         first = next(name for name in STUDIES if name in reasons)
         raise StudyError(f"these runs allow no study; {first}: {reasons[first]}")

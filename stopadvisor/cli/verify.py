@@ -15,12 +15,11 @@ import click
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.cli.parts.settings import setting_options, weights_of
+from stopadvisor.cli.parts.settings import setting_options
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.verify import verify_sheet
-from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import newest_run, open_source
 
 __all__ = ["CONTRADICTED", "UNDECIDED", "command"]
@@ -71,14 +70,7 @@ UNDECIDED = 7
 )
 @declare(*OUTPUT, VERBOSE)
 def command(
-    files: tuple[Path, ...],
-    price: Weights | Path | None,
-    *,
-    gate: bool,
-    json: bool,
-    quiet: bool,
-    verbose: bool,
-    **params: Any,
+    files: tuple[Path, ...], *, gate: bool, json: bool, quiet: bool, verbose: bool, **params: Any
 ) -> int:
     """Check POLICY on fresh labelled probes in RUN.
 
@@ -88,7 +80,7 @@ def command(
     several policies checked on the same questions may be best by luck: with --looks on the first
     check they share delta.
     """
-    request = CheckRequest(weights=weights_of(price), **params)
+    request = CheckRequest(**params)
     named_policy, named_probes = _named(files)
     file, probes = named_policy or newest_policy(), named_probes or newest_run()
     policy = load_policy(file)

@@ -91,9 +91,6 @@ LARGE_ALPHA = 0.2
 """`assess` warns, and `calibrate` refuses, where alpha exceeds this share of the full-thinking
 accuracy: under such a promise more than one right answer in five could be lost."""
 
-COMMON_ALPHAS = (0.01, 0.02, 0.05, 0.10)
-"""Alphas that `calibrate` explains when none is given."""
-
 # --- Serving costs (paper, Section "Deployment Cost") ---------------------------------------------
 
 PAPER_CACHED_WEIGHT = 0.1

@@ -23,7 +23,7 @@ from tests.material import archive_arrays, looks_of, write_archive
 
 def issued(archive: Path, target: PolicyTarget, alpha: float) -> CalibratedRun:
     overrides = SettingsOverrides(alpha=alpha, families=("confidence",))
-    request = CertifyRequest(overrides, allow_large_alpha=True, despite_advice=True)
+    request = CertifyRequest(overrides, despite=("advice", "large-alpha"))
     source = open_source(archive, folder=archive.parent)
     return issue(source, request, target, calibrated_headline).result
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 ASK = ("--alpha", "0.04", "--families", "confidence", "--despite", "advice", "--quiet")
 REQUEST = CertifyRequest(
-    SettingsOverrides(alpha=0.04, families=("confidence",)), despite_advice=True
+    SettingsOverrides(alpha=0.04, families=("confidence",)), despite=("advice",)
 )
 
 

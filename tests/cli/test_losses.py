@@ -113,7 +113,7 @@ def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
     assert taken_over["asked"] == assessed["asked"]
     # Who names a loss names all of them.
     assert SettingsOverrides(alpha=0.3, loss="lost", also=()).settings(assessed).is_lost
-    named = {"alpha": 0.3, "loss": ("lost",), "price": None}
+    named = {"alpha": 0.3, "loss": ("lost",)}
     with click.Context(click.Command("assess")):
         assert overrides(named).also == ()
 

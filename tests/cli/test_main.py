@@ -22,7 +22,7 @@ import pytest
 
 import stopadvisor
 from stopadvisor.cli import main as main_module
-from stopadvisor.cli.main import COMMANDS, LIBRARIES, CommandEntry, main
+from stopadvisor.cli.main import COMMANDS, CommandEntry, main
 from stopadvisor.cli.parts.exit_codes import EXIT_CODES
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.ground import errors
@@ -115,17 +115,6 @@ def test_version_names_all_that_is_loaded_one_a_line(
     assert lines[0] == f"stopadvisor {stopadvisor.__version__}"
     assert lines[1] == f"python {sys.version.split()[0]}"
     assert {"numpy 5.0", "transformers 12.0", "torch not installed (extra hf)"} < set(lines)
-
-
-def test_version_names_what_the_package_requires() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = {"": project["dependencies"], **project["optional-dependencies"]}
-    for extra in ("dev", "browser"):  # for those who work on it
-        wanted.pop(extra, None)
-    names = {extra: [re.split(r"[^\w-]", r)[0] for r in wanted[extra]] for extra in wanted}
-    first = {name: extra for extra in reversed(names) for name in names[extra]}
-    listed = {name: extra for extra in LIBRARIES for name in LIBRARIES[extra]}
-    assert listed == first
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

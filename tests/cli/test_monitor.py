@@ -115,10 +115,10 @@ def test_gold_breaks_the_promise_itself(call: Call) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"id": "a"}', "gold.jsonl, line 2: expected an object with 'id', 'served_correct'"),
-        ("nonsense", "gold.jsonl, line 2: expected an object"),
-        ("[" * 100_000, "gold.jsonl, line 2: expected an object"),
-        ('{"id": 1, "served_correct": true, "full_correct": true}', "line 2: expected a string"),
+        ('{"id": "a"}', "gold.jsonl:2: expected 'id', a text, and 'served_correct'"),
+        ("nonsense", "gold.jsonl:2: expected one JSON object"),
+        ("[" * 100_000, "gold.jsonl:2: expected one JSON object"),
+        ('{"id": 1, "served_correct": true, "full_correct": true}', "gold.jsonl:2: expected 'id'"),
         ('{"id": "r7", "served_correct": true, "full_correct": true}', "'r7' is named twice"),
     ],
 )

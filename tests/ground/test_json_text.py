@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli.parts.declare import parse_object
 from stopadvisor.collection import probing
 from stopadvisor.ground.errors import StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
@@ -49,7 +48,6 @@ def test_nested_without_end_is_refused_in_one_line(name: str, tmp_path: Path) ->
     assert len(str(found.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("parse", [parse_json, parse_object])
-def test_it_is_a_value_error_like_all_that_is_no_json(parse: Callable[[str], Any]) -> None:
+def test_it_is_a_value_error_like_all_that_is_no_json() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
-        parse(DEEP)
+        parse_json(DEEP)

@@ -35,7 +35,6 @@ __all__ = [
     "is_given",
     "is_open",
     "option",
-    "parse_object",
     "pop_settings",
     "show",
 ]
@@ -98,19 +97,6 @@ class Parsed(click.ParamType[Any]):
             return self._parse(value)
         except ValueError as error:
             self.fail(f"{error}, got {value!r}", param, ctx)
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; a ValueError says what was expected, as `Parsed` wants it."""
-    try:
-        from stopadvisor.ground.json_text import parse_json
-
-        value = parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"expected a JSON object ({error})") from error
-    if not isinstance(value, dict):
-        raise ValueError("expected a JSON object")
-    return value
 
 
 # --- What every command prints --------------------------------------------------------------------

@@ -1,6 +1,14 @@
-"""What each exit code means.  Stands alone, so that `--help` loads nothing else for it."""
+"""What each exit code means, and what any command with `--json` prints where it fails.
 
-__all__ = ["EXIT_CODES"]
+Stands alone, so that `--help` loads nothing else for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+__all__ = ["EXIT_CODES", "CommandError", "FailedCommand"]
 
 EXIT_CODES = {
     0: "ok",
@@ -14,3 +22,25 @@ EXIT_CODES = {
     8: "audits give an early warning, or show a change",
     130: "interrupted; what was finished is kept, and the same command continues there",
 }
+
+
+@dataclass(frozen=True)
+class CommandError:
+    """Why a command failed."""
+
+    type: str
+    """Its class."""
+    message: str
+    """One line that says what is wrong, and what is required."""
+    exit_code: int
+    """With which the command ended."""
+
+
+@dataclass(frozen=True)
+class FailedCommand:
+    """The document of a command that failed."""
+
+    SCHEMA: ClassVar[None] = None
+
+    error: CommandError
+    """What went wrong."""

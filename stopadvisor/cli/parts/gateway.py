@@ -1,4 +1,4 @@
-"""Options of `stopadvisor serve --upstream`: the gateway before servers that already run.
+"""Options of `stopadvisor serve`: the gateway before servers that already run, and audits.
 
 Makes settings of what was parsed; starting is `serving.gateway.server`'s.
 """
@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import COUNT, PATH, Parsed, is_given, option
+from stopadvisor.cli.parts.declare import COUNT, PATH, Parsed, is_given, option, pop_settings
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.runs.ladder import Ladder, read_ladder
+from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 
-__all__ = ["GATEWAY", "gateway_settings", "require_gateway"]
+__all__ = ["AUDITING", "GATEWAY", "audit_settings", "gateway_settings", "require_gateway"]
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _PACKAGES = (
@@ -141,3 +142,40 @@ def _ladder(path: Path) -> Ladder:
 def require_gateway() -> None:
     """Refuse to start without the packages of the extra."""
     require_packages("serve", *_PACKAGES, what="the gateway")
+
+
+# --- Audits ---------------------------------------------------------------------------------------
+
+_audit = option("Audits")
+
+AUDITING = (
+    _audit(
+        "--audit",
+        "share",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Share of stopped requests that finish thinking in the background, to compare, "
+        "such as 0.02.",
+    ),
+    _audit(
+        "--audit-log",
+        "folder",
+        type=PATH,
+        default=Path("audits"),
+        help="Folder of this server's log, which `monitor` reads; it holds no text.",
+    ),
+    _audit(
+        "--on-alarm",
+        type=click.Choice(ALARM_ACTIONS),
+        default="log",
+        help="What an alarm does: log it, stop no further requests (shadow), or exit with code 6 "
+        "(promise) or 8 (early warning, change).",
+    ),
+)
+
+
+def audit_settings(params: dict[str, Any]) -> AuditSettings | None:
+    """Take the options out of what click parsed; None without ``--audit``."""
+    share = params["share"]
+    settings = pop_settings(AuditSettings, params)
+    return None if share is None else settings

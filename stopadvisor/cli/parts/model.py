@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import Decorator, Parsed, declare, option, parse_object
+from stopadvisor.cli.parts.declare import Decorator, Parsed, declare, option
 from stopadvisor.engines.engine_settings import EngineSettings
+from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.template_arguments import reserved_arguments
 
 __all__ = [
@@ -64,7 +65,12 @@ _LOCAL = (
 
 
 def _template_arguments(text: str) -> dict[str, Any]:
-    arguments = parse_object(text)
+    try:
+        arguments = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"expected a JSON object ({error})") from error
+    if not isinstance(arguments, dict):
+        raise ValueError("expected a JSON object")
     for name in reserved_arguments(arguments):
         raise ValueError(f"expected arguments of the template's own ({name!r} is reserved)")
     return arguments

@@ -19,6 +19,7 @@ from stopadvisor.cli.parts.declare import (
     Parsed,
     declare,
     grader_option,
+    is_given,
     option,
     pop_settings,
 )
@@ -29,7 +30,7 @@ from stopadvisor.ground.constants import CUES, DEFAULT_CUE
 from stopadvisor.probes.asking import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split
 
-__all__ = ["probe_options", "take_probing"]
+__all__ = ["RECORDED_LADDER", "check_recording", "probe_options", "take_probing"]
 
 
 def take_probing(
@@ -277,3 +278,29 @@ _PROBE = (
 def probe_options(function: Callable[..., Any]) -> Any:
     """Add all of them, and those of every command's output."""
     return model_options(DEFAULT_MODEL)(declare(*_PROBE, *SERVER, *OUTPUT)(function))
+
+
+# --- Whole replies of several rungs ---------------------------------------------------------------
+
+_OF_TRACES = (
+    *("model", "engine", "base_url", "tokenizer", "api_key_env", "think_tags", "like", "schedule"),
+    *("budgets", "every", "markers", "max_think", "cap", "answer_cap", "cue", "on_stop", "entropy"),
+    *("temperature", "samples", "traces", "chat_template_kwargs", "regrade"),
+)
+"""Options that whole replies of several models have no use for, or that stand in ladder.toml."""
+
+RECORDED_LADDER = option("Probing")(
+    "--ladder",
+    metavar="LADDER.TOML",
+    type=PATH,
+    help="Ask every rung that this file names for a whole reply, in place of probing one model.",
+)
+
+
+def check_recording() -> None:
+    """Refuse options of probing where whole replies are asked for."""
+    if strange := [name for name in _OF_TRACES if is_given(name)]:
+        names = ", ".join("--" + name.replace("_", "-") for name in strange)
+        raise click.UsageError(
+            f"--ladder asks for whole replies, as its file says: leave out {names}"
+        )

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import click
 
 from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.certification.certify import Despite
 from stopadvisor.cli.parts.declare import (
+    COUNT,
     SHARE,
     Decorator,
     Parsed,
@@ -28,94 +30,74 @@ from stopadvisor.ground.constants import DEFAULT_DELTA
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
+from stopadvisor.rules.model_shape import PRESETS, model_shape
+from stopadvisor.rules.roofline import ACCELERATORS, DEFAULT_IN_FLIGHT
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
+from stopadvisor.runs.prices import LOCAL_GPU, PriceRequest, read_config
 
 __all__ = [
     "ALPHA",
     "DELTA",
     "DESPITE",
     "GUARANTEES",
-    "overridden",
+    "PRICING",
     "overrides",
+    "price_request",
     "setting_options",
-    "weights_of",
 ]
 
 
 def overrides(params: dict[str, Any]) -> SettingsOverrides:
-    """Take what was asked for out of click's parameters."""
-    alpha, *also = _guarantees(params)
-    first, limit = alpha
+    """Take what was asked for out of click's parameters; the first loss is the main one."""
+    limits, names = params.pop("alpha"), params.pop("loss", ())
+    also: tuple[Guarantee, ...] | None = None
+    if isinstance(limits, tuple):
+        of_all = {limit.loss: limit for limit in limits if limit.category is None}
+        names = names or tuple(of_all)
+        if set(names) != set(of_all):
+            raise click.UsageError(
+                f"--alpha limits {', '.join(of_all)}, and --loss names {', '.join(names)}: name "
+                "the same losses in both"
+            )
+        within = (limit for limit in limits if limit.category is not None)
+        first, *others = [*(of_all[name] for name in names), *within]
+        alpha, also = first.alpha, tuple(others)
+    else:
+        if len(names) > 1:
+            each = ",".join(f"{name}=0.05" for name in names)
+            raise click.UsageError(f"several losses take a limit each: --alpha {each}")
+        alpha, also = limits, () if names else None  # who names a loss names all limits
     if is_open("families"):  # a ladder has others than those shown
         params["families"] = None
-    found = pop_settings(
-        SettingsOverrides,
-        params,
-        weights=weights_of(params.pop("price")),
-        alpha=limit,
-        loss=first,
-        # Who names a loss names all limits.
-        also=tuple(Guarantee(*each) for each in also) or (None if first is None else ()),
-    )
+    loss = names[0] if names else None
+    found = pop_settings(SettingsOverrides, params, alpha=alpha, loss=loss, also=also)
     found.settings()  # values out of their range are refused here, before any work
     return found
 
 
-def overridden(params: dict[str, Any]) -> dict[str, bool]:
-    """Take `--despite` out of click's parameters: fields of a `CertifyRequest`."""
-    despite = params.pop("despite")
-    return {
-        "despite_advice": "advice" in despite,
-        "allow_truncated": "truncated" in despite,
-        "allow_large_alpha": "large-alpha" in despite,
-    }
-
-
-def _guarantees(params: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Losses with their limits, the first of all questions first; None where it is left open."""
-    limits, names = params.pop("alpha"), params.pop("loss", ())
-    if not isinstance(limits, _Limits):
-        if len(names) > 1:
-            raise click.UsageError(
-                "several losses take a limit each: --alpha "
-                + ",".join(f"{name}=0.05" for name in names)
-            )
-        return [(names[0] if names else None, limits)]
-    of_all = limits.of_all
-    names = names or tuple(of_all)
-    if set(names) != set(of_all):
-        raise click.UsageError(
-            f"--alpha limits {', '.join(of_all)}, and --loss names {', '.join(names)}: name the "
-            "same losses in both"
-        )
-    return [*((name, of_all[name]) for name in names), *limits.within]
-
-
-class _Limits(NamedTuple):
-    """What several limits hold for."""
-
-    of_all: dict[str, float]
-    """By loss, of all questions."""
-    within: list[tuple[str, float, str]]
-    """Loss, limit and category."""
-
-
-def _limits(text: str) -> float | _Limits:
+def _limits(text: str) -> float | tuple[Guarantee, ...]:
     """One limit, or one for each loss and category."""
     if "=" not in text:
         return _limit(text)
-    limits = _Limits({}, [])
-    for part in _NEXT_LIMIT.split(text):
-        if part.lstrip().startswith("category="):
-            limits.within.append(_category(part.lstrip()))
-            continue
-        name, limit = _loss_and_limit(part)
-        if name in limits.of_all:
-            raise ValueError(f"expected one limit for {name}")
-        limits.of_all[name] = limit
-    if not limits.of_all:
+    limits = []
+    for part in map(str.strip, _NEXT_LIMIT.split(text)):
+        whom, limited = None, part
+        if part.startswith("category="):
+            whom, _, limited = part.removeprefix("category=").rpartition(":")
+            if not whom:
+                raise ValueError(
+                    "expected category=NAME:LOSS=LIMIT such as category=algebra:lost=0.08"
+                )
+        name, _, limit = limited.partition("=")
+        if name not in LOSSES or not limit:
+            raise ValueError(f"expected LOSS=LIMIT with one of {', '.join(LOSSES)}")
+        limits.append(Guarantee(LOSSES[name].name, _limit(limit), whom))
+    of_all = [limit.loss for limit in limits if limit.category is None]
+    if twice := [name for name in of_all if of_all.count(name) > 1]:
+        raise ValueError(f"expected one limit for {twice[0]}")
+    if not of_all:
         raise ValueError("expected a limit for all questions too, such as lost=0.05")
-    return limits
+    return tuple(limits)
 
 
 def _limit(text: str) -> float:
@@ -125,42 +107,20 @@ def _limit(text: str) -> float:
         raise ValueError("expected a number such as 0.05, or lost=0.05,drop=0.02") from error
 
 
-def _loss_and_limit(text: str) -> tuple[str, float]:
-    name, _, limit = text.strip().partition("=")
-    if name not in LOSSES or not limit:
-        raise ValueError(f"expected LOSS=LIMIT with one of {', '.join(LOSSES)}")
-    return name, _limit(limit)
-
-
-def _category(text: str) -> tuple[str, float, str]:
-    """A loss, its limit and the category that it is of."""
-    whom, _, limited = text.removeprefix("category=").rpartition(":")
-    if not whom or not text.startswith("category="):
-        raise ValueError("expected category=NAME:LOSS=LIMIT such as category=algebra:lost=0.08")
-    return (*_loss_and_limit(limited), whom)
-
-
-def weights_of(price: Weights | Path | None) -> Weights | None:
+def _price(text: str) -> Weights:
     """Prices as named, or out of the serving profile that is named."""
-    return read_serving_profile(price).weights if isinstance(price, Path) else price
-
-
-def _price(text: str) -> Weights | Path:
     try:
-        prefilled, cached, decoded = (float(part) for part in text.split("/"))
-    except ValueError as error:
-        if not text.endswith(".json"):
-            raise ValueError(
-                "expected three prices per million tokens such as 0.5/0.05/2, or a .json file of "
-                "`profile-serving`"
-            ) from error
-        if not Path(text).is_file():
-            raise ValueError("expected a file of `profile-serving`") from error
-        return Path(text)
-    try:
+        if text.endswith(".json"):
+            return read_serving_profile(Path(text)).weights
+        prefilled, cached, decoded = map(float, text.split("/"))
         return Weights(prefilled, cached, decoded, MONEY)
     except CalibrationError as error:
         raise ValueError(str(error)) from error
+    except ValueError as error:
+        raise ValueError(
+            "expected three prices per million tokens such as 0.5/0.05/2, or a .json file of "
+            "`profile-serving`"
+        ) from error
 
 
 def _families(text: str) -> tuple[str, ...]:
@@ -217,7 +177,7 @@ GUARANTEES = declare(
 
 DESPITE = option("Certificate")(
     "--despite",
-    type=click.Choice(["advice", "truncated", "large-alpha"]),
+    type=click.Choice(get_args(Despite)),
     multiple=True,
     help="Certify although the advice is full thinking, more than 10 % of the traces were cut off, "
     "or alpha is more than 20 % of the full-thinking accuracy.  [repeatable]",
@@ -256,6 +216,7 @@ def setting_options(
         found.append(
             option(section)(
                 f"--{name}",
+                *(["weights"] if name == "price" else []),
                 type=kind,
                 default=default if otherwise is None and name not in asked else None,
                 show_default=shown,
@@ -263,3 +224,57 @@ def setting_options(
             )
         )
     return declare(*found)
+
+
+# --- Computed prices ------------------------------------------------------------------------------
+
+
+def _model_config(text: str) -> str:
+    """Refuse what no price can be computed from before anything is probed for it."""
+    try:
+        if text not in PRESETS:
+            model_shape(read_config(Path(text)))
+    except CalibrationError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+PRICING = declare(
+    option("Serving costs")(
+        "--gpu",
+        type=click.Choice([*ACCELERATORS, LOCAL_GPU], case_sensitive=False),
+        metavar="NAME",
+        show_default="local, else h100",
+        help="Compute what tokens cost inside an engine on this accelerator, from the model's "
+        "config; the stack is then vllm unless --serving names another. One of "
+        f"{', '.join(ACCELERATORS)}, or local.",
+    ),
+    option("Serving costs")(
+        "--in-flight",
+        type=COUNT,
+        show_default=str(DEFAULT_IN_FLIGHT),
+        help="Requests in flight at once, for computed prices; capped at what fits into memory.",
+    ),
+    option("Serving costs")(
+        "--tensor-parallel",
+        type=COUNT,
+        show_default="as many as hold the model",
+        help="Accelerators that share the model, for computed prices.",
+    ),
+    option("Serving costs")(
+        "--model-config",
+        type=Parsed("file|size", _model_config),
+        metavar=f"FILE|{'|'.join(PRESETS)}",
+        show_default="the run's model, else 8b",
+        help="config.json of the model, or the size of a dense one, for computed prices.",
+    ),
+)
+"""Each of them asks for computed prices, where a profile would be taken."""
+
+
+def price_request(params: dict[str, Any]) -> PriceRequest | None:
+    """Take them out of click's parameters; None where none is given."""
+    names = ("gpu", "in_flight", "tensor_parallel", "model_config")
+    given = {name: params.pop(name) for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    return PriceRequest(**given) if given else None
