@@ -3,24 +3,83 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from stopadvisor.policy.frozen import Policy
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.policy.session import AskProbe, Session, Stop
 from stopadvisor.policy.stepper import Stepper, StopRule
+from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
-from stopadvisor.probes.trigger import Trigger
+from stopadvisor.probes.trigger import Trigger, on_stand_ins, stand_in_ids
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
-from stopadvisor.serving.answering import recorded_stop
 from tests.policy_content import example_terms, trigger_content
 
-__all__ = ["recorded_index", "replayed", "rule_of", "stops"]
+__all__ = ["RecordedRule", "recorded_index", "recorded_stop", "replayed", "rule_of", "stops"]
+
+
+@dataclass(frozen=True)
+class RecordedRule:
+    """A policy that reads `stand_in_ids`: of a recorded trace only its markers are known."""
+
+    policy: Policy
+
+    @property
+    def trigger(self) -> Trigger:
+        """When it asks, read off stand-ins."""
+        return on_stand_ins(self.policy.trigger)
+
+    @property
+    def needs_markers(self) -> bool:
+        """Whether it reads how many markers there were."""
+        return self.policy.needs_markers
+
+    def start(self, task: str | None = None) -> Stepper:
+        """Begin with one trace."""
+        return self.policy.start(task)
+
+
+def recorded_stop(
+    policy: Policy, record: ProbeRecord, on_stop: OnStop | None = None
+) -> Stop | None:
+    """Replay recorded probes; returns the stop, None for the natural end.
+
+    `on_stop` is how it is served; the policy's own by default.
+    """
+    probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
+    task = record.task if policy.terms.task == MIXED_TASKS else None
+    session = Session(
+        RecordedRule(policy), closer_tokens=1, on_stop=on_stop or policy.on_stop, task=task
+    )
+    if not session.needs_ids:
+        session.receive(record.trace_tokens)
+    elif record.marker_positions is None:
+        raise ProbeError("the policy probes where a marker begins, the run looked for no markers")
+    else:
+        session.receive(stand_in_ids(record.trace_tokens, record.marker_positions))
+    session.end(record.trace_tokens, cut=record.finish == "length")
+    while isinstance(event := session.next_event(), AskProbe):
+        row = probed.get(event.position)
+        if row is None:
+            raise ProbeError(
+                f"the policy probes at {event.position} thinking tokens, the run did not; its "
+                f"budgets are {sorted(probed)}"
+            )
+        session.judge(
+            normalized=row.normalized,
+            mean_logprob=row.mean_logprob,
+            mean_entropy=row.mean_entropy,
+            markers=row.markers,
+            closed_by_itself=row.closed_by_itself,
+        )
+    return event if isinstance(event, Stop) else None
 
 
 def recorded_index(policy: Policy, record: ProbeRecord) -> int | None:

@@ -85,12 +85,6 @@ _REPEATED = (
     help="Also answer the questions without stopping, to measure what stopping saves.",
 )
 @click.option(
-    "--against",
-    metavar="RUN",
-    type=PATH,
-    help="Count the stops that differ from those of RUN's recorded probes.",
-)
-@click.option(
     "--on-stop",
     type=click.Choice(["probe", "answer"]),
     show_default="the policy's",

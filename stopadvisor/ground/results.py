@@ -21,13 +21,14 @@ from functools import cache
 from inspect import getsource
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.printable import json_safe
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from pydantic import TypeAdapter
 
 __all__ = [
     "SCHEMA", "Shown", "from_document", "schema_of", "sentences_of", "show_as", "to_document",
@@ -73,16 +74,24 @@ def from_document(kind: type[Result], document: object, where: object) -> Result
     ProbeError
         The document is not one of a `kind`.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(kind).validate_python(document)
+        return cast("Result", _adapter(cast("type", kind)).validate_python(document))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
         raise ProbeError(
             f"{where}: not a {kind.__name__}: {place}: {first['msg']}, got {first['input']!r:.80}"
         ) from error
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """Making one takes milliseconds, and files have a line for each question."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _number(kind: type) -> dict[str, int]:

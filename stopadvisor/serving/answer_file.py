@@ -9,16 +9,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from stopadvisor.answers.normal_form import normalize
-from stopadvisor.ground.errors import OutputError
+from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.policy.requests import AskedRung, Climbed, Reply
+from stopadvisor.ground.results import from_document
+from stopadvisor.policy.requests import Climbed, Reply
 from stopadvisor.runs.storage import append, encode
 from stopadvisor.workload.questions import Question
 
@@ -35,9 +35,9 @@ class FullAnswer:
     think_tokens: int
     visible_tokens: int
     seconds: float
-    correct: bool | None
+    correct: bool | None = None
     price: float | None = None
-    """Of a ladder's reference; the line leaves it out otherwise."""
+    """Of a ladder's reference."""
 
     @property
     def decoded_tokens(self) -> int:
@@ -47,7 +47,7 @@ class FullAnswer:
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """One line of the file: a question and its reply."""
+    """One line of the file: a question and its reply.  What is None by default is then left out."""
 
     id: str
     key: str
@@ -66,12 +66,12 @@ class AnswerRecord:
     visible_tokens: int
     prompt_tokens: int
     seconds: float
-    correct: bool | None
-    """None where there is no gold; the line then leaves it out."""
+    correct: bool | None = None
+    """Only with gold."""
     full: FullAnswer | None = None
-    """With ``--compare-full``; the line leaves it out otherwise."""
+    """Only with ``--compare-full``."""
     climbed: Climbed | None = None
-    """Of a ladder: which rung answered, and all that was asked; left out otherwise."""
+    """Of a ladder: which rung answered, and all that was asked."""
 
     @classmethod
     def of(
@@ -111,31 +111,11 @@ class AnswerRecord:
     def to_json(self) -> str:
         """One line of JSON."""
         data = asdict(self)
-        for name in ("correct", "full", "climbed"):
-            if data[name] is None:
-                del data[name]
-        for name in ("correct", "price"):
-            if "full" in data and data["full"][name] is None:
-                del data["full"][name]
+        for part in (data, data["full"] or {}):
+            for name in ("correct", "full", "climbed", "price"):
+                if part.get(name, 0) is None:
+                    del part[name]
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str) -> AnswerRecord:
-        """Read a line back; `where` names file and line for the error message."""
-        values = {"correct": None, "full": None, "climbed": None} | dict(data)
-        names = [f.name for f in fields(cls)]
-        missing = [name for name in names if name not in values]
-        if missing:
-            raise OutputError(f"{where}: field {missing[0]!r} is missing: not a file of `run`")
-        try:
-            if values["full"] is not None:
-                values["full"] = FullAnswer(**({"correct": None} | values["full"]))
-            if (climbed := values["climbed"]) is not None:
-                asked = tuple(AskedRung(**row) for row in climbed["asked"])
-                values["climbed"] = Climbed(climbed["rung"], asked)
-            return cls(**{name: values[name] for name in names})
-        except (KeyError, TypeError) as error:
-            raise OutputError(f"{where}: field 'full' or 'climbed': {error}") from error
 
 
 def normal_form(question: Question, reply: Reply) -> str:
@@ -185,8 +165,11 @@ class AnswerFile:
                 ) from error
             file.seek(0)
             whole, _, tail = file.read().rpartition(b"\n")
-            lines = [_read(line, f"{path}:{i}") for i, line in enumerate(whole.split(b"\n"), 1)]
-            found = [line for line in lines if line is not None]
+            found = [
+                _read(line, f"{path}:{number}")
+                for number, line in enumerate(whole.split(b"\n"), start=1)
+                if line
+            ]
             if tail:
                 os.truncate(path, len(whole) + (1 if whole else 0))
             others = [line for line in found if line.setting != setting]
@@ -220,13 +203,8 @@ class AnswerFile:
         self.lines.append(line)
 
 
-def _read(line: bytes, where: str) -> AnswerRecord | None:
-    if not line:
-        return None
+def _read(line: bytes, where: str) -> AnswerRecord:
     try:
-        data = parse_json(line)
-    except ValueError as error:
-        raise OutputError(f"{where}: not a line of JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise OutputError(f"{where}: expected an object, got {data!r}")
-    return AnswerRecord.from_dict(data, where)
+        return from_document(AnswerRecord, parse_json(line), where)
+    except (ValueError, ProbeError) as error:
+        raise OutputError(f"{where}: not a line that `run` wrote: {error}") from error

@@ -24,7 +24,7 @@ from stopadvisor.workload.questions import Question
 
 __all__ = ["AnswerPass", "Answering", "AnsweringEngine"]
 
-GROUP_BATCHES = 4
+_GROUP_BATCHES = 4
 """Batches of questions between two turns of stopping and not stopping."""
 
 
@@ -112,40 +112,35 @@ class AnswerPass:
     compare_full: bool
     asked_size: int | None
     """Batch size that was asked for; None: what fits, halved when memory runs out."""
-    batch_size: int = 1
     new: int = 0
-    seconds: float = 0.0
-    """Wall time of the engine with stopping, of the new questions."""
-    full_seconds: float = 0.0
-    reported: set[str] = field(default_factory=set)
+    seconds: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
+    """Wall time of the engine for the new questions: with stopping, and without."""
+    _size: int = 1
 
     def go(self, questions: Sequence[Question]) -> None:
         """Answer what the file does not answer yet."""
-        done = self.file.done(questions)
+        done, reported = self.file.done(questions), set[str]()
         left = [question for question in questions if question.id not in done]
         if left:
-            self.batch_size = self.asked_size or self.engine.questions_at_once(self.plan)
-        report_remarks(self.engine.remarks, self.progress, self.reported)
+            self._size = self.asked_size or self.engine.questions_at_once(self.plan)
+        report_remarks(self.engine.remarks, self.progress, reported)
         self.progress.begin("answering", len(questions), len(questions) - len(left))
-        size = GROUP_BATCHES * self.batch_size if self.compare_full else max(1, len(left))
-        for turn, start in enumerate(range(0, len(left), size)):
-            group = left[start : start + size]
-            if self.compare_full:
-                self._both(group, stopping_first=turn % 2 == 0)
-            else:
-                for question, reply in self._serve(group, stopping=True):
-                    self._keep(question, reply, None)
-        report_remarks(self.engine.remarks, self.progress, self.reported)
+        if self.compare_full:
+            size = _GROUP_BATCHES * self._size
+            for turn, start in enumerate(range(0, len(left), size)):
+                self._both(left[start : start + size], stopping_first=turn % 2 == 0)
+        else:
+            for question, reply in self._serve(left, stopping=True):
+                self._keep(question, reply, None)
+        report_remarks(self.engine.remarks, self.progress, reported)
 
     def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
         """Ask a group twice; each question is written once it has both answers."""
-        first: dict[str, Reply] = {}
-        for question, reply in self._serve(group, stopping=stopping_first):
-            first[question.id] = reply
-        for question, reply in self._serve(group, stopping=not stopping_first):
-            stopped, full = first[question.id], reply
-            if not stopping_first:
-                stopped, full = full, stopped
+        asked = self._serve(group, stopping=stopping_first)
+        first = {question.id: reply for question, reply in asked}
+        for question, second in self._serve(group, stopping=not stopping_first):
+            replies = (first[question.id], second)
+            stopped, full = replies if stopping_first else replies[::-1]
             self._keep(question, stopped, full)
 
     def _serve(
@@ -158,7 +153,7 @@ class AnswerPass:
                 make_requests(left, self.policy),
                 self.plan,
                 self.policy if stopping else None,
-                batch_size=self.batch_size,
+                batch_size=self._size,
                 on_stop=self.on_stop,
                 serving=self.mode,
             )
@@ -168,12 +163,10 @@ class AnswerPass:
                     over.add(left[index].id)
                     yield left[index], reply
             except OutOfMemory:
-                if self.batch_size == 1 or self.asked_size is not None:
+                if self._size == 1 or self.asked_size is not None:
                     raise
-                self.batch_size //= 2
-                self.progress.remark(
-                    f"out of memory; going on with {self.batch_size} questions at once"
-                )
+                self._size //= 2
+                self.progress.remark(f"out of memory; going on with {self._size} questions at once")
             left = [question for question in left if question.id not in over]
 
     def _timed(
@@ -183,22 +176,17 @@ class AnswerPass:
         while True:
             began = time.perf_counter()
             found = next(replies, None)
-            spent = time.perf_counter() - began
-            if stopping:
-                self.seconds += spent
-            else:
-                self.full_seconds += spent
+            self.seconds[stopping] += time.perf_counter() - began
             if found is None:
                 return
             yield found
 
     def _keep(self, question: Question, reply: Reply, full: Reply | None) -> None:
         """Grade, where there is gold, and write the line."""
-        graded = [reply] if full is None else [reply, full]
-        correct: list[bool | None] = [None] * len(graded)
+        replies = [reply] if full is None else [reply, full]
+        correct: list[bool | None] = [None, None]
         if question.gold is not None:
-            gold = question.gold
-            items = [(question.task, gold, _gradable(question, r)) for r in graded]
+            items = [(question.task, question.gold, _gradable(question, r)) for r in replies]
             verdicts = self.grader.grade_many(items, [question.text] * len(items))
             correct = [verdict is True for verdict in verdicts]
         whole = None
@@ -215,14 +203,11 @@ class AnswerPass:
             )
         self.file.add(AnswerRecord.of(question, self.file.setting, reply, correct[0], whole))
         self.new += 1
-        decoded = sum(r.decoded_tokens for r in graded)
-        self.progress.advance(1, decoded)
+        self.progress.advance(1, sum(r.decoded_tokens for r in replies))
 
 
 def _gradable(question: Question, reply: Reply) -> str | None:
     """What the grader sees: a forced answer's whole text, or a visible answer's short one."""
-    if reply.text is None:
-        return None
-    if reply.finish == "stopped" and not reply.visible_tokens:
+    if reply.text is None or (reply.finish == "stopped" and not reply.visible_tokens):
         return reply.text
     return extract_natural(question.task, reply.text)

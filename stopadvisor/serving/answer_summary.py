@@ -1,6 +1,6 @@
 """What `run` prints and saves: an answered workload as one value, and the sums in it.
 
-Knows lines of answers; no policy, no engine and no screen.
+Knows lines of answers and the pass that wrote them; no screen.
 """
 
 from __future__ import annotations
@@ -10,19 +10,10 @@ from dataclasses import dataclass
 
 from stopadvisor.policy.requests import OnStop, ThinkingMode
 from stopadvisor.serving.answer_file import AnswerRecord, FullAnswer
+from stopadvisor.serving.answer_pass import AnswerPass
 from stopadvisor.stats.intervals import exact_interval
 
-__all__ = [
-    "AgainstProbes",
-    "AnswerSummary",
-    "ClimbSummary",
-    "FullComparison",
-    "MeanTokens",
-    "TimedComparison",
-    "climbs_of",
-    "compare_full",
-    "mean_of",
-]
+__all__ = ["AnswerSummary", "ClimbSummary", "FullComparison", "TimedComparison", "summed_up"]
 
 
 @dataclass(frozen=True)
@@ -94,24 +85,6 @@ class TimedComparison(FullComparison):
     """Time saved."""
     unmet: FullComparison
     """The same of questions that had no part in the policy."""
-
-
-@dataclass(frozen=True)
-class AgainstProbes:
-    """Real stops against recorded ones."""
-
-    run: str
-    """With the recorded probes."""
-    questions: int
-    """That are in both."""
-    differing_stops: int
-    """Questions that stop elsewhere."""
-    differing_stops_share: float | None
-    """Their share."""
-    differing_answers: int
-    """Questions with another answer."""
-    examples: tuple[str, ...]
-    """Ids of the first that stop elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +168,6 @@ class AnswerSummary:
     """Share of these that are right."""
     full: TimedComparison | None
     """Only with `--compare-full`: against full thinking."""
-    against: AgainstProbes | None
-    """Only with `--against`: against recorded probes."""
     remarks: tuple[str, ...]
     """What the reader should know."""
     climbed: ClimbSummary | None = None
@@ -208,41 +179,105 @@ class AnswerSummary:
 # --- Sums over lines ------------------------------------------------------------------------------
 
 
-def mean_of(values: Sequence[int]) -> float | None:
-    """Return the mean; None where there is nothing to take it of."""
+def summed_up(
+    answered: AnswerPass,
+    lines: Sequence[AnswerRecord],
+    files: tuple[str, str],
+    remarks: tuple[str, ...],
+) -> AnswerSummary:
+    """Sum up a pass, and the lines that are there now.
+
+    `files` are those of the policy and of the questions.
+    """
+    policy, terms = answered.policy, answered.policy.terms
+    certificate, saving = terms.certificate, None
+    if terms.serving == "kv-fork" and terms.expected is not None:
+        saving = (terms.expected.saving_by_serving or {}).get("prefix-cache")
+    graded = [line.correct for line in lines if line.correct is not None]
+    stopped = sum(line.stopped for line in lines)
+    return AnswerSummary(
+        policy=files[0],
+        digest=policy.digest,
+        kind=policy.kind,
+        family=policy.family,
+        workload=files[1],
+        model=answered.engine.name,
+        out=str(answered.file.path),
+        setting=answered.file.setting,
+        on_stop=answered.on_stop,
+        serving=answered.mode,
+        server_saving_pct=saving,
+        certified=certificate is not None and answered.on_stop == terms.on_stop,
+        alpha=None if certificate is None else certificate.alpha,
+        loss=None if certificate is None else certificate.loss,
+        questions=len(lines),
+        new=answered.new,
+        seconds=round(answered.seconds[True], 3),
+        stopped=stopped,
+        stopped_share=stopped / len(lines) if lines else None,
+        mean_tokens=MeanTokens(
+            _mean([line.think_tokens for line in lines]),
+            _mean([line.probe_tokens for line in lines]),
+            _mean([line.visible_tokens for line in lines]),
+        ),
+        labelled=len(graded),
+        accuracy=_mean(graded),
+        full=_timed(answered, lines) if any(line.full for line in lines) else None,
+        climbed=_climbs(lines, tuple(dict.fromkeys(rung.name for rung in policy.ladder))),
+        remarks=remarks,
+    )
+
+
+def _timed(answered: AnswerPass, lines: Sequence[AnswerRecord]) -> TimedComparison:
+    """Compare with full thinking, and the times where this call answered both ways."""
+    split = answered.policy.terms.split
+    seen = set() if split is None else {*split.fit, *split.calibration}
+    seconds, full_seconds = answered.seconds[True], answered.seconds[False]
+    timed = answered.new if answered.compare_full else 0
+    return TimedComparison(
+        **vars(_compared(lines)),
+        timed_questions=timed,
+        seconds=round(seconds, 3) if timed else None,
+        full_seconds=round(full_seconds, 3) if timed else None,
+        time_saving_pct=_saving(seconds, full_seconds) if timed and full_seconds else None,
+        unmet=_compared([line for line in lines if line.key not in seen]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def climbs_of(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSummary | None:
+def _saving(spent: float, full: float) -> float:
+    return 100 * (1 - spent / full) if full else 0.0
+
+
+def _climbs(lines: Sequence[AnswerRecord], names: Sequence[str]) -> ClimbSummary | None:
     """Sum up how questions were climbed; None where none was."""
-    found = [(line, line.climbed) for line in lines if line.climbed is not None]
+    found = [(line.climbed, line.full) for line in lines if line.climbed is not None]
     if not found:
         return None
     rungs = []
     for name in names:
-        asked = [[each for each in way.asked if each.name == name] for _, way in found]
-        served = sum(way.rung == name for _, way in found)
+        asked = [[each for each in way.asked if each.name == name] for way, _ in found]
+        served = sum(way.rung == name for way, _ in found)
         down = sum(any(each.down is not None for each in row) for row in asked)
         rungs.append(RungShare(name, sum(map(bool, asked)), served, served / len(found), down))
-    pairs = [
-        (way.price, line.full.price)
-        for line, way in found
-        if line.full is not None and line.full.price is not None
-    ]
-    spent, full = (sum(prices) for prices in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    compared = [(way.price, full.price) for way, full in found if full and full.price is not None]
+    spent, full = sum(price for price, _ in compared), sum(price for _, price in compared)
     return ClimbSummary(
         tuple(rungs),
-        sum(way.price for _, way in found) / len(found),
-        full / len(pairs) if pairs else None,
-        100 * (1 - spent / full) if full else None,
+        sum(way.price for way, _ in found) / len(found),
+        full / len(compared) if compared else None,
+        _saving(spent, full) if full else None,
     )
 
 
-def compare_full(lines: Sequence[AnswerRecord]) -> FullComparison:
+def _compared(lines: Sequence[AnswerRecord]) -> FullComparison:
     """Compare those lines that hold the full answer too."""
     pairs = [(line, line.full) for line in lines if line.full is not None]
     graded = [
-        (bool(line.correct), bool(full.correct))
+        (line.correct, full.correct)
         for line, full in pairs
         if line.correct is not None and full.correct is not None
     ]
@@ -280,7 +315,3 @@ def compare_full(lines: Sequence[AnswerRecord]) -> FullComparison:
 def _differs(line: AnswerRecord, full: FullAnswer) -> bool:
     same = line.normalized == full.normalized != "" and full.finish != "length"
     return line.stopped and not same
-
-
-def _saving(spent: float, full: float) -> float:
-    return 100 * (1 - spent / full) if full else 0.0

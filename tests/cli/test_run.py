@@ -36,7 +36,7 @@ SUMMARY = [
     "schema", "policy", "digest", "kind", "family", "workload", "model", "out", "setting",
     "on_stop", "serving", "server_saving_pct", "certified", "alpha", "loss", "questions", "new",
     "seconds", "stopped", "stopped_share", "mean_tokens", "labelled", "accuracy", "full",
-    "against", "remarks", "headline",
+    "remarks", "headline",
 ]  # fmt: skip
 FULL = [
     "questions", "decoded_tokens", "full_decoded_tokens", "think_tokens", "full_think_tokens",
@@ -143,7 +143,7 @@ def test_a_grader_says_what_is_right(bench: Bench, monkeypatch: pytest.MonkeyPat
 def test_stops_are_those_of_the_recorded_probes(
     bench: Bench, policy: Policy, recorded: RunDirectory
 ) -> None:
-    document = bench.document("--against", str(recorded.path))
+    document = bench.document()
     records = {record.id: record for record in recorded.records()}
     assert 2 < document["stopped"] < N - 2
     for line in bench.lines:
@@ -157,9 +157,6 @@ def test_stops_are_those_of_the_recorded_probes(
             at = record.checkpoints[stop]
             assert (line["answer"], line["normalized"]) == (at.answer, at.normalized)
             assert line["correct"] == at.correct
-    against = document["against"]
-    assert (against["questions"], against["differing_stops"]) == (N, 0)
-    assert (against["differing_stops_share"], against["differing_answers"]) == (0.0, 0)
     assert list(document) == SUMMARY
     assert (document["questions"], document["labelled"], document["certified"]) == (N, N, True)
 
@@ -349,22 +346,3 @@ def test_where_the_model_is_is_asked_only_where_it_was_not_found(
     for more, asked in (([], True), (server, False)):
         assert main([*words, *more]) == 2
         assert ("--model says where it is" in capsys.readouterr().err) == asked
-
-
-def test_a_run_that_was_probed_elsewhere_is_refused_before_anything_is_asked(
-    bench: Bench, recorded: RunDirectory, engine: HfEngine
-) -> None:
-    other = bench.save(rule(engine, "run-stability", 2.0, budgets=[0, 13]), "other.json")
-    code, out, err = bench.call("--against", str(recorded.path), policy=other)
-    assert (code, out) == (2, "")
-    assert "the policy probes at 0 and 13 thinking tokens" in err
-    assert not bench.out.exists()
-
-
-def test_a_run_of_other_questions_is_refused(
-    bench: Bench, recorded: RunDirectory, tmp_path: Path
-) -> None:
-    bench.file.write_text(json.dumps({"question": "Compute 1 + 1 modulo 100."}) + "\n")
-    code, _, err = bench.call("--against", str(recorded.path))
-    assert code == 2
-    assert "has none of these questions" in err

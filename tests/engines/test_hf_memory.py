@@ -22,6 +22,7 @@ from stopadvisor.engines.hf.rolling import RollingBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.progress import NullProgress
+from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
 from stopadvisor.serving.answer_file import AnswerRecord
@@ -124,7 +125,7 @@ class Bench:
         found = answer_workload(settings, opened, self.progress)
         assert found.questions == N
         lines = Path(found.out).read_text(encoding="utf-8").splitlines()
-        records = [AnswerRecord.from_dict(json.loads(line), found.out) for line in lines]
+        records = [from_document(AnswerRecord, json.loads(line), found.out) for line in lines]
         return {record.id: record for record in records}
 
 

@@ -29,7 +29,7 @@ from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.rules.serving_profile import SERVING_PROFILE
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from stopadvisor.serving.answering import recorded_stop
+from tests.replay import recorded_stop
 
 pytestmark = pytest.mark.slow
 

@@ -28,9 +28,9 @@ from stopadvisor.probes.trigger import (
 )
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from stopadvisor.serving.answering import RecordedRule
 from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
 from tests.probes.test_trigger import MARKERS, walked
+from tests.replay import RecordedRule
 
 POLICIES = Path(__file__).parents[2] / "policies"
 CLOSER = (8, 9)

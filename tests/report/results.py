@@ -25,7 +25,6 @@ from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.serving_profile import BatchSeconds, PerTokenSeconds, ServingProfile
 from stopadvisor.runs.look_rules import PolicyCheck
 from stopadvisor.serving.answer_summary import (
-    AgainstProbes,
     AnswerSummary,
     FullComparison,
     MeanTokens,
@@ -173,6 +172,5 @@ ANSWERED = AnswerSummary(
         ),
         **_SPENT,
     ),
-    against=AgainstProbes("runs/sums", 900, 2, 0.0022, 1, ("sums-17",)),
     remarks=(),
 )  # fmt: skip

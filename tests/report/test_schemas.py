@@ -365,13 +365,9 @@ def test_run(
     policy = rule(engine, "run-stability", 2.0, budgets=[0, 16])
     save_policy(policy, tmp_path / "policy.joblib")
 
-    write_easiest(tmp_path / "few.jsonl", 48)
-    answer(
-        capsys, "probe", "few.jsonl", "--model", TINY_REASONER, "--budgets", "0,16", "--out", "r",
-        "--split", "50/50/0", "--seed", "4", "--no-preflight",
-    )  # fmt: skip
-    words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER, "--limit", "8")
-    stopped = answer(capsys, "run", *words, "--compare-full", "--against", "r")
+    write_easiest(tmp_path / "few.jsonl", 8)
+    words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER)
+    stopped = answer(capsys, "run", *words, "--compare-full")
 
     content = ladder_content()
     content["ladder"]["rungs"] = RUNGS

@@ -20,7 +20,6 @@ from stopadvisor.report.words import (
     shell_quote,
 )
 from stopadvisor.serving.answer_summary import (
-    AgainstProbes,
     AnswerSummary,
     ClimbSummary,
     FullComparison,
@@ -74,9 +73,6 @@ def run_sheet(summary: AnswerSummary, *, given: str = "", server: Sequence[str] 
         rows = tuple(_against_full(summary, summary.full))
         whom = "full thinking" if summary.climbed is None else "the reference alone"
         sections.append(Section(f"Against {whom}, in the same run", rows=rows))
-    if summary.against is not None:
-        title = f"Against the recorded probes of {summary.against.run}"
-        sections.append(Section(title, rows=tuple(_against_run(summary.against))))
     return Sheet(
         run_headline(summary),
         facts=tuple(_facts(summary)),
@@ -193,14 +189,3 @@ def _lost(figures: FullComparison) -> str:
     return (
         f"{share(figures.risk)} {bracketed(figures.risk_ci95, 100)} of {figures.labelled} questions"
     )
-
-
-def _against_run(against: AgainstProbes) -> Iterator[Fact]:
-    yield (
-        "stops",
-        f"{against.differing_stops} of {against.questions} differ "
-        f"({share(against.differing_stops_share)})",
-    )
-    yield "answers", f"{against.differing_answers} differ"
-    if against.examples:
-        yield "such as", ", ".join(against.examples)

@@ -20,8 +20,6 @@ from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from stopadvisor.serving.answer_file import AnswerRecord
-from stopadvisor.serving.answering import compare_stops, recorded_stop
 from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
 from tests.replay import recorded_index
 
@@ -43,30 +41,6 @@ def policy() -> Policy:
     return load_policy(POLICIES / "arithmetic.joblib")
 
 
-def answered(policy: Policy, record: ProbeRecord) -> AnswerRecord:
-    """The line that serving writes where it stops as recorded."""
-    event = recorded_stop(policy, record)
-    stop, budget = (None, None) if event is None else (event.index, event.position)
-    probe = next((c for c in record.checkpoints if c.budget == budget), None)
-    return AnswerRecord(
-        id=record.id,
-        key=record.key,
-        setting="",
-        answer=record.natural_answer if probe is None else probe.answer,
-        normalized="" if probe is None else probe.normalized,
-        stopped=stop is not None,
-        checkpoint=stop,
-        budget=budget,
-        finish="stop" if stop is None else "stopped",
-        think_tokens=0,
-        probe_tokens=0,
-        visible_tokens=0,
-        prompt_tokens=0,
-        seconds=0.0,
-        correct=None,
-    )
-
-
 def test_stops_are_those_of_the_whole_table(run: RunDirectory, policy: Policy) -> None:
     table = open_source(run.path).table
     threshold = np.array([policy.content["decision_threshold"]])
@@ -84,31 +58,9 @@ def test_a_policy_that_never_stops_has_no_recorded_index(run: RunDirectory) -> N
     assert {recorded_index(full_budget, record) for record in run.records()[:20]} == {None}
 
 
-def test_answers_as_recorded_agree(run: RunDirectory, policy: Policy) -> None:
-    lines = [answered(policy, record) for record in run.records()[:60]]
-    found = compare_stops(policy, lines, run)
-    assert (found.questions, found.differing_stops, found.differing_answers) == (60, 0, 0)
-    assert found.differing_stops_share == 0
-
-
-def test_other_stops_and_other_answers_are_counted(run: RunDirectory, policy: Policy) -> None:
-    lines = [answered(policy, record) for record in run.records()[:60]]
-    at = [i for i, line in enumerate(lines) if line.stopped][:3]
-    lines[at[0]] = replace(lines[at[0]], normalized="elsewhere")
-    lines[at[1]] = replace(lines[at[1]], stopped=False, checkpoint=None, budget=None)
-    lines[at[2]] = replace(lines[at[2]], key="of no question here")
-    found = compare_stops(policy, lines, run)
-    assert (found.questions, found.differing_stops, found.differing_answers) == (59, 1, 2)
-    assert found.examples == (lines[at[1]].id,)
-
-
-def test_what_cannot_be_compared_is_refused(run: RunDirectory, policy: Policy) -> None:
-    record = run.records()[0]
+def test_probes_that_are_missing_are_named(run: RunDirectory, policy: Policy) -> None:
     with pytest.raises(ProbeError, match=r"probes at .* thinking tokens, the run did not"):
-        recorded_index(policy, replace(record, checkpoints=()))
-    strange = replace(answered(policy, record), key="of no question here")
-    with pytest.raises(ProbeError, match="nothing to compare with"):
-        compare_stops(policy, [strange], run)
+        recorded_index(policy, replace(run.records()[0], checkpoints=()))
 
 
 # --- Triggers that are no grid ---
@@ -168,22 +120,6 @@ def test_a_replay_of_a_fixed_budget_stops_all_who_think_so_long(
     stops = [recorded_index(fixed, record) for record in records]
     assert stops == [0 if record.trace_tokens > budget else None for record in records]
     assert set(stops) == {0, None}
-    lines = [
-        replace(
-            answered(policy, record),
-            stopped=stop is not None,
-            checkpoint=stop,
-            budget=None if stop is None else budget,
-        )
-        for record, stop in zip(records, stops, strict=True)
-    ]
-    probed = [c.budget for c in records[0].checkpoints]
-    assert budget in probed
-    assert compare_stops(fixed, lines, run).differing_stops == 0
-    moved = [replace(line, budget=1 if line.budget is None else None) for line in lines]
-    found = compare_stops(fixed, moved, run)
-    assert (found.questions, found.differing_stops, found.differing_stops_share) == (80, 80, 1.0)
-    assert found.examples == tuple(line.id for line in lines[:10])
 
 
 def test_runs_that_were_probed_elsewhere_are_refused(run: RunDirectory, policy: Policy) -> None:
