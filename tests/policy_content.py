@@ -16,7 +16,7 @@ from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.shown import certificate_of
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES
 
@@ -101,7 +101,7 @@ _EXAMPLE: dict[str, Any] = {
     "intercept": 0.84,
     "threshold": display_threshold("learned", 1.375),
     "decision_threshold": 1.375,
-    "trigger": trigger_content(GridTrigger(()))["trigger"],
+    "trigger": trigger_content(ListedTrigger(()))["trigger"],
     "budgets": [0, 16, 32, 64, 96, 128],
     "probe": {
         "closer": {"text": "\n</think>", "ids": [10, 4]},
@@ -253,14 +253,14 @@ def family_content(family: str, decision_threshold: float | None = None) -> dict
         content |= {key: [] for key in ("features", *keys)} | {"intercept": None}
     if family == "fixed-budget":
         at = int(linear)
-        content |= trigger_content(GridTrigger((at,), at), family=family)
+        content |= trigger_content(ListedTrigger((at,), at), family=family)
     return content
 
 
 TRIGGERS: dict[str, Trigger] = {
-    "grid-stop": GridTrigger((0, 16, 32, 64, 96, 128), 128),
-    "stride": StrideTrigger(16, 120),
-    "stride-stop": StrideTrigger(16, 104, 8, 104),
+    "grid-stop": ListedTrigger((0, 16, 32, 64, 96, 128), 128),
+    "stride": stride(16, 120),
+    "stride-stop": stride(16, 104, 8, 104),
     "marker": MarkerTrigger(((61, 62), (63,)), 12, 6),
     "marker-stop": MarkerTrigger(((61, 62), (63,)), 12, 6, 40, 9, 130),
 }

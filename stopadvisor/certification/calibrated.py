@@ -29,7 +29,7 @@ from stopadvisor.policy.shown import (
     with_test,
 )
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.triggers import listed_positions, trigger_of
+from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.rules.losses import LOST, LossName
 from stopadvisor.stats.bounds import Certified, NotCertified
 
@@ -290,7 +290,7 @@ def _positions(terms: PolicyTerms) -> tuple[int, ...] | None:
     """Where a policy asks; None where it asks nothing, or each trace has positions of its own."""
     if terms.kind != "stop" or terms.ladder is not None:
         return None
-    return listed_positions(trigger_of(terms))
+    return trigger_of(terms).positions
 
 
 def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:

@@ -47,7 +47,7 @@ from stopadvisor.probes.grouping import calibration_rows, group_sizes
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile
-from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, Trigger
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving
@@ -364,7 +364,7 @@ def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
     trigger: Trigger
     if family == FIXED_BUDGET:
         stop = int(rule.threshold)
-        trigger = GridTrigger((stop,), stop)
+        trigger = ListedTrigger((stop,), stop)
     elif isinstance(schedule, GridSchedule):
         trigger = schedule.trigger()
     else:

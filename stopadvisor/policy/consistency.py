@@ -18,7 +18,7 @@ from stopadvisor.policy.climber import check_ladder
 from stopadvisor.policy.evidence import check_expected, check_split
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.terms import PolicyTerms, TreeTerms, TriggerTerms
-from stopadvisor.policy.triggers import check_trigger, most_probes, trigger_of
+from stopadvisor.policy.triggers import check_trigger, trigger_of
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.rules.families import LEARNED_FAMILIES, RUNG_FAMILIES, display_threshold
 from stopadvisor.rules.features import (
@@ -262,7 +262,7 @@ def _check_golden(terms: PolicyTerms) -> None:
     The numbers that a policy may hold multiply there: texts with the rules that read them, trees
     with their depth and with the steps.
     """
-    golden, most = terms.golden, most_probes(trigger_of(terms))
+    golden, most = terms.golden, trigger_of(terms).most_probes
     if terms.ladder is not None:
         most = len(terms.ladder.asked)
     expect(bool(golden), "golden", "at least one trajectory for kind 'stop'", [])

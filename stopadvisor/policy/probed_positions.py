@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, Trigger, recorded_positions
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, recorded_positions
 from stopadvisor.runs.sources import Source
 
 __all__ = ["check_probed"]
@@ -26,7 +26,7 @@ def check_probed(policy: Policy, file: str, source: Source) -> None:
         Budgets are missing; says how to probe at them.
     """
     table, trigger = source.table, policy.trigger
-    if isinstance(trigger, GridTrigger) and table.is_grid:
+    if trigger.kind == "grid" and table.is_grid:
         problem = _missing_budgets(trigger, source)
     elif trigger.needs_ids and table.marker_positions is None:
         problem = f"the policy probes where a marker begins, {source.folder} looked for no markers"
@@ -43,14 +43,14 @@ def check_probed(policy: Policy, file: str, source: Source) -> None:
     raise PolicyError(problem)
 
 
-def _missing_budgets(trigger: GridTrigger, source: Source) -> str | None:
+def _missing_budgets(trigger: ListedTrigger, source: Source) -> str | None:
     probed = source.table.budgets.tolist()
-    missing = [budget for budget in trigger.budgets if budget not in probed]
+    missing = [budget for budget in trigger.positions if budget not in probed]
     if not missing:
         return None
-    at = "there" if len(missing) == len(trigger.budgets) else f"at {_listed(missing)}"
+    at = "there" if len(missing) == len(trigger.positions) else f"at {_listed(missing)}"
     return (
-        f"the policy probes at {_listed(trigger.budgets)} thinking tokens, {source.folder} does "
+        f"the policy probes at {_listed(trigger.positions)} thinking tokens, {source.folder} does "
         f"not {at}; its budgets are {_listed(probed)}"
     )
 

@@ -222,7 +222,7 @@ class Session:
         self._last: Stop | Ended | None = None
         self._positions: Positions | None = None
         self._judge: Judge | None = None
-        if rule is not None and rule.trigger.probes:
+        if rule is not None and rule.trigger.most_probes:
             self._positions, self._judge = rule.trigger.start(), rule.start(task)
             self._stop_at = rule.trigger.stop_at
             if rule.trigger.needs_ids:

@@ -16,7 +16,7 @@ from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms, TreeTerms
-from stopadvisor.policy.triggers import listed_positions, most_probes, trigger_of
+from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
 from stopadvisor.rules.features import (
@@ -101,8 +101,8 @@ class StopRule:
         return cls(
             family=family,
             trigger=trigger,
-            positions=listed_positions(trigger),
-            most_probes=most_probes(trigger),
+            positions=trigger.positions,
+            most_probes=trigger.most_probes,
             stop_at=trigger.stop_at,
             decision_threshold=math.inf if threshold is None else threshold,
             task=terms.task,

@@ -11,16 +11,9 @@ from typing import Any
 
 from stopadvisor.ground.fields import expect
 from stopadvisor.policy.terms import PolicyTerms, TriggerTerms
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 
-__all__ = [
-    "LADDER_TRIGGER",
-    "check_trigger",
-    "listed_positions",
-    "most_probes",
-    "trigger_of",
-    "trigger_terms",
-]
+__all__ = ["LADDER_TRIGGER", "check_trigger", "trigger_of", "trigger_terms"]
 
 _MOST_STRIDES = 65_536
 _REQUIRED = {
@@ -53,11 +46,15 @@ def trigger_terms(
     family : str, optional
         With ``fixed-budget`` the kind is ``none``: the trigger's last position is its only one.
     """
+    if isinstance(trigger, MarkerTrigger):
+        found = {field.name: getattr(trigger, field.name) for field in fields(trigger)}
+        return TriggerTerms(**_NOTHING | found | {"kind": "marker"}), ()
     kind = "none" if family == "fixed-budget" else trigger.kind
-    values = {name: getattr(trigger, name) for name in (*_REQUIRED[kind], *_OPTIONAL[kind])}
-    markers = trigger.markers if isinstance(trigger, MarkerTrigger) else ()
-    terms = TriggerTerms(**_NOTHING | values | {"kind": kind, "markers": markers})
-    return terms, trigger.budgets if isinstance(trigger, GridTrigger) and kind == "grid" else ()
+    found = {"kind": kind, "markers": (), "stop_at": trigger.stop_at}
+    if kind == "stride":
+        at = trigger.positions
+        found |= {"every": trigger.every, "first": at[0], "cap": at[-1]}
+    return TriggerTerms(**_NOTHING | found), trigger.positions if kind == "grid" else ()
 
 
 def check_trigger(terms: PolicyTerms) -> None:
@@ -113,16 +110,16 @@ def trigger_of(terms: PolicyTerms) -> Trigger:
     """The trigger of a checked policy; of one that stops no trace a trigger without positions."""
     trigger = terms.trigger
     if trigger is None or trigger.kind == "ladder":
-        return GridTrigger(())
+        return ListedTrigger(())
     stop_at = trigger.stop_at
     if trigger.kind == "grid":
-        return GridTrigger(terms.budgets, stop_at)
+        return ListedTrigger(terms.budgets, stop_at)
     if trigger.kind == "none" and stop_at is not None:
-        return GridTrigger((stop_at,), stop_at)
+        return ListedTrigger((stop_at,), stop_at)
     if trigger.kind == "stride":
         assert trigger.every is not None  # `check_trigger` saw to these
         assert trigger.cap is not None
-        return StrideTrigger(trigger.every, trigger.cap, trigger.first, stop_at)
+        return stride(trigger.every, trigger.cap, trigger.first, stop_at)
     assert trigger.min_gap is not None
     assert trigger.max_probes is not None
     return MarkerTrigger(
@@ -133,21 +130,3 @@ def trigger_of(terms: PolicyTerms) -> Trigger:
         max_markers=trigger.max_markers,
         stop_at=stop_at,
     )
-
-
-def listed_positions(trigger: Trigger) -> tuple[int, ...] | None:
-    """All positions of a trigger that are known before the trace; None where markers decide."""
-    if isinstance(trigger, GridTrigger):
-        return trigger.budgets
-    if isinstance(trigger, StrideTrigger):
-        return trigger.positions
-    return None
-
-
-def most_probes(trigger: Trigger) -> int:
-    """Positions that a trace can have at most, `stop_at` included."""
-    positions = listed_positions(trigger)
-    if positions is not None:
-        return len(positions)
-    assert isinstance(trigger, MarkerTrigger)
-    return trigger.max_probes + (trigger.stop_at is not None)

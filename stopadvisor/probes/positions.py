@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import ProbePlan
-from stopadvisor.probes.trigger import (
-    GridTrigger,
-    MarkerTrigger,
-    StrideTrigger,
-    Trigger,
-    recorded_positions,
-)
+from stopadvisor.probes.trigger import MarkerTrigger, Trigger, recorded_positions
 
 __all__ = [
     "TracePositions",
@@ -100,26 +93,15 @@ def probed_positions(
 
 
 def at_trigger(plan: ProbePlan, trigger: Trigger) -> ProbePlan:
-    """The same traces, probed where a policy's trigger probes them.
-
-    Raises
-    ------
-    ProbeError
-        The trigger is of a kind that is not known here.
-    """
-    if isinstance(trigger, GridTrigger):
-        return plan.at_budgets(*trigger.budgets)
+    """The same traces, probed where a policy's trigger probes them."""
+    if trigger.kind == "grid":
+        return plan.at_budgets(*trigger.positions)
     plan = replace(plan.at_budgets(), schedule=trigger.kind)
-    last = plan.max_think if trigger.stop_at is None else min(trigger.stop_at, plan.max_think)
-    if isinstance(trigger, StrideTrigger):
-        first = trigger.every if trigger.first is None else trigger.first
-        listed = range(first, min(trigger.cap, last) + 1, trigger.every)
-        ends = () if trigger.stop_at is None else (last,)
-        return replace(plan, budgets=tuple(sorted({*listed, *ends})))
+    stop_at = () if trigger.stop_at is None else (min(trigger.stop_at, plan.max_think),)
     if isinstance(trigger, MarkerTrigger):
         return replace(
             plan,
-            budgets=() if trigger.stop_at is None else (last,),
+            budgets=stop_at,
             markers=trigger.markers,
             min_gap=trigger.min_gap,
             # More than there can be, where all count.
@@ -127,4 +109,5 @@ def at_trigger(plan: ProbePlan, trigger: Trigger) -> ProbePlan:
             max_probes=trigger.max_probes,
             fill=trigger.every,
         )
-    raise ProbeError(f"no probing at a trigger of kind {trigger.kind!r}")
+    listed = (position for position in trigger.positions if position <= plan.max_think)
+    return replace(plan, budgets=tuple(sorted({*listed, *stop_at})))

@@ -10,24 +10,23 @@ tokens are thinking is decided by its caller (`session.Session`).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
-from typing import Literal, Protocol
+from itertools import pairwise
+from typing import ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
 
 __all__ = [
     "NO_MARKER_IDS",
-    "GridTrigger",
+    "ListedTrigger",
     "MarkerTrigger",
     "Positions",
-    "StrideTrigger",
     "Trigger",
     "on_stand_ins",
     "recorded_positions",
     "stand_in_ids",
+    "stride",
 ]
 
 
@@ -38,152 +37,59 @@ NO_MARKER_IDS = (
 )
 
 
-class Positions(ABC):
-    """The positions of one trace, one after the other, as its thinking comes in."""
-
-    @abstractmethod
-    def feed(self, ids: Sequence[int] | int) -> None:
-        """Take in further thinking tokens: their ids, or how many, where ids are not needed."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Take note that the thinking is over: no more tokens come."""
-
-    @abstractmethod
-    def next(self) -> int | None:
-        """Give the position to probe next, or None while it is not known.
-
-        A position is known once the trace has more thinking tokens than it: where a trace ends,
-        it is not probed.
-        """
-
-    @abstractmethod
-    def advance(self) -> None:
-        """Go on to the next position, once the one that `next` gives was probed."""
-
-    @property
-    @abstractmethod
-    def wanted(self) -> int | None:
-        """Fewest thinking tokens with which `next` may know more; None if no position is left."""
-
-    @property
-    @abstractmethod
-    def earliest(self) -> int | None:
-        """Lower bound on the next position; None if there is none.
-
-        Thinking before it may be shown.
-        """
-
-
-class Trigger(Protocol):
-    """A rule for positions; frozen, and shared by all traces of a policy."""
-
-    @property
-    def kind(self) -> Literal["grid", "stride", "marker"]:
-        """Which of the three rules this is."""
-        ...
-
-    @property
-    def needs_ids(self) -> bool:
-        """Whether it reads token ids; otherwise counts are enough."""
-        ...
-
-    @property
-    def stop_at(self) -> int | None:
-        """The last position: who still thinks there is stopped, whatever the score."""
-        ...
-
-    @property
-    def probes(self) -> bool:
-        """Whether it gives any position at all; a policy of kind ``full-budget`` has none."""
-        ...
-
-    def start(self) -> Positions:
-        """Begin a trace."""
-        ...
-
-
 @dataclass(frozen=True)
-class GridTrigger:
-    """The same positions in every trace: the budgets of a policy."""
+class ListedTrigger:
+    """The same positions in every trace: the budgets of a policy, or those of a stride."""
 
-    budgets: tuple[int, ...]
+    positions: tuple[int, ...]
     """Thinking tokens, strictly increasing; empty for no probe at all."""
     stop_at: int | None = None
-    """The last budget, where whoever still thinks there is stopped; None: nobody is."""
-    kind: Literal["grid"] = "grid"
-    needs_ids: Literal[False] = False
+    """The last position, where whoever still thinks there is stopped; None: nobody is."""
+    every: int | None = None
+    """Distance of the positions before `stop_at`, where they are a stride."""
+    needs_ids: ClassVar[bool] = False
+    """Whether it reads token ids; otherwise counts are enough."""
 
     def __post_init__(self) -> None:
-        if any(budget < 0 for budget in self.budgets[:1]) or any(
-            before >= after for before, after in pairwise(self.budgets)
-        ):
+        listed = self.positions
+        if any(first < 0 for first in listed[:1]) or any(a >= b for a, b in pairwise(listed)):
             raise PolicyError(
-                f"budgets must be strictly increasing integers >= 0, got {list(self.budgets)}"
+                f"budgets must be strictly increasing integers >= 0, got {list(listed)}"
             )
-        if self.stop_at is not None and self.budgets[-1:] != (self.stop_at,):
+        if self.stop_at is not None and listed[-1:] != (self.stop_at,):
             raise PolicyError(
-                f"stop_at must be the last budget of {list(self.budgets)}, got {self.stop_at}"
+                f"stop_at must be the last budget of {list(listed)}, got {self.stop_at}"
             )
 
     @property
-    def probes(self) -> bool:
-        """Whether there is any budget."""
-        return bool(self.budgets)
+    def kind(self) -> Literal["grid", "stride"]:
+        """Which rule made the list."""
+        return "grid" if self.every is None else "stride"
+
+    @property
+    def most_probes(self) -> int:
+        """Positions that a trace can have, `stop_at` included."""
+        return len(self.positions)
 
     def start(self) -> Positions:
         """Begin a trace."""
-        return _ListedPositions(self.budgets)
+        return _ListedPositions(self.positions)
 
 
-@dataclass(frozen=True)
-class StrideTrigger:
-    """At a fixed stride of tokens, up to a cap."""
+def stride(
+    every: int, cap: int, first: int | None = None, stop_at: int | None = None
+) -> ListedTrigger:
+    """Probe every so many tokens, from `first` (by default `every`) to `cap`.
 
-    every: int
-    """The distance from each position to the next."""
-    cap: int
-    """No position lies beyond it; usually the most thinking tokens of a trace."""
-    first: int | None = None
-    """The first position; None: `every`."""
-    stop_at: int | None = None
-    """The last position, on the stride or not; the cap is then the same.  Whoever still thinks
-    there is stopped.  None: nobody is."""
-    kind: Literal["stride"] = "stride"
-    needs_ids: Literal[False] = False
-
-    def __post_init__(self) -> None:
-        _check_at_least("every", self.every, 1)
-        if self.first is not None:
-            _check_at_least("first", self.first, 0)
-        if self.stop_at is None:
-            _check_at_least("cap", self.cap, 1)
-        else:
-            _check_at_least("stop_at", self.stop_at, 0)
-            object.__setattr__(self, "cap", self.stop_at)
-
-    @property
-    def probes(self) -> bool:
-        """Whether any position lies below the cap."""
-        return self.stop_at is not None or self._first <= self.cap
-
-    @property
-    def positions(self) -> tuple[int, ...]:
-        """All positions, whether a trace reaches them or not."""
-        return tuple(self._each())
-
-    @property
-    def _first(self) -> int:
-        return self.every if self.first is None else self.first
-
-    def _each(self) -> Iterable[int]:
-        if self.stop_at is None:
-            return range(self._first, self.cap + 1, self.every)
-        return chain(range(self._first, self.stop_at, self.every), (self.stop_at,))
-
-    def start(self) -> Positions:
-        """Begin a trace."""
-        return _ListedPositions(self._each())
+    With `stop_at`, which takes the place of the cap, everybody is stopped there, on the stride or
+    not.
+    """
+    first = every if first is None else first
+    last = cap if stop_at is None else stop_at
+    if every < 1 or first < 0 or last < 0:
+        raise PolicyError(f"a stride needs every >= 1, got {every}, {first} and {last}")
+    end = () if stop_at is None else (stop_at,)
+    return ListedTrigger((*range(first, last + (not end), every), *end), stop_at, every)
 
 
 @dataclass(frozen=True)
@@ -212,29 +118,36 @@ class MarkerTrigger:
     """Only this many markers of a trace count, those passed over too; None: all."""
     stop_at: int | None = None
     """The last position; whoever still thinks there is stopped.  None: nobody is."""
-    kind: Literal["marker"] = "marker"
-    needs_ids: Literal[True] = True
-    probes: Literal[True] = True
+    kind: ClassVar[Literal["marker"]] = "marker"
+    needs_ids: ClassVar[bool] = True
+    positions: ClassVar[None] = None
+    """No position is known before the trace."""
 
     def __post_init__(self) -> None:
         if not all(self.markers):
             raise PolicyError(
                 f"markers must be sequences of at least one token id, got {self.markers!r}"
             )
-        _check_at_least("min_gap", self.min_gap, 1)
-        _check_at_least("max_probes", self.max_probes, 1)
-        if self.max_markers is not None:
-            _check_at_least("max_markers", self.max_markers, 1)
-        if self.stop_at is not None:
-            _check_at_least("stop_at", self.stop_at, 0)
-        if self.every is not None and self.every < self.min_gap:
-            raise PolicyError(f"every must be at least min_gap {self.min_gap}, got {self.every}")
+        least = {"min_gap": 1, "max_probes": 1, "max_markers": 1, "stop_at": 0}
+        for name, number in (least | {"every": self.min_gap}).items():
+            found = getattr(self, name)
+            if found is not None and found < number:
+                raise PolicyError(f"{name} must be at least {number}, got {found}")
+
+    @property
+    def most_probes(self) -> int:
+        """Positions that a trace can have, `stop_at` included."""
+        return self.max_probes + (self.stop_at is not None)
 
     def start(self) -> Positions:
         """Begin a trace; `PolicyError` where no marker's ids are known."""
         if not self.markers:
             raise PolicyError(NO_MARKER_IDS)
         return _MarkerPositions(self)
+
+
+Trigger = ListedTrigger | MarkerTrigger
+"""A rule for positions; frozen, and shared by all traces of a policy."""
 
 
 # --- Recorded traces ------------------------------------------------------------------------------
@@ -271,13 +184,11 @@ def recorded_positions(
     return tuple(found)
 
 
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise PolicyError(f"{name} must be at least {least}, got {value}")
+# --- One trace ------------------------------------------------------------------------------------
 
 
-class _ListedPositions(Positions):
-    """Positions that are known before the trace begins."""
+class _ListedPositions:
+    """The positions of one trace, known before it begins, one after the other."""
 
     __slots__ = ("_left", "_next", "_tokens")
 
@@ -287,29 +198,39 @@ class _ListedPositions(Positions):
         self._tokens = 0
 
     def feed(self, ids: Sequence[int] | int) -> None:
+        """Take in further thinking tokens: their ids, or how many, where ids are not needed."""
         self._tokens += ids if isinstance(ids, int) else len(ids)
 
     def finish(self) -> None:
+        """Take note that the thinking is over: no more tokens come."""
         if self._next is not None and self._next >= self._tokens:
             self._next = None
 
     def next(self) -> int | None:
+        """Give the position to probe next, or None while it is not known.
+
+        A position is known once the trace has more thinking tokens than it: where a trace ends,
+        it is not probed.
+        """
         return self._next if self._next is not None and self._next < self._tokens else None
 
     def advance(self) -> None:
+        """Go on to the next position, once the one that `next` gives was probed."""
         self._next = next(self._left, None)
 
     @property
     def wanted(self) -> int | None:
+        """Fewest thinking tokens with which `next` may know more; None if no position is left."""
         return None if self._next is None else self._next + 1
 
     @property
     def earliest(self) -> int | None:
+        """Lower bound on the next position, None if there is none; what is before may be shown."""
         return self._next
 
 
-class _MarkerPositions(Positions):
-    """Positions that are found in the ids."""
+class _MarkerPositions:
+    """Positions that are found in the ids; methods as of `_ListedPositions`."""
 
     def __init__(self, trigger: MarkerTrigger) -> None:
         self._trigger = trigger
@@ -427,3 +348,6 @@ class _MarkerPositions(Positions):
                 return True
             unfinished |= here == marker[: len(here)]
         return None if unfinished else False
+
+
+Positions = _ListedPositions | _MarkerPositions

@@ -17,7 +17,7 @@ import numpy as np
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import NO_PROBE, ProbeTable
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger
 from stopadvisor.rules.climb import Climb
 
 __all__ = [
@@ -71,15 +71,14 @@ class GridSchedule:
             return self
         return GridSchedule((*self.positions, last), self.stop_at)
 
-    def trigger(self) -> GridTrigger | StrideTrigger:
+    def trigger(self) -> ListedTrigger:
         """Where a request is probed by it."""
         steps = {after - before for before, after in pairwise(self._before)}
         every = steps.pop() if len(steps) == 1 else 0
         # A stride goes on up to the last resort.
         is_stride = every > 0 and self.positions[-1] - self._before[-1] <= every
-        if not is_stride or self.positions[0] == 0:
-            return GridTrigger(self.positions, self.stop_at)
-        return StrideTrigger(every, self.positions[-1], self.positions[0], self.stop_at)
+        is_stride = is_stride and self.positions[0] > 0
+        return ListedTrigger(self.positions, self.stop_at, every if is_stride else None)
 
     @property
     def _before(self) -> tuple[int, ...]:
@@ -186,10 +185,7 @@ def schedule_of(trigger: Trigger) -> Schedule:
         return MarkerSchedule(
             trigger.min_gap, trigger.max_probes, trigger.max_markers, trigger.stop_at
         )
-    if isinstance(trigger, StrideTrigger):
-        return GridSchedule(trigger.positions, trigger.stop_at)
-    assert isinstance(trigger, GridTrigger)
-    return GridSchedule(trigger.budgets, trigger.stop_at)
+    return GridSchedule(trigger.positions, trigger.stop_at)
 
 
 def at_budget(position: int) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.policy.session import AskProbe, Session, Think
-from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.probes.trigger import ListedTrigger
 from tests.policy_content import policy_from, trigger_content
 
 POLICY = Path(__file__).parents[2] / "policies" / "arithmetic.joblib"
@@ -31,7 +31,7 @@ def never_stopping(path: Path) -> Policy:
     """The shipped rule on a grid, its threshold out of reach: the longest way of a request."""
     content = load_policy(path).content
     content |= {"decision_threshold": 600.0, "threshold": 1.0, "order": []}
-    content |= trigger_content(GridTrigger(GRID))
+    content |= trigger_content(ListedTrigger(GRID))
     return policy_from(content)
 
 

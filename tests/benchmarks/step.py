@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.policy.triggers import listed_positions
 from stopadvisor.rules.families import FAMILIES
 from tests.policy_content import anywhere_content, family_content, policy_from
 
@@ -46,7 +45,7 @@ def stepper_time(
         content["trees"] = [_full_tree(k) for k in range(n_trees)]
         content["intercept"] = -0.25
     policy = policy_from(content)
-    positions = listed_positions(policy.trigger) or range(20, 200, 20)
+    positions = policy.trigger.positions or range(20, 200, 20)
     rng = random.Random(0)
     questions: list[list[dict[str, Any]]] = [
         [

@@ -20,7 +20,7 @@ from stopadvisor.certification.verification import fresh_questions, scorer_of, v
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.runs.sources import Source
 from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
 from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
@@ -106,7 +106,7 @@ def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Sourc
     [
         (full_budget_content(), "never stops"),
         ({"order": []}, "holds no testing order"),
-        (trigger_content(GridTrigger((7,))), "question 'target-0' was not probed at 7"),
+        (trigger_content(ListedTrigger((7,))), "question 'target-0' was not probed at 7"),
     ],
     ids=["full-budget", "order", "budgets"],
 )
@@ -131,7 +131,7 @@ def test_questions_that_made_the_policy_are_refused(
 def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Source) -> None:
     table = replace(target.table, natural_tokens=None, reference="last-checkpoint")
     archive = replace(target, table=table)
-    inner = policy | trigger_content(GridTrigger((0, 256, 640)))
+    inner = policy | trigger_content(ListedTrigger((0, 256, 640)))
     with pytest.raises(PolicyError, match="last budget, 1536"):
         check_transfer(terms_of(inner), archive)
 

@@ -22,7 +22,7 @@ from stopadvisor.certification.verification import (
 )
 from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import Outcome
@@ -62,7 +62,7 @@ def policy(source: Source) -> dict[str, Any]:
 
 def of_family(family: str, budgets: tuple[int, ...], threshold: float | None = None) -> Any:
     """The example's rule of a family, at some budgets, with nothing to measure drift against."""
-    probed = trigger_content(GridTrigger(budgets))
+    probed = trigger_content(ListedTrigger(budgets))
     return family_content(family, threshold) | probed | {"calibration_features": None}
 
 
@@ -326,7 +326,7 @@ def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order(
     content = of_family("confidence", ()) | {
         "family": FIXED_BUDGET,
         "decision_threshold": 640.0,
-        **trigger_content(GridTrigger((640,), 640), family=FIXED_BUDGET),
+        **trigger_content(ListedTrigger((640,), 640), family=FIXED_BUDGET),
         "order": [1024.0, 640.0, 256.0],
     }
     table = fresh_table(80, 16)
@@ -349,7 +349,7 @@ def test_a_fixed_budget_loses_against_the_last_checkpoint_of_the_probes(archive:
     content = of_family("confidence", ()) | {
         "family": FIXED_BUDGET,
         "decision_threshold": 640.0,
-        **trigger_content(GridTrigger((640,), 640), family=FIXED_BUDGET),
+        **trigger_content(ListedTrigger((640,), 640), family=FIXED_BUDGET),
         "order": [640.0],
     }
     content["certificate"] = {**content["certificate"], "reference": "last-checkpoint"}

@@ -18,7 +18,7 @@ from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.positions import at_trigger, probed_positions
-from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import MarkerTrigger, Trigger, stride
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.engines.fake_server import FakeServer, fake_server
@@ -106,8 +106,8 @@ def test_a_probe_that_fails_at_once_leaves_no_folder(
 @pytest.mark.parametrize(
     "trigger",
     [
-        StrideTrigger(25, 200),
-        StrideTrigger(25, 200, first=10, stop_at=70),
+        stride(25, 200),
+        stride(25, 200, first=10, stop_at=70),
         MarkerTrigger(((WAIT,),), min_gap=5, max_probes=3, max_markers=4, stop_at=90),
         MarkerTrigger(((WAIT,),), min_gap=5, max_probes=6, every=30),
     ],

@@ -18,11 +18,11 @@ from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop, ProbePlan, RawProbe, RawTrace
 from stopadvisor.probes.positions import at_trigger
 from stopadvisor.probes.trigger import (
-    GridTrigger,
+    ListedTrigger,
     MarkerTrigger,
-    StrideTrigger,
     Trigger,
     recorded_positions,
+    stride,
 )
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.workload.questions import Question, read_workload
@@ -278,11 +278,11 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     markers = frequent_markers(tiny_reasoner, recorded[None])
     half = sorted(trace.trace_tokens for trace in recorded[None][:8])[4]
     triggers: dict[str, Trigger] = {
-        "stride": StrideTrigger(12, 90),
-        "stride-stop": StrideTrigger(12, half, 6, half),
+        "stride": stride(12, 90),
+        "stride-stop": stride(12, half, 6, half),
         "marker": MarkerTrigger(markers, 5, 4),
         "marker-stop": MarkerTrigger(markers, 5, 4, 30, 9, half),
-        "none": GridTrigger((half,), half),
+        "none": ListedTrigger((half,), half),
     }
     trigger = triggers[where]
     family = "fixed-budget" if where == "none" else "learned" if "stop" in where else "agreement"

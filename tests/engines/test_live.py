@@ -19,7 +19,7 @@ from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
 from stopadvisor.probes.asking import Prompt
-from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.serving.chat_reply import ChatCounts, ChatReply, TextStream
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
@@ -297,7 +297,7 @@ def test_a_shadow_judges_and_stops_nothing(streamed: bool) -> None:
 
 def fixed(position: int) -> dict[str, Any]:
     content = family_content("fixed-budget")
-    trigger = trigger_content(GridTrigger((position,), stop_at=position), family="fixed-budget")
+    trigger = trigger_content(ListedTrigger((position,), stop_at=position), family="fixed-budget")
     return content | {**trigger, "decision_threshold": float(position), "threshold": position}
 
 

@@ -24,11 +24,11 @@ from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import (
-    GridTrigger,
+    ListedTrigger,
     MarkerTrigger,
-    StrideTrigger,
     Trigger,
     recorded_positions,
+    stride,
 )
 from tests.engines.fake_server import (
     BREAKS,
@@ -216,11 +216,11 @@ def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:
     """A trigger that is no grid, and the changes that make a policy probe there."""
     markers = (tuple(ids_of("So")[:1]), tuple(ids_of("Wait")[:1]))
     triggers: dict[str, Trigger] = {
-        "stride": StrideTrigger(5, 100),
-        "stride-stop": StrideTrigger(5, 100, 3, 11),
+        "stride": stride(5, 100),
+        "stride-stop": stride(5, 100, 3, 11),
         "marker": MarkerTrigger(markers, 3, 9),
         "marker-stop": MarkerTrigger(markers, 3, 9, 20, None, 12),
-        "none": GridTrigger((7,), 7),
+        "none": ListedTrigger((7,), 7),
     }
     trigger = triggers[name]
     family, linear = ("fixed-budget", 7.0) if name == "none" else ("agreement", 1e9)

@@ -15,7 +15,7 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Request, make_requests
-from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.serving.audits import AuditSettings
 from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
@@ -39,7 +39,7 @@ def fixed_budget(path: Path) -> Policy:
     content |= {name: list(value) for name, value in nothing.items()}
     content |= {"family": "fixed-budget", "intercept": None, "order": [float(BUDGET)]}
     content |= {"threshold": float(BUDGET), "decision_threshold": float(BUDGET)}
-    content |= trigger_content(GridTrigger((BUDGET,), BUDGET), family="fixed-budget")
+    content |= trigger_content(ListedTrigger((BUDGET,), BUDGET), family="fixed-budget")
     save_policy(policy_from(content), path)
     return load_policy(path)
 

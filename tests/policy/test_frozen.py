@@ -27,7 +27,7 @@ from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import MarkerTrigger, Trigger, stride
 from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
@@ -193,7 +193,7 @@ def triggers(draw: st.DrawFn) -> Trigger:
     stop_at = draw(st.none() | st.integers(0, 3000))
     if draw(st.booleans()):
         first = draw(st.none() | st.integers(0, 400))
-        return StrideTrigger(draw(st.integers(1, 400)), 500, first, stop_at)
+        return stride(draw(st.integers(1, 400)), 500, first, stop_at)
     gap = draw(st.integers(1, 90))
     return MarkerTrigger(
         markers=((5, 6), (7,)),

@@ -16,8 +16,7 @@ import pytest
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.policy.triggers import listed_positions
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, stride
 from stopadvisor.rules.families import FAMILIES
 from tests.policy_content import (
     TRIGGERS,
@@ -159,7 +158,7 @@ def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str)
             assert trigger.every is None or max(gaps) <= trigger.every or len(gaps) > 6
             assert len(positions) - last <= trigger.max_probes
         else:
-            listed = listed_positions(trigger)
+            listed = trigger.positions
             assert listed is not None
             assert positions == list(listed[: len(positions)])
         for step, decision in zip(entry["steps"], entry["decisions"], strict=True):
@@ -194,7 +193,7 @@ def test_the_same_rule_shows_the_same_decisions_in_every_version(
     elif family in TRIGGERS:
         content = built(anywhere_content(family, "agreement"))
     else:
-        grid = trigger_content(GridTrigger(tuple(range(0, 400, 8))))
+        grid = trigger_content(ListedTrigger(tuple(range(0, 400, 8))))
         content = built(family_content("agreement", 1e9) | grid)
     text = json.dumps(content["golden"], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == expected
@@ -204,7 +203,7 @@ def test_the_same_rule_shows_the_same_decisions_in_every_version(
 def test_a_stop_at_the_last_position_is_shown_if_it_is_not_too_far(
     n_steps: int, shown: bool
 ) -> None:
-    trigger = trigger_content(StrideTrigger(1, 300, 1, n_steps))
+    trigger = trigger_content(stride(1, 300, 1, n_steps))
     golden = built(family_content("agreement", 1e9) | trigger)["golden"]
     assert (len(golden[-1]["steps"]) == n_steps) == shown
     assert golden[-1]["decisions"][-1]["stop"] == shown
@@ -238,7 +237,7 @@ def test_the_edge_behind_one_marker_is_shown_on_both_sides() -> None:
 def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
     content = built(
         family_content("agreement", 1e9)
-        | trigger_content(StrideTrigger(16, 1, None, 4096))
+        | trigger_content(stride(16, 1, None, 4096))
         | {"max_think": 4096}
     )
     (whole,) = (entry for entry in content["golden"] if entry["decisions"][-1]["stop"])
@@ -248,7 +247,7 @@ def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
 
 def test_who_is_stopped_at_the_last_position_alone_has_too_low_a_score() -> None:
     """The steady example has 50 equal answers there, and stops by its score."""
-    trigger = trigger_content(StrideTrigger(8, 400, None, 400))
+    trigger = trigger_content(stride(8, 400, None, 400))
     golden = built(family_content("run-stability", 50.0) | trigger)["golden"]
     last = golden[-1]["decisions"][-1]
     assert last["stop"]

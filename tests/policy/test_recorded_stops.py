@@ -16,7 +16,7 @@ from stopadvisor.ground.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.probed_positions import check_probed
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
@@ -115,7 +115,7 @@ def test_a_replay_of_a_fixed_budget_stops_all_who_think_so_long(
     run: RunDirectory, policy: Policy, on_stop: str
 ) -> None:
     budget = 252
-    fixed = elsewhere(policy, GridTrigger((budget,), budget), "fixed-budget", on_stop=on_stop)
+    fixed = elsewhere(policy, ListedTrigger((budget,), budget), "fixed-budget", on_stop=on_stop)
     records = run.records()[:80]
     stops = [recorded_index(fixed, record) for record in records]
     assert stops == [0 if record.trace_tokens > budget else None for record in records]
@@ -129,11 +129,11 @@ def test_runs_that_were_probed_elsewhere_are_refused(run: RunDirectory, policy: 
     with pytest.raises(PolicyError, match="looked for no markers: `stopadvisor probe"):
         check_probed(elsewhere(policy, MARKERS), "p.joblib", bare)
     with pytest.raises(PolicyError, match=r"probes question '.*' at .* does not at"):
-        check_probed(elsewhere(policy, StrideTrigger(3, 9)), "p.joblib", source)
+        check_probed(elsewhere(policy, stride(3, 9)), "p.joblib", source)
     late = probed[-1] + 1
-    beyond = elsewhere(policy, GridTrigger((late,), late), "fixed-budget")
+    beyond = elsewhere(policy, ListedTrigger((late,), late), "fixed-budget")
     with pytest.raises(PolicyError, match=rf"probes question .* at {late} thinking"):
         check_probed(beyond, "p.joblib", source)
     at = probed[2]
-    check_probed(elsewhere(policy, StrideTrigger(at, at)), "p.joblib", source)
-    check_probed(elsewhere(policy, GridTrigger((at,), at), "fixed-budget"), "p.joblib", source)
+    check_probed(elsewhere(policy, stride(at, at)), "p.joblib", source)
+    check_probed(elsewhere(policy, ListedTrigger((at,), at), "fixed-budget"), "p.joblib", source)

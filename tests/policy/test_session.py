@@ -19,13 +19,7 @@ from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Thi
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.probes.trigger import (
-    GridTrigger,
-    MarkerTrigger,
-    StrideTrigger,
-    Trigger,
-    stand_in_ids,
-)
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stand_in_ids, stride
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
@@ -56,8 +50,8 @@ class Scripted:
 
 
 TRIGGERS = st.one_of(
-    st.sets(st.integers(0, 50), max_size=5).map(lambda b: GridTrigger(tuple(sorted(b)))),
-    st.builds(StrideTrigger, st.integers(1, 9), st.integers(1, 50)),
+    st.sets(st.integers(0, 50), max_size=5).map(lambda b: ListedTrigger(tuple(sorted(b)))),
+    st.builds(stride, st.integers(1, 9), st.integers(1, 50)),
     st.builds(
         MarkerTrigger,
         st.just(MARKERS),
@@ -68,13 +62,13 @@ TRIGGERS = st.one_of(
         st.none() | st.integers(0, 50),
     ),
     st.builds(
-        StrideTrigger,
+        stride,
         st.integers(1, 9),
         st.just(50),
         st.none() | st.integers(0, 20),
         st.none() | st.integers(0, 50),
     ),
-    st.integers(0, 50).map(lambda stop_at: GridTrigger((stop_at,), stop_at)),
+    st.integers(0, 50).map(lambda stop_at: ListedTrigger((stop_at,), stop_at)),
 )
 TRACES = st.lists(st.integers(0, 4), max_size=50)
 
@@ -168,7 +162,7 @@ def test_what_is_asked_for_is_never_less_than_what_is_needed(
 
 
 def test_a_position_is_probed_once_the_closer_could_be_complete_behind_it() -> None:
-    session = Session(Scripted(GridTrigger((4,))), closer_tokens=2)
+    session = Session(Scripted(ListedTrigger((4,))), closer_tokens=2)
     assert session.next_event() == Think(6)
     session.receive(5)
     assert session.next_event() == Think(6)
@@ -178,7 +172,7 @@ def test_a_position_is_probed_once_the_closer_could_be_complete_behind_it() -> N
 
 @pytest.mark.parametrize("thinking", [3, 4])
 def test_a_trace_is_not_probed_where_it_ends_or_behind(thinking: int) -> None:
-    session = Session(Scripted(GridTrigger((4, 9))), closer_tokens=2)
+    session = Session(Scripted(ListedTrigger((4, 9))), closer_tokens=2)
     session.receive(thinking + 2)
     session.end(thinking, cut=False)
     assert session.next_event() == Ended(thinking, False)
@@ -186,7 +180,7 @@ def test_a_trace_is_not_probed_where_it_ends_or_behind(thinking: int) -> None:
 
 
 def test_checkpoints_before_the_end_are_judged_though_the_trace_has_ended() -> None:
-    session = Session(Scripted(GridTrigger((0, 4, 9)), stops_at=1), closer_tokens=2)
+    session = Session(Scripted(ListedTrigger((0, 4, 9)), stops_at=1), closer_tokens=2)
     session.receive(20)
     session.end(8, cut=False)
     assert session.next_event() == AskProbe(0, 0)
@@ -198,7 +192,7 @@ def test_checkpoints_before_the_end_are_judged_though_the_trace_has_ended() -> N
 
 def test_without_a_rule_it_thinks_to_the_end() -> None:
     full_budget = policy_from(full_budget_content())
-    for rule in (None, full_budget, Scripted(StrideTrigger(9, 8))):
+    for rule in (None, full_budget, Scripted(stride(9, 8))):
         session = Session(rule, closer_tokens=1)
         assert session.next_event() == Think(None)
         session.receive(30)
@@ -227,7 +221,7 @@ def test_a_stop_names_the_reply_that_was_asked_for() -> None:
 
 @pytest.mark.parametrize("on_stop", ["probe", "answer"])
 def test_who_reaches_the_last_position_is_stopped_whatever_the_score(on_stop: OnStop) -> None:
-    rule = Scripted(StrideTrigger(4, 50, stop_at=6))
+    rule = Scripted(stride(4, 50, stop_at=6))
     session = Session(rule, closer_tokens=2, on_stop=on_stop)
     session.receive(6)
     assert session.next_event() == AskProbe(4, 0)
@@ -254,12 +248,12 @@ def test_where_ids_decide_many_tokens_may_be_asked_for_at_once() -> None:
             found.append(event.until)
             session.receive([0] * (event.until - session.drawn))
         assert found == asked
-    listed = Session(Scripted(GridTrigger((4, 9))), closer_tokens=2, at_once=32)
+    listed = Session(Scripted(ListedTrigger((4, 9))), closer_tokens=2, at_once=32)
     assert listed.next_event() == Think(6), "known beforehand: no token is drawn in vain"
 
 
 def test_a_trace_that_ends_at_the_last_position_keeps_its_own_answer() -> None:
-    session = Session(Scripted(GridTrigger((6,), 6)), closer_tokens=2, on_stop="answer")
+    session = Session(Scripted(ListedTrigger((6,), 6)), closer_tokens=2, on_stop="answer")
     session.receive(8)
     session.end(6, cut=False)
     assert session.next_event() == Ended(6, False)
@@ -277,7 +271,7 @@ def test_where_the_next_answer_will_be_asked_for_is_known_before() -> None:
         seen.append(session.upcoming)
     assert seen == [4, 12, None]
     content = family_content("fixed-budget")
-    trigger = trigger_content(GridTrigger((12,), stop_at=12), family="fixed-budget")
+    trigger = trigger_content(ListedTrigger((12,), stop_at=12), family="fixed-budget")
     fixed = content | {**trigger, "decision_threshold": 12.0, "threshold": 12, "budgets": []}
     rule = policy_from(fixed)
     assert Session(rule, closer_tokens=2, on_stop="probe").upcoming == 12
@@ -296,7 +290,7 @@ def test_a_refused_answer_may_be_given_again() -> None:
 
 
 def test_a_probe_that_fails_means_think_on() -> None:
-    rule = Scripted(GridTrigger((0, 4)), stops_at=0)
+    rule = Scripted(ListedTrigger((0, 4)), stops_at=0)
     session = Session(rule, closer_tokens=2, streams=True)
     session.receive(9)
     assert session.next_event() == AskProbe(0, 0)
@@ -311,7 +305,7 @@ def test_a_probe_that_fails_means_think_on() -> None:
 
 
 def test_calls_out_of_order_are_refused() -> None:
-    session = Session(Scripted(GridTrigger((0, 4))), closer_tokens=2)
+    session = Session(Scripted(ListedTrigger((0, 4))), closer_tokens=2)
     with pytest.raises(PolicyError, match="no forced answer was asked for"):
         session.judge(answer="7")
     session.receive(6)
@@ -319,7 +313,7 @@ def test_calls_out_of_order_are_refused() -> None:
     for thinking in (4, 7):
         with pytest.raises(PolicyError, match=f"between 5 tokens.* got {thinking}"):
             session.end(thinking, cut=False)
-    whole = Session(Scripted(GridTrigger((0, 4))), closer_tokens=2)
+    whole = Session(Scripted(ListedTrigger((0, 4))), closer_tokens=2)
     whole.receive(6)
     whole.end(6, cut=True)  # the cap comes before any closer
     session.end(5, cut=False)

@@ -17,7 +17,7 @@ from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.policy.frozen import Policy, Stepper
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FAMILIES, LEARNED_FAMILIES
 from stopadvisor.rules.features import (
@@ -309,7 +309,7 @@ def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores
     probes = table(12, seed, ragged=True)
     content = any_rule(family, MarkerTrigger(((1,),), 1, 99), np.random.default_rng(seed))
     if family == "fixed-budget":
-        content |= trigger_content(GridTrigger((400,), 400), family=family)
+        content |= trigger_content(ListedTrigger((400,), 400), family=family)
         content |= dict.fromkeys(("threshold", "decision_threshold"), 400.0)
     policy = policy_from(content)
     expected = table_scores(content, probes, list(range(len(BUDGETS))))
@@ -337,7 +337,7 @@ def at(stepper: Stepper, position: int) -> Decision:
 
 
 def test_a_stride_is_followed_to_its_end() -> None:
-    content = family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 40))
+    content = family_content("agreement", 1e9) | trigger_content(stride(16, 40))
     stepper = policy_from(content).start()
     for position, score, natural_end in ((16, 0.0, False), (32, 16.0, True)):
         assert at(stepper, position)[1:] == (score, position // 16 - 1, natural_end)
@@ -347,7 +347,7 @@ def test_a_stride_is_followed_to_its_end() -> None:
 
 def test_whoever_reaches_the_last_position_is_stopped_whatever_the_score() -> None:
     content = family_content("agreement", 1e9)
-    for trigger in (StrideTrigger(16, 99, None, 24), MarkerTrigger(((1,),), 8, 1, stop_at=24)):
+    for trigger in (stride(16, 99, None, 24), MarkerTrigger(((1,),), 8, 1, stop_at=24)):
         stepper = policy_from(content | trigger_content(trigger)).start()
         assert at(stepper, 16) == (False, 0.0, 0, False)
         assert at(stepper, 24) == (True, 8.0, 1, False)

@@ -17,7 +17,7 @@ from stopadvisor.probes.positions import (
     probed_positions,
     trace_positions,
 )
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 
 MARKERS = ((1,), (2, 3), (2, 2, 4))
 GRID = ProbePlan((0, 8, 16), cue="Answer:", max_think=40)
@@ -55,7 +55,7 @@ def test_markers_are_probed_where_serving_probes(ids: list[int], gap: int, most:
 def test_a_stride_is_probed_where_serving_probes(ids: list[int], every: int) -> None:
     plan = ProbePlan((), "", schedule="stride", max_think=60).with_stride(every)
     found = trace_positions(plan, ids)
-    assert list(found.probed) == online(StrideTrigger(every, 60), ids)
+    assert list(found.probed) == online(stride(every, 60), ids)
     assert found.markers is None
 
 
@@ -63,7 +63,7 @@ def test_a_stride_is_probed_where_serving_probes(ids: list[int], every: int) -> 
 def test_a_grid_stands_beside_markers_and_shares_its_probes(ids: list[int]) -> None:
     plan = ProbePlan((0, 3, 9, 27), "", schedule="marker", markers=MARKERS)
     markers = online(MarkerTrigger(MARKERS, 1, 60), ids)
-    both = {*online(GridTrigger(plan.budgets), ids), *markers}
+    both = {*online(ListedTrigger(plan.budgets), ids), *markers}
     assert trace_positions(plan, ids).probed == tuple(sorted(both))
 
 
@@ -71,9 +71,10 @@ GAPS = st.integers(1, 9)
 MAYBE = st.none() | st.integers(1, 12)
 TRIGGERS = (
     st.builds(
-        lambda budgets: GridTrigger(tuple(sorted(budgets))), st.sets(st.integers(0, 60), min_size=1)
+        lambda budgets: ListedTrigger(tuple(sorted(budgets))),
+        st.sets(st.integers(0, 60), min_size=1),
     )
-    | st.builds(StrideTrigger, GAPS, st.integers(1, 60), MAYBE, st.none() | st.integers(0, 60))
+    | st.builds(stride, GAPS, st.integers(1, 60), MAYBE, st.none() | st.integers(0, 60))
     | st.builds(
         lambda gap, most, extra, counted, stop_at: MarkerTrigger(
             MARKERS, gap, most, None if extra is None else gap + extra, counted, stop_at

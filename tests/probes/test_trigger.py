@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.probes.trigger import (
-    GridTrigger,
+    ListedTrigger,
     MarkerTrigger,
-    StrideTrigger,
     Trigger,
     recorded_positions,
+    stride,
 )
 
 MARKERS = ((1,), (2, 3), (2, 2, 4))
@@ -68,19 +68,20 @@ def searched(
 
 
 @pytest.mark.parametrize(
-    ("trigger", "probes"),
+    ("trigger", "most"),
     [
-        (GridTrigger(()), False),
-        (GridTrigger((0,)), True),
-        (StrideTrigger(16, cap=16), True),
-        (StrideTrigger(16, cap=15), False),
-        (StrideTrigger(16, cap=20, first=21), False),
-        (StrideTrigger(16, cap=64, stop_at=8), True),
-        (MarkerTrigger(MARKERS, 1, 1), True),
+        (ListedTrigger(()), 0),
+        (ListedTrigger((0, 5)), 2),
+        (stride(16, cap=16), 1),
+        (stride(16, cap=15), 0),
+        (stride(16, cap=20, first=21), 0),
+        (stride(16, cap=64, stop_at=8), 1),
+        (MarkerTrigger(MARKERS, 1, 3), 3),
+        (MarkerTrigger(MARKERS, 1, 3, stop_at=64), 4),
     ],
 )
-def test_whether_any_position_is_probed(trigger: Trigger, probes: bool) -> None:
-    assert trigger.probes is probes
+def test_how_many_positions_a_trace_can_have(trigger: Trigger, most: int) -> None:
+    assert trigger.most_probes == most
 
 
 THINKING = st.lists(st.integers(0, 4), max_size=60)
@@ -118,10 +119,9 @@ def test_markers_are_found_whatever_the_pieces(
 def test_a_stride_is_every_so_many_tokens_up_to_the_cap(
     ids: list[int], pieces: list[int], every: int, cap: int
 ) -> None:
-    trigger = StrideTrigger(every, cap)
+    trigger = stride(every, cap)
     inside = [at for at in range(1, min(cap, len(ids) - 1) + 1) if at % every == 0]
     assert walked(trigger, ids, pieces) == inside
-    assert trigger.probes == (every <= cap)
 
 
 @given(
@@ -134,20 +134,19 @@ def test_a_stride_is_every_so_many_tokens_up_to_the_cap(
 def test_a_stride_may_begin_late_and_ends_where_everybody_stops(
     ids: list[int], pieces: list[int], every: int, first: int | None, stop_at: int
 ) -> None:
-    trigger = StrideTrigger(every, 1000, first, stop_at)
+    trigger = stride(every, 1000, first, stop_at)
     begin = every if first is None else first
     listed = [at for at in range(begin, stop_at) if (at - begin) % every == 0]
     inside = [at for at in (*listed, stop_at) if at < len(ids)]
     assert walked(trigger, ids, pieces) == inside
-    assert trigger.cap == stop_at
-    assert trigger.probes
+    assert trigger.positions == (*listed, stop_at)
 
 
 @given(ids=THINKING, pieces=PIECES, budgets=st.sets(st.integers(0, 70), max_size=6))
 def test_a_grid_is_its_budgets_inside_the_trace(
     ids: list[int], pieces: list[int], budgets: set[int]
 ) -> None:
-    trigger = GridTrigger(tuple(sorted(budgets)))
+    trigger = ListedTrigger(tuple(sorted(budgets)))
     assert walked(trigger, ids, pieces) == [b for b in sorted(budgets) if b < len(ids)]
 
 
@@ -181,22 +180,21 @@ def test_an_unfinished_marker_holds_the_next_position_back() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: GridTrigger((4, 4)), "strictly increasing"),
-        (lambda: GridTrigger((-1, 4)), "strictly increasing integers >= 0"),
-        (lambda: StrideTrigger(0, 10), "every must be at least 1, got 0"),
-        (lambda: StrideTrigger(2, 0), "cap must be at least 1, got 0"),
+        (lambda: ListedTrigger((4, 4)), "strictly increasing"),
+        (lambda: ListedTrigger((-1, 4)), "strictly increasing integers >= 0"),
+        (lambda: stride(0, 10), "every >= 1, got 0, 0 and 10"),
         (lambda: MarkerTrigger((), 1, 1).start(), "knows no marker's token ids"),
         (lambda: MarkerTrigger(((1,), ()), 1, 1), "at least one token id"),
         (lambda: MarkerTrigger(MARKERS, 0, 1), "min_gap must be at least 1"),
         (lambda: MarkerTrigger(MARKERS, 1, 0), "max_probes must be at least 1"),
-        (lambda: MarkerTrigger(MARKERS, 8, 1, 7), "every must be at least min_gap 8, got 7"),
+        (lambda: MarkerTrigger(MARKERS, 8, 1, 7), "every must be at least 8, got 7"),
         (lambda: MarkerTrigger(MARKERS, 1, 1).start().feed(3), "needs the tokens' ids"),
         (lambda: MarkerTrigger(MARKERS, 1, 1, max_markers=0), "max_markers must be at least 1"),
         (lambda: MarkerTrigger(MARKERS, 1, 1, stop_at=-1), "stop_at must be at least 0, got -1"),
-        (lambda: GridTrigger((4, 8), stop_at=4), r"last budget of \[4, 8\], got 4"),
-        (lambda: GridTrigger((), stop_at=4), "last budget"),
-        (lambda: StrideTrigger(2, 8, first=-1), "first must be at least 0, got -1"),
-        (lambda: StrideTrigger(2, 8, stop_at=-1), "stop_at must be at least 0, got -1"),
+        (lambda: ListedTrigger((4, 8), stop_at=4), r"last budget of \[4, 8\], got 4"),
+        (lambda: ListedTrigger((), stop_at=4), "last budget"),
+        (lambda: stride(2, 8, first=-1), "got 2, -1 and 8"),
+        (lambda: stride(2, 8, stop_at=-1), "got 2, 2 and -1"),
     ],
 )
 def test_impossible_triggers_are_refused(make: object, said: str) -> None:

@@ -14,7 +14,7 @@ from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.triggers import check_trigger, trigger_of
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.probes.trigger import GridTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import ListedTrigger, Trigger, stride
 from stopadvisor.rules.schedules import (
     GridSchedule,
     MarkerSchedule,
@@ -272,14 +272,14 @@ def test_a_trace_is_probed_where_the_view_looks(schedule: Schedule, tokens: int)
 
 
 def test_the_schedules_of_triggers() -> None:
-    assert schedule_of(GridTrigger((0, 128))) == GridSchedule((0, 128))
-    assert schedule_of(GridTrigger((512,), 512)) == GridSchedule((512,), 512)
-    assert schedule_of(StrideTrigger(100, 350)) == GridSchedule((100, 200, 300))
-    stopping = StrideTrigger(100, 350, 50, stop_at=240)
+    assert schedule_of(ListedTrigger((0, 128))) == GridSchedule((0, 128))
+    assert schedule_of(ListedTrigger((512,), 512)) == GridSchedule((512,), 512)
+    assert schedule_of(stride(100, 350)) == GridSchedule((100, 200, 300))
+    stopping = stride(100, 350, 50, stop_at=240)
     assert schedule_of(stopping) == GridSchedule((50, 150, 240), 240)
     # A gap before the last resort is no stride: nobody is probed in it.
-    assert GridSchedule((1, 3, 40), 40).trigger() == GridTrigger((1, 3, 40), 40)
-    assert GridSchedule((1, 3, 5), 5).trigger() == StrideTrigger(2, 5, 1, stop_at=5)
+    assert GridSchedule((1, 3, 40), 40).trigger() == ListedTrigger((1, 3, 40), 40)
+    assert GridSchedule((1, 3, 5), 5).trigger() == stride(2, 5, 1, stop_at=5)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ class PolicyService:
 
     def _draw(self, trace: Trace, grown: Callable[[], None] | None) -> Thinking:
         # Without a rule nothing else runs while the model thinks.
-        if self.mode == "overlap" and self.rule is not None and self.rule.trigger.probes:
+        if self.mode == "overlap" and self.rule is not None and self.rule.trigger.most_probes:
             return StreamedThinking(trace, partial(self.model.stream, trace), grown)
 
         async def extend(until: int | None) -> None:
