@@ -42,7 +42,7 @@ from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.html.fragment import sheet_html
 from stopadvisor.report.progress import progress_on
-from stopadvisor.report.saved import save_assessment, save_calibration
+from stopadvisor.report.saved import save_assessment
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.report.sheets.verify import verify_sheet
@@ -204,9 +204,7 @@ def calibrate(
     )
     source = open_source(Path(run))
     target = PolicyTarget(None if out is None else Path(out))
-    issued = issue(source, request, target, calibrated_headline)
-    save_calibration(source, issued)
-    return issued.result
+    return issue(source, request, target, calibrated_headline)
 
 
 def verify(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.assessment.choice import Settings
@@ -55,13 +52,6 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.texts).split())
-
-    def table(self, name: str) -> list[dict[str, str]]:
-        """A table, from the link that holds it as CSV."""
-        (link,) = (
-            a["href"] for t, a in self.tags if t == "a" and a.get("download") == f"{name}.csv"
-        )
-        return list(csv.DictReader(io.StringIO(unquote(str(link).partition(",")[2]))))
 
 
 def report_data(path: Path, settings: Settings) -> ReportData:

@@ -31,7 +31,6 @@ from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.report.html.page import refresh_report
 from stopadvisor.report.progress import progress_on
-from stopadvisor.report.saved import save_calibration
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.runs.sources import newest_source, open_source
 
@@ -134,9 +133,7 @@ def command(
                 + "; in production begin with 0.01 to 0.05; `stopadvisor assess` says what each "
                 "promise would buy"
             )
-        issued = issue(source, request, target, calibrated_headline, source_policy=source_policy)
-        save_calibration(source, issued)
-        result = issued.result
+        result = issue(source, request, target, calibrated_headline, source_policy=source_policy)
         for remark in result.remarks:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.

@@ -151,6 +151,12 @@ class FitComparison:
     verdict: str
     """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
 
+    @property
+    def kinds(self) -> tuple[FitRule, ...]:
+        """The best rule of each kind; one may be the best of two."""
+        found = (self.learned, self.scalar, self.agreement, self.fixed_budget)
+        return tuple({(rule.family, rule.where): rule for rule in found if rule}.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackCosts:
@@ -172,6 +178,18 @@ class StackCosts:
     """The server caches prefixes in blocks."""
     black_box: StackCost = field(metadata={"alias": "black-box"})
     """Every request pays for its whole prefix."""
+
+    @property
+    def by_stack(self) -> dict[str, StackCost]:
+        """Those that were priced, by name."""
+        named = {
+            "vllm": self.vllm,
+            "kv-fork": self.kv_fork,
+            "prefix-cache": self.prefix_cache,
+            "black-box": self.black_box,
+            "ladder": self.ladder,
+        }
+        return {name: cost for name, cost in named.items() if cost is not None}
 
 
 @dataclass(frozen=True)
@@ -290,6 +308,13 @@ class AssessedByPaper(_Common):
     """Net saving of one rule under each serving regime."""
     full_accuracy: float
     """Accuracy of full thinking."""
+
+    @property
+    def advised(self) -> PaperRule | None:
+        """The rule that the advice rests on; None where full thinking is advised."""
+        row = next(row for row in self.matched_risk if row.alpha == self.alpha)
+        rules = (row.learned, row.scalar)
+        return next((r for r in rules if r.family == self.recommendation.family), None)
 
 
 Assessed = AssessedRun | AssessedByPaper

@@ -9,7 +9,6 @@ from typing import Any
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.fit_assessment import FitAssessment
 from stopadvisor.assessment.measured import LoadSaving
-from stopadvisor.ground.results import to_document
 from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk
 from stopadvisor.policy.promises import promise_of
@@ -60,7 +59,7 @@ def assessed(
         result = _by_paper(assessment, common)
     else:
         result = _deploy(assessment, common, loads)
-    return replace(result, headline=assessed_headline(to_document(result)))
+    return replace(result, headline=assessed_headline(result))
 
 
 def _common(

@@ -1,27 +1,26 @@
 """The first line of a result: what is saved, what that costs in accuracy, and on which stack.
 
 One sentence for screens, the report and JSON.  Of all figures of a rule it takes those with the
-best standing: test questions, else calibration questions, else fit questions out of fold.  Reads
-documents and policies as mappings; knows neither a terminal nor HTML.
+best standing: test questions, else calibration questions, else fit questions out of fold.  Knows
+neither a terminal nor HTML.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from stopadvisor.assessment.evidence import overthinks
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.policy.promises import promised
 from stopadvisor.policy.shown import Expected, ExpectedOnTest
+from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, FitRule
 from stopadvisor.report.words import (
     COMMON_STACK,
-    advised_point,
+    advised_rule,
     bracketed,
-    by_stack,
     cost_noun,
-    kind_points,
+    kind_rules,
     on_stack,
     percent,
     points,
@@ -43,7 +42,6 @@ __all__ = [
     "expected_effect",
     "gain_against_advice",
     "other_stacks",
-    "regime_of_document",
     "run_effect",
     "run_headline",
     "saving_words",
@@ -51,8 +49,6 @@ __all__ = [
     "verified_effect",
     "verified_headline",
 ]
-
-Document = Mapping[str, Any]
 
 _LARGE_GAIN = 5.0
 """Points of accuracy that are worth a headline although stopping costs more."""
@@ -241,42 +237,36 @@ def change_words(effect: Effect) -> str:
     return f"{effect.change:+.1f} points" if effect.change else "unchanged"
 
 
-# --- From documents -------------------------------------------------------------------------------
+# --- From results ---------------------------------------------------------------------------------
 
 
-def regime_of_document(document: Document | None) -> str | None:
-    """The stack that the server of an assessment was measured to be; None without one."""
-    server = None if document is None else document.get("server")
-    return None if server is None else server["regime"]
-
-
-def assessed_effect(document: Document) -> Effect | None:
+def assessed_effect(run: AssessedRun) -> Effect | None:
     """Of the advised rule, by fit questions out of fold; None where full thinking is advised."""
-    point = advised_point(document)
-    if point is None or document["protocol"] == "paper":
+    rule = advised_rule(run)
+    if rule is None:
         return None
-    rows = by_stack(document)
+    costs = run.serving.by_stack
     return replace(
-        _fit_effect(document, point),
-        think_pct=None if LADDER in rows else point["fit_think_saving_pct"],
-        saving_lower=document["fit_saving_lower_pct"],
-        savings={name: row["saving_pct"] for name, row in rows.items()},
+        _fit_effect(run, rule),
+        think_pct=None if LADDER in costs else rule.fit_think_saving_pct,
+        saving_lower=run.fit_saving_lower_pct,
+        savings={name: cost.saving_pct for name, cost in costs.items()},
     )
 
 
-def _fit_effect(document: Document, point: Document) -> Effect:
+def _fit_effect(run: AssessedRun, rule: FitRule) -> Effect:
     """What a compared rule does on its own stack, by fit questions out of fold."""
-    bare = document["workload"].get("graded_by") == "agreement"
+    bare = run.workload.graded_by == "agreement"
     return Effect(
-        point["fit_total_saving_pct"],
-        document["recommendation"]["serving"],
-        point["fit_risk"],
-        None if bare else point["fit_accuracy"],
-        None if bare else document["fit_full_accuracy"],
-        document["split"]["fit"],
-        f"{document['split']['fit']} fit questions",
-        unit=document["settings"]["weights"]["unit"],
-        loss=document["settings"].get("loss", "lost"),
+        rule.fit_total_saving_pct or 0.0,
+        run.recommendation.serving,
+        rule.fit_risk,
+        None if bare else rule.fit_accuracy,
+        None if bare else run.fit_full_accuracy,
+        run.split.fit,
+        f"{run.split.fit} fit questions",
+        unit=run.settings.weights.unit,
+        loss=run.settings.loss or "lost",
     )
 
 
@@ -317,41 +307,40 @@ def expected_effect(expected: Expected, serving: str) -> Effect:
     )
 
 
-def assessed_headline(document: Document) -> str:
+def assessed_headline(result: Assessed) -> str:
     """First line of an assessment."""
-    serving = document["recommendation"]["serving"]
-    on = " on vLLM" if serving == "vllm" else on_stack(serving)
+    advice = result.recommendation
+    on = " on vLLM" if advice.serving == "vllm" else on_stack(advice.serving)
     keep = f"Don't stop early{on}: no saving shown."
-    if serving == LADDER:
+    if advice.serving == LADDER:
         keep = "Don't climb, serve the reference: no saving shown."
-    if document["recommendation"]["policy"] == "full-budget":
-        gain = gain_against_advice(document)
-        return keep if gain is None else sentence(gain)
-    if document["protocol"] == "paper":
-        point = advised_point(document)
-        if point is None:
+    if isinstance(result, AssessedByPaper):
+        rule = result.advised
+        if rule is None:
             return keep
-        lost = f"{share(point['test_risk'])} of the test questions"
         return (
-            f"By the paper's analysis: saves {whole_percent(point['total_saving_pct'])} of all "
-            f"tokens and loses {lost}."
+            f"By the paper's analysis: saves {whole_percent(rule.total_saving_pct)} of all "
+            f"tokens and loses {share(rule.test_risk)} of the test questions."
         )
-    effect = assessed_effect(document)
-    return keep if effect is None else sentence(effect, regime_of_document(document))
+    measured = None if result.server is None else result.server.regime
+    effect = gain_against_advice(result)
+    if effect is not None:
+        return sentence(effect)
+    effect = assessed_effect(result)
+    return keep if effect is None else sentence(effect, measured)
 
 
-def gain_against_advice(document: Document) -> Effect | None:
+def gain_against_advice(run: AssessedRun) -> Effect | None:
     """What stopping would gain in accuracy where its cost alone speaks against it; else None.
 
     Of the rules compared the one that gains most, by fit questions out of fold.  It must be more
     than chance explains, at least `_LARGE_GAIN` points, and cost no more percent than it gains.
     """
-    if document["protocol"] == "paper" or document["recommendation"]["policy"] != "full-budget":
+    if run.recommendation.policy != "full-budget":
         return None
-    effects = [_fit_effect(document, point) for point in kind_points(document)]
     worth = [
         effect
-        for effect in effects
+        for effect in (_fit_effect(run, rule) for rule in kind_rules(run.matched_risk[0]))
         if effect.overthinks
         and effect.change is not None
         and effect.change >= max(_LARGE_GAIN, -effect.saving_pct)

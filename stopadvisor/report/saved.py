@@ -1,36 +1,32 @@
-"""What a report shows, saved when `assess` and `calibrate` compute it, and read back.
+"""What a report shows, saved when `assess` computes it, and read back.
 
-Two kinds of files stand in a run next to ``assessment.json``: ``figures.json`` of `assess`, and one
-of `calibrate` for each policy, named for its digest.  Reading computes nothing.
+``figures.json`` stands in a run next to the ``assessment.json`` that it is of.  Reading computes
+nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from stopadvisor.assessment.fit_assessment import FitAssessment
 from stopadvisor.certification.calibrated import CalibratedRun
-from stopadvisor.certification.issue import Issued
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.report.assessed import Assessed, AssessedRun, alpha_of
-from stopadvisor.report.figures.data import CalibratedFigures, Figures, Texts
-from stopadvisor.report.figures.deploy import calibrated_figures, deploy_figures
+from stopadvisor.report.figures import Figures, figures_of
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.directory import CALIBRATION
-from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
+from stopadvisor.runs.sources import ASSESSMENT, read_assessment, read_calibration
 from stopadvisor.runs.storage import write_json_atomically
 from stopadvisor.runs.thinking import KeptThinking, read_thinking
 
-__all__ = [
-    "FIGURES", "ReportData", "WrittenPage", "read_report", "save_assessment", "save_calibration",
-]  # fmt: skip
+__all__ = ["FIGURES", "ReportData", "WrittenPage", "read_report", "save_assessment"]
 
 FIGURES = "figures.json"
 
@@ -77,16 +73,8 @@ def save_assessment(assessment: FitAssessment | PaperAssessment, result: Assesse
     source = assessment.source
     write_json_atomically(source.folder / ASSESSMENT, to_document(result))
     if isinstance(assessment, FitAssessment):
-        figures = deploy_figures(assessment.choice, Texts.of(source), _digest(source.folder))
+        figures = figures_of(assessment.choice, source, _digest(source.folder))
         write_json_atomically(source.folder / FIGURES, to_document(figures))
-
-
-def save_calibration(source: Source, issued: Issued) -> None:
-    """Write what a calibration changes on the page, where its policy is in the run."""
-    if Path(issued.result.policy).parent == source.folder:
-        figures = calibrated_figures(issued.choice, issued.risk, Texts.of(source))
-        file = _calibrated_file(source.folder, issued.result.digest)
-        write_json_atomically(file, to_document(figures))
 
 
 def read_report(folder: Path) -> ReportData:
@@ -106,39 +94,21 @@ def read_report(folder: Path) -> ReportData:
             f"{folder}: assessed by the paper's protocol, which has no page: run {again} for one; "
             f"`stopadvisor study` repeats the paper's figures"
         )
-    figures = _read(Figures, folder / FIGURES, "assess")
+    figures = _read_figures(folder / FIGURES)
     if figures is None or figures.assessment != _digest(folder):
         raise ProbeError(f"{folder / FIGURES}: not of this assessment.json; run {again} again")
     result = _parsed(AssessedRun, document, file, "assess")
-    written, remarks = read_calibration(folder), list(figures.remarks)
-    if written is None:
-        return ReportData(result, None, figures, _thinking(folder, figures), tuple(remarks))
-    calibration = _parsed(CalibratedRun, written, folder / CALIBRATION, "calibrate")
-    changed = _read(CalibratedFigures, _calibrated_file(folder, calibration.digest), "calibrate")
-    if changed is None:
-        remarks.append(
-            "Calibrated before figures were saved: pictures show fit questions and the advised "
-            "rule. The same `stopadvisor calibrate` again saves them, and takes no new look."
-        )
-    else:
-        figures = replace(
-            figures,
-            frontier=changed.frontier or figures.frontier,
-            risk=changed.risk or figures.risk,
-            lost=changed.lost or figures.lost,
-        )
-    if calibration.alpha != alpha_of(result):
-        remarks.append(
-            f"Assessed at alpha = {alpha_of(result):g}, calibrated at {calibration.alpha:g}: "
-            "first screen and risk picture follow the calibration."
-        )
-    return ReportData(result, calibration, figures, _thinking(folder, figures), tuple(remarks))
-
-
-def _thinking(folder: Path, figures: Figures) -> dict[str, KeptThinking]:
-    """What the model thought about lost questions, as far as the run keeps it."""
     shown = () if figures.lost is None else figures.lost.shown
-    return read_thinking(folder, {example.id for example in shown}) if shown else {}
+    thinking = read_thinking(folder, {example.id for example in shown}) if shown else {}
+    calibration, remarks = None, figures.remarks
+    if (written := read_calibration(folder)) is not None:
+        calibration = _parsed(CalibratedRun, written, folder / CALIBRATION, "calibrate")
+        if calibration.alpha != alpha_of(result):
+            remarks += (
+                f"Assessed at alpha = {alpha_of(result):g}, calibrated at {calibration.alpha:g}: "
+                "first screen follows the calibration, pictures the assessment.",
+            )
+    return ReportData(result, calibration, figures, thinking, remarks)
 
 
 def _digest(folder: Path) -> str:
@@ -146,18 +116,14 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256((folder / ASSESSMENT).read_bytes()).hexdigest()
 
 
-def _calibrated_file(folder: Path, digest: str) -> Path:
-    return folder / f"figures-{digest[:16]}.json"
-
-
-def _read(kind: type[Saved], file: Path, command: str) -> Saved | None:
+def _read_figures(file: Path) -> Figures | None:
     try:
         content = parse_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ProbeError(f"{file}: cannot be read: {error}; {command} again") from error
-    return _parsed(kind, content, file, command)
+        raise ProbeError(f"{file}: cannot be read: {error}; assess again") from error
+    return _parsed(Figures, content, file, "assess")
 
 
 def _parsed(kind: type[Saved], content: object, file: Path, command: str) -> Saved:

@@ -1,18 +1,27 @@
 """Values and verdicts as words, the same on the screen and on the page.
 
-Takes values and the documents of `assess`; knows neither a terminal nor HTML.
+Takes values and results of `assess`; knows neither a terminal nor HTML.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
 from stopadvisor.certification.calibrated import CalibratedRun
-from stopadvisor.rules.costs import LADDER, MONEY, PAPER_WEIGHTS, REGIMES, SECONDS
+from stopadvisor.report.assessed import (
+    Assessed,
+    AssessedByPaper,
+    AssessedRun,
+    FitComparison,
+    FitRule,
+    PaperComparison,
+    PaperRule,
+)
+from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
     FIXED_BUDGET,
@@ -21,29 +30,26 @@ from stopadvisor.rules.families import (
     SCALAR_FAMILIES,
     rule_name,
 )
-from stopadvisor.runs.sources import considered_alpha
 
 __all__ = [
     "COMMON_STACK",
     "KINDS_OF_QUESTION",
     "advised_otherwise",
-    "advised_point",
+    "advised_rule",
     "bracketed",
     "by_load",
-    "by_stack",
     "cell",
     "computed_for",
     "cost_noun",
     "explained",
     "kind_of_rule",
-    "kind_points",
+    "kind_rules",
     "listed",
     "number",
     "on_stack",
     "percent",
     "plural",
     "points",
-    "reason",
     "risk_difference",
     "rule_headline",
     "share",
@@ -51,8 +57,6 @@ __all__ = [
     "whole_percent",
     "why",
 ]
-
-Document = Mapping[str, Any]
 
 COMMON_STACK = "prefix-cache"
 """What vLLM and most servers do."""
@@ -72,7 +76,6 @@ _STACKS = {
     "black-box": "nothing is cached: a probe pays for the whole thinking so far again",
     "ladder": "whole replies of several rungs, each paid for at its own price",
 }
-_COSTED = (*REGIMES, LADDER)
 _NOUNS = {PAPER_WEIGHTS.unit: "the tokens", MONEY: "the price", SECONDS: "the capacity"}
 
 KINDS_OF_QUESTION = {
@@ -191,35 +194,30 @@ def on_stack(stack: str) -> str:
     return _ON_STACK.get(stack, "")
 
 
-def by_stack(document: Document) -> dict[str, Any]:
-    """What the rule that is priced costs on each serving stack."""
-    return {name: row for name, row in document["serving"].items() if name in _COSTED}
-
-
-def computed_for(document: Document) -> str:
+def computed_for(run: AssessedRun) -> str:
     """Where prices are from, as the end of a clause; empty where they are a bill's."""
-    settings = document.get("settings") or {"weights": {}}
-    weights, prices = settings["weights"], document["serving"].get("prices")
-    if not prices or prices["source"] not in ("measured", "roofline"):
+    weights, prices = run.settings.weights, run.serving.prices
+    if prices.source not in ("measured", "roofline"):
         return ""
-    of = [f"{prices[kind] / prices['decoded']:.2g}" for kind in ("prefilled", "cached", "request")]
-    whose = f"prices measured for {weights.get('model', 'this server')}"
+    of = [f"{p / prices.decoded:.2g}" for p in (prices.prefilled, prices.cached, prices.request)]
+    whose = f"prices measured for {weights.model or 'this server'}"
     at, most = "", ""
-    if prices["source"] == "roofline":
-        whose = f"prices computed for {weights['model']} on {prices['gpu']}"
-        at, most = f" at {weights['context']:.0f} tokens", " (at most)"
-    if prices["in_flight"]:
-        whose += f", {prices['in_flight']} requests in flight{at}"
+    if prices.source == "roofline":
+        whose = f"prices computed for {weights.model} on {prices.gpu}"
+        at, most = f" at {weights.context:.0f} tokens", " (at most)"
+    if prices.in_flight:
+        whose += f", {prices.in_flight} requests in flight{at}"
     return (
-        f"; {whose}: in decoded tokens of {1000 * prices['decoded']:.2g} ms a prefilled token is "
+        f"; {whose}: in decoded tokens of {1000 * prices.decoded:.2g} ms a prefilled token is "
         f"{of[0]}{most}, a cached one {of[1]}, a request {of[2]}"
     )
 
 
-def by_load(document: Document) -> str:
+def by_load(run: AssessedRun) -> str:
     """What the rule that is priced saves by requests in flight; empty where that is not known."""
-    rows = document["serving"].get("by_load", ())
-    return ", ".join(f"{percent(row['saving_pct'])} at {row['in_flight']}" for row in rows)
+    return ", ".join(
+        f"{percent(row.saving_pct)} at {row.in_flight}" for row in run.serving.by_load or ()
+    )
 
 
 def explained(stack: str) -> str:
@@ -256,23 +254,18 @@ def advised_otherwise(run: CalibratedRun) -> bool:
     return run.family not in (FIXED_BUDGET, *RUNG_FAMILIES) and run.advised_where != run.where
 
 
-def reason(advice: Document) -> str:
-    """The reason that decided, without the name of its step."""
-    found = deciding_reason(advice["policy"], advice["reasons"])
-    return found.partition(": ")[2] or found
-
-
-def why(document: Document) -> str:
+def why(result: Assessed) -> str:
     """Why the advised rule is the advised one, without a figure that is not the headline's."""
-    advice = document["recommendation"]
-    if advice["policy"] == "full-budget" or document["protocol"] == "paper":
-        text = reason(advice)
+    advice = result.recommendation
+    if advice.policy == "full-budget" or isinstance(result, AssessedByPaper):
+        found = deciding_reason(advice.policy, advice.reasons)
+        text = found.partition(": ")[2] or found  # without the name of its step
         return text[0].upper() + text[1:]
-    (row,) = document["matched_risk"]
-    found = {point["family"]: point["expected_saving_pct"] for point in kind_points(document)}
-    if advice["policy"] == "learned" and row["verdict"] == "learned better" and _lead(row) > 0:
+    (row,) = result.matched_risk
+    savings = {rule.family: rule.expected_saving_pct for rule in kind_rules(row)}
+    if advice.policy == "learned" and row.verdict == "learned better" and _lead(row) > 0:
         return f"{_combined(row)}, on fit questions."
-    best = rule_name(max(found, key=found.__getitem__))
+    best = rule_name(max(savings, key=savings.__getitem__))
     return {
         "most": "Of the best rules of each kind, calibration is expected to certify the largest "
         "saving with it.",
@@ -281,63 +274,52 @@ def why(document: Document) -> str:
         f"that one alone, where a few questions decide, {best} is ahead.",
         "surer": "A trained score is ahead on fit questions, though by less than the noise of "
         "choosing it.",
-    }[standing(found, advice["family"])]
+    }[standing(savings, str(advice.family))]
 
 
-def advised_point(document: Document) -> Document | None:
-    """The row of the comparison that the advice rests on."""
-    for row in document["matched_risk"]:
-        if row["alpha"] == considered_alpha(document):
-            for kind in ("learned", "scalar", "fixed_budget"):
-                point = row.get(kind)
-                if point and point["family"] == document["recommendation"]["family"]:
-                    found: Document = point
-                    return found
-    return None
+def advised_rule(run: AssessedRun) -> FitRule | None:
+    """The rule of the comparison that the advice rests on; None where full thinking is advised."""
+    (row,) = run.matched_risk
+    kinds = (row.learned, row.scalar, row.fixed_budget)
+    return next((r for r in kinds if r and r.family == run.recommendation.family), None)
 
 
-def kind_points(document: Document) -> list[dict[str, Any]]:
-    """The best rule of each kind, the one that saves most first; none twice."""
-    (row,) = document["matched_risk"]
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for kind in ("learned", "scalar", "agreement", "fixed_budget"):
-        point = row[kind]
-        if point is not None:
-            known = (point["family"], point["where"])
-            found.setdefault(known, {"kind": kind.replace("_", " "), **point})
-    return sorted(found.values(), key=lambda point: -point["expected_saving_pct"])
+def kind_rules(row: FitComparison) -> list[FitRule]:
+    """The best rule of each kind, the one that saves most first."""
+    return sorted(row.kinds, key=lambda rule: -rule.expected_saving_pct)
 
 
-def _lead(row: Document) -> float:
-    """Points that the signals combined save beyond any one, of the savings as they are shown.
+def _saving(rule: FitRule | PaperRule | None) -> float | None:
+    """As it is shown; None where a rule may not stop anything."""
+    if rule is None or not rule.feasible:
+        return None
+    saving = rule.total_saving_pct if isinstance(rule, PaperRule) else rule.fit_total_saving_pct
+    return None if saving is None else round(saving, 1)
 
-    0 where a kind may not stop anything.
-    """
-    learned, *others = (
-        round(point.get("fit_total_saving_pct", point.get("total_saving_pct")), 1)
-        if point["feasible"]
-        else None
-        for point in (row["learned"], row["scalar"], row.get("agreement"))
-        if point is not None
-    )
+
+def _lead(row: FitComparison | PaperComparison) -> float:
+    """Points that the signals combined save beyond any one; 0 where a side stops nothing."""
+    learned, others = _saving(row.learned), [_saving(row.scalar)]
+    if isinstance(row, FitComparison):
+        others.append(_saving(row.agreement))
     known = [saving for saving in others if saving is not None]
     return 0.0 if learned is None or not known else learned - max(known)
 
 
-def _combined(row: Document) -> str:
+def _combined(row: FitComparison | PaperComparison) -> str:
     """What combining the signals changes, where both sides can be had."""
     lead = _lead(row)
     amount = f"{points(abs(lead))} {'more' if lead >= 0 else 'less'}"
     return f"Combining the signals saves {amount} than any one of them"
 
 
-def risk_difference(row: Document) -> str:
+def risk_difference(row: FitComparison | PaperComparison) -> str:
     """What combining the signals changes; a rule that is not feasible never stops."""
-    feasible = [kind for kind in ("learned", "scalar") if row[kind]["feasible"]]
-    if len(feasible) < 2:
-        alone = {"learned": "the signals combined", "scalar": "one signal"}
-        if not feasible:
-            return "Neither one signal nor all combined may stop anything at this risk"
-        return f"Only {alone[feasible[0]]} may stop anything at this risk"
-    remark = "; that may be chance" if row["verdict"] == "comparable" else ""
-    return f"{_combined(row)}, 95 % {bracketed(row['delta_saving_pp']['ci95'])}{remark}"
+    sides = {"the signals combined": row.learned, "one signal": row.scalar}
+    feasible = [name for name, rule in sides.items() if rule is not None and rule.feasible]
+    if not feasible:
+        return "Neither one signal nor all combined may stop anything at this risk"
+    if len(feasible) < 2 or row.delta_saving_pp is None:
+        return f"Only {feasible[0]} may stop anything at this risk"
+    remark = "; that may be chance" if row.verdict == "comparable" else ""
+    return f"{_combined(row)}, 95 % {bracketed(row.delta_saving_pp.ci95)}{remark}"

@@ -1,11 +1,7 @@
-"""The report in a real browser: silent console, no request, accessible, copyable, for any width."""
+"""The report in a real browser: silent console, no request, accessible, for any width."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,7 +121,7 @@ def test_every_picture_says_what_it_shows(
     with opened(browser, reports[kind]) as (page, _):
         page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
         pictures = page.get_by_role("img").all()
-        assert len(pictures) >= 6
+        assert len(pictures) >= 2
         assert len(pictures) == page.locator("svg").count()
         for picture in pictures:
             name = picture.get_attribute("aria-labelledby")
@@ -150,7 +146,7 @@ def test_a_script_in_a_question_stays_text(
         for question in lost.all():
             name = str(question.locator("summary").first.text_content()).partition(":")[0]
             assert question.locator("blockquote").all_text_contents() == [asked[name]]
-        assert page.locator("script").count() == 1
+        assert page.locator("script").count() == 0
         assert page.locator("img[src]").count() == 0
         assert noise == []
 
@@ -178,39 +174,12 @@ def test_lost_questions_open_by_keyboard_and_stay_text(
         assert noise == []
 
 
-def test_tables_are_copied_and_downloaded_as_csv(
-    browser: Browser, reports: dict[str, Path]
-) -> None:
-    figures = json.loads((reports["after"].parent / "figures.json").read_bytes())
-    with opened(browser, reports["after"]) as (page, noise):
-        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
-        part = page.locator("#part-checkpoints")
-        part.get_by_role("button", name="Copy CSV").click()
-        # A locator waits without `eval`, which the page's own policy forbids.
-        page.locator("#said", has_text=re.compile(r"\S")).wait_for(state="attached")
-        assert page.locator("#said").text_content() == "checkpoints.csv copied"
-        copied = page.evaluate("navigator.clipboard.readText()")
-        with page.expect_download() as waiting:
-            part.get_by_role("link", name="Download").click()
-        downloaded = Path(waiting.value.path()).read_text(encoding="utf-8")
-        assert copied == downloaded
-        rows = list(csv.DictReader(io.StringIO(copied)))
-        accuracy = [float(row["accuracy"]) for row in rows]
-        assert accuracy == figures["checkpoints"]["data"]["accuracy"]
-        assert page.locator("button.copy:visible").count() == page.locator("table").count()
-        assert all(entry.startswith("request: data:") for entry in noise)
-
-
 def test_prints_in_black_on_white_with_its_tables(
     browser: Browser, reports: dict[str, Path], tmp_path: Path
 ) -> None:
     with opened(browser, reports["after"], color_scheme="dark") as (page, noise):
         page.emulate_media(media="print")
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        folded = page.locator("details:not([open])")
-        assert folded.count() == page.locator("details[data-long]").count()
-        assert not any(part.is_visible() for part in folded.all())
+        assert page.locator("#part-frontier svg").is_visible(), "what a screen folds away"
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
             "rgb(255, 255, 255)"
         )

@@ -25,7 +25,7 @@ def issued(archive: Path, target: PolicyTarget, alpha: float) -> CalibratedRun:
     overrides = SettingsOverrides(alpha=alpha, families=("confidence",))
     request = CertifyRequest(overrides, despite=("advice", "large-alpha"))
     source = open_source(archive, folder=archive.parent)
-    return issue(source, request, target, calibrated_headline).result
+    return issue(source, request, target, calibrated_headline)
 
 
 @pytest.fixture

@@ -43,10 +43,6 @@ def call(
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without their pictures, which take most of a page's time."""
-    from matplotlib.figure import Figure
+    from stopadvisor.report.html import page
 
-    from stopadvisor.report.html import page, theme
-
-    drawn = page._drawn
-    monkeypatch.setattr(page, "_drawn", lambda of, said, _: drawn(of, said, lambda _: Figure()))
-    monkeypatch.setattr(theme, "inline_svg", lambda *_: "<svg></svg>")
+    monkeypatch.setattr(page, "_pictures", lambda _: [])

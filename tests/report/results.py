@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from stopadvisor.certification.verification import CategoryRisk
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.model_checks import CueExample, PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
+from stopadvisor.ground.results import from_document
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected
 from stopadvisor.probes.asking import Check
+from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.serving_profile import BatchSeconds, PerTokenSeconds, ServingProfile
@@ -32,9 +35,24 @@ from stopadvisor.serving.answer_summary import (
 )
 
 __all__ = [
-    "ANSWERED", "CALIBRATED", "EXPECTED", "PREFLIGHT", "PROFILE", "PROMOTION", "REFUSED", "VERIFIED"
+    "ANSWERED", "ASSESSED", "CALIBRATED", "EXPECTED", "PREFLIGHT", "PROFILE", "PROMOTION",
+    "REFUSED", "VERIFIED",
 ]  # fmt: skip
 
+_LEARNED = Path(__file__).parent.parent / "testdata" / "assessments" / "learned.json"
+ASSESSED = from_document(
+    AssessedRun,
+    {
+        **json.loads(_LEARNED.read_bytes())["assessment"],
+        "run": "runs/sums",
+        "workload": {
+            "n_questions": 240, "n_checkpoints": 4, "budgets": [0, 16, 32, 64],
+            "full_reference": "natural", "graded_by": "gold", "truncated_share": 0.0,
+            "model": "m", "engine": "hf 1.0", "sha256": "ab" * 32,
+        },
+    },
+    _LEARNED,
+)  # fmt: skip
 PREFLIGHT = PreflightReport(
     "warn",
     (Check("markers", "pass", "every trace closes"), Check("cue", "warn", "seen", "do that")),

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.assessment.choice import FitRule
 from stopadvisor.certification.verdicts import Verdict
 from stopadvisor.policy.shown import Expected, ExpectedOnTest
+from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.headline import (
     Effect,
     assessed_headline,
@@ -19,11 +21,12 @@ from stopadvisor.report.headline import (
     sentence,
     verified_headline,
 )
+from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.sheets.calibrate import expectation_facts, meaning
-from stopadvisor.report.words import why
+from stopadvisor.report.words import risk_difference, why
 from tests.policy_content import example_terms
 from tests.report import results
-from tests.report.results import ANSWERED, VERIFIED
+from tests.report.results import ANSWERED, ASSESSED, VERIFIED
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
 COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
@@ -198,58 +201,69 @@ def test_what_the_promise_means_is_of_the_accuracy_shown_beside_it(
     assert not [*meaning(certificate, replace(expected, graded_by="agreement"), "kv-fork")]
 
 
-def point(family: str, saving: float, forecast: float) -> dict[str, Any]:
-    return {
-        "family": family, "where": family, "feasible": True, "fit_total_saving_pct": saving,
-        "expected_saving_pct": forecast,
-    }  # fmt: skip
+def rule(family: str, saving: float, forecast: float = 0.0, **more: Any) -> FitRule:
+    more |= {"family": family, "where": family, "fit_total_saving_pct": saving}
+    return replace(LEARNED, expected_saving_pct=forecast, **more)
+
+
+(ROW,) = ASSESSED.matched_risk
+assert ROW.learned is not None
+LEARNED = ROW.learned
 
 
 @pytest.mark.parametrize(
     ("learned", "agreement", "said"),
     [
-        (
-            21.24,
-            7.9,
-            "Combining the signals saves 13.3 points more than any one of them, on fit questions.",
-        ),
-        (
-            21.24,
-            9.9,
-            "Combining the signals saves 11.3 points more than any one of them, on fit questions.",
-        ),
-        (
-            7.0,
-            7.9,
-            "Of the best rules of each kind, calibration is expected to certify the largest "
-            "saving with it.",
-        ),
+        (21.24, 7.9, "Combining the signals saves 13.3 points more than any one of them, on fit"),
+        (21.24, 9.9, "Combining the signals saves 11.3 points more than any one of them, on fit"),
+        (7.0, 7.9, "Of the best rules of each kind, calibration is expected to certify the"),
     ],
 )
 def test_why_takes_differences_of_the_savings_in_the_table(
     learned: float, agreement: float, said: str
 ) -> None:
-    row = {
-        "verdict": "learned better", "delta_saving_pp": {"median": 13.6, "ci95": [9.0, 18.0]},
-        "learned": point("learned", learned, 22.0), "scalar": point("confidence", 7.94, 8.0),
-        "agreement": point("agreement", agreement, 8.0), "fixed_budget": None,
-    }  # fmt: skip
-    advice = {"policy": "learned", "family": "learned", "reasons": []}
-    assert why({"recommendation": advice, "protocol": "deploy", "matched_risk": [row]}) == said
+    row = replace(
+        ROW, verdict="learned better", learned=rule("learned", learned, 22.0),
+        scalar=rule("confidence", 7.94, 8.0), agreement=rule("agreement", agreement, 8.0),
+        fixed_budget=None,
+    )  # fmt: skip
+    assert why(replace(ASSESSED, matched_risk=(row,))).startswith(said)
 
 
-def full_thinking(**gain: float) -> dict[str, Any]:
+@pytest.mark.parametrize(
+    ("learned", "scalar", "said"),
+    [
+        (True, True, "Combining the signals saves "),
+        (True, False, "Only the signals combined may stop anything"),
+        (False, True, "Only one signal may stop anything"),
+        (False, False, "Neither one signal nor all combined may stop anything"),
+    ],
+)
+def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(
+    learned: bool, scalar: bool, said: str
+) -> None:
+    sides = replace(LEARNED, feasible=learned), rule("confidence", 7.0, feasible=scalar)
+    note = risk_difference(replace(ROW, learned=sides[0], scalar=sides[1]))
+    assert said in note
+    assert ("points" in note) == (learned and scalar)
+
+
+def test_what_comes_next_asks_for_the_loss_that_was_assessed() -> None:
+    settings = replace(ASSESSED.settings, loss="drop")
+    result = replace(ASSESSED, settings=settings, run="my runs/sums")
+    command = "stopadvisor calibrate 'my runs/sums' --alpha drop=0.15"
+    assert assess_sheet(result).command == command
+
+
+def full_thinking(**gain: Any) -> AssessedRun:
     """An assessment that advises full thinking, and one rule of it."""
-    kinds = dict.fromkeys(("learned", "agreement", "fixed_budget"))
-    return {
-        "protocol": "deploy",
-        "recommendation": {"policy": "full-budget", "family": None, "serving": "vllm"},
-        "workload": {"graded_by": "gold"},
-        "split": {"fit": 200},
-        "fit_full_accuracy": 0.6,
-        "settings": {"weights": {"unit": "tokens"}},
-        "matched_risk": [{**kinds, "scalar": {**point("confidence", 0.0, 0.0), **gain}}],
-    }
+    advice = replace(ASSESSED.recommendation, policy="full-budget", family=None, where=None)
+    row = replace(ROW, learned=None, agreement=None, fixed_budget=None)
+    row = replace(row, scalar=replace(LEARNED, family="confidence", **gain))
+    return replace(
+        ASSESSED, recommendation=advice, matched_risk=(row,), fit_full_accuracy=0.6,
+        split=replace(ASSESSED.split, fit=200),
+    )  # fmt: skip
 
 
 def test_full_thinking_neither_saves_nor_loses() -> None:
@@ -265,7 +279,7 @@ def test_full_thinking_neither_saves_nor_loses() -> None:
             -5.0,
             0.7,
             "Stopping raises accuracy from 60.0 to 70.0%: this model overthinks. It costs 5% more "
-            "than full thinking",
+            "of the capacity than full thinking",
         ),
         (-20.0, 0.7, "Don't stop early on vLLM"),  # costs more percent than it gains points
         (-1.0, 0.63, "Don't stop early on vLLM"),  # a small gain
@@ -274,10 +288,9 @@ def test_full_thinking_neither_saves_nor_loses() -> None:
 def test_a_large_gain_is_the_headline_although_stopping_costs_more(
     saving: float, accuracy: float, headline: str
 ) -> None:
-    gain = {"fit_total_saving_pct": saving, "fit_accuracy": accuracy, "fit_risk": 0.02}
-    document = full_thinking(**gain)
-    assert assessed_headline(document).startswith(headline)
-    assert (gain_against_advice(document) is None) == headline.startswith("Don't")
+    run = full_thinking(fit_total_saving_pct=saving, fit_accuracy=accuracy, fit_risk=0.02)
+    assert assessed_headline(run).startswith(headline)
+    assert (gain_against_advice(run) is None) == headline.startswith("Don't")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ Shows saved values; takes no more of a text than a page can hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stopadvisor.report.figures.data import QuestionExample, TrajectoryStep
+from stopadvisor.report.figures import QuestionExample, TrajectoryStep
 from stopadvisor.report.words import listed, share
 from stopadvisor.rules.families import rule_name
 from stopadvisor.runs.thinking import KeptThinking
@@ -22,7 +21,7 @@ _CHARACTERS = 12_000
 
 @dataclass(frozen=True)
 class _Piece:
-    """KeptThinking up to a probe, and the probe; the middle of a long piece is left out."""
+    """The thinking up to a probe, and the probe; the middle of a long piece is left out."""
 
     head: str
     left_out: int
@@ -38,16 +37,16 @@ class _Piece:
 class LostQuestion:
     """One question as the template writes it."""
 
-    example: QuestionExample
+    id: str
     title: str
+    question: str | None
     others: str
     """Where the other compared rules stop."""
     pieces: tuple[_Piece, ...]
-    """Empty where the thinking was not kept."""
 
 
-def lost_question(example: QuestionExample, kept: Mapping[str, KeptThinking]) -> LostQuestion:
-    """Put a lost question into words."""
+def lost_question(example: QuestionExample, kept: KeptThinking | None) -> LostQuestion:
+    """Put a lost question into words; without its thinking the probes alone."""
     stop = example.steps[example.stop]
     answer = "" if stop.answer is None else f" with {stop.answer!r}"
     gold = "" if example.gold is None else f"; {example.gold!r} is right"
@@ -55,39 +54,35 @@ def lost_question(example: QuestionExample, kept: Mapping[str, KeptThinking]) ->
         f"{example.id}: stopped at {stop.budget} of {example.trace_tokens} thinking tokens"
         f"{answer}{gold}"
     )
-    thinking = kept.get(example.id)
-    pieces = () if thinking is None else _pieces(example, thinking)
-    return LostQuestion(example, title, _others(example), pieces)
-
-
-def _others(example: QuestionExample) -> str:
     told = []
     for other in example.others:
         verdict = "right" if other.correct else "wrong"
         does = "thinks to the end" if other.position is None else f"stops at {other.position}"
         told.append(f"{rule_name(other.family)} {does} ({verdict})")
-    return f"At the same promise {listed(told)}." if told else ""
+    others = f"At the same promise {listed(told)}." if told else ""
+    return LostQuestion(example.id, title, example.question, others, _pieces(example, kept))
 
 
-def _pieces(example: QuestionExample, thinking: KeptThinking) -> tuple[_Piece, ...]:
-    """Cut the thinking at its probes."""
-    stops: dict[int, list[str]] = {}
+def _pieces(example: QuestionExample, kept: KeptThinking | None) -> tuple[_Piece, ...]:
+    """Cut the thinking at its probes, and where a rule stops without one."""
+    stops = {example.steps[example.stop].budget: [rule_name(example.family)]}
     for other in example.others:
         if other.position is not None:
             stops.setdefault(other.position, []).append(rule_name(other.family))
-    at = example.steps[example.stop].budget
-    stops.setdefault(at, []).insert(0, rule_name(example.family))
-    steps = {step.budget: step for step in example.steps if not step.ended}
-    known = thinking.characters
-    positions = sorted(at for at in {*steps, *stops} if at in known)
-    cuts = [0, *(known[at] for at in positions), len(thinking.text)]
+    steps = {step.budget: step for step in example.steps}
+    positions = sorted({*steps, *stops})
+    text, known = "", dict.fromkeys(positions, 0)
+    if kept is not None:
+        text, known = kept.text, dict(kept.characters)
+        positions = [at for at in positions if at in known]
+    cuts = [0, *(known[at] for at in positions), len(text)]
     most = _CHARACTERS // (2 * len(cuts))
     probes = [(_probe(at, steps.get(at), stops.get(at, [])), at in stops) for at in positions]
     pieces = []
     for (start, end), (probe, stopping) in zip(pairwise(cuts), [*probes, ("", False)], strict=True):
-        text = thinking.text[start:end]
-        out = max(0, len(text) - 2 * most)
-        head, tail = (text[:most], text[-most:]) if out else (text, "")
+        thought = text[start:end]
+        out = max(0, len(thought) - 2 * most)
+        head, tail = (thought[:most], thought[-most:]) if out else (thought, "")
         pieces.append(_Piece(head, out, tail, probe, stopping))
     return tuple(pieces)
 

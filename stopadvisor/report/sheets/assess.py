@@ -1,19 +1,14 @@
-"""The sheet of `assess`: what to do first, then the tables that it rests on.
-
-Words that the page shares take the document of the result.
-"""
+"""The sheet of `assess`: what to do first, then the tables that it rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
 from stopadvisor.ground.constants import LARGE_ALPHA, MOST_TRUNCATED
-from stopadvisor.ground.results import to_document
 from stopadvisor.policy.promises import promise_of, promised
-from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, FitRule, StackCosts
+from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.headline import (
     Effect,
     accuracy_words,
@@ -25,12 +20,12 @@ from stopadvisor.report.headline import (
     saving_words,
 )
 from stopadvisor.report.sheet import Fact, Section, Sheet
-from stopadvisor.report.sheets.calibrate import graded_facts
+from stopadvisor.report.sheets.calibrate import CLOSED_ANSWER, graded_facts
 from stopadvisor.report.sheets.plan import label_need_sections, label_savings
 from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,
-    advised_point,
+    advised_rule,
     bracketed,
     by_load,
     computed_for,
@@ -49,12 +44,8 @@ from stopadvisor.report.words import (
 from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_costs import StackCost
-from stopadvisor.runs.archives import SIMULATED
-from stopadvisor.runs.sources import considered_alpha
 
-__all__ = ["PAPER_FLAW", "assess_sheet", "next_command"]
-
-Document = Mapping[str, Any]
+__all__ = ["PAPER_FLAW", "assess_sheet"]
 
 PAPER_FLAW = (
     "Paper protocol: it reproduces the published analysis and is flawed as advice. Its intervals "
@@ -65,23 +56,20 @@ PAPER_FLAW = (
 
 def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
     """Return the advice and what it rests on."""
-    document, advice = to_document(result), result.recommendation
-    sections = [_profile(result)]
-    if isinstance(result, AssessedRun) and result.promises:
-        sections.insert(0, _promises(result, result.promises))
+    advice = result.recommendation
     if isinstance(result, AssessedByPaper):
-        facts = _paper_facts(result, document)
-        sections = [Section("Read this first", texts=(PAPER_FLAW,)), *sections]
-        sections.append(_paper_rules(result, document))
+        facts = _paper_facts(result)
+        sections = [Section("Read this first", texts=(PAPER_FLAW,)), _profile(result)]
+        sections.append(_paper_rules(result))
         costs = _paper_costs(result)
     else:
-        facts = _facts(result, document)
-        sections.append(_rules(result, document, verbose=verbose))
-        sections += _always(result)
+        facts = _facts(result)
+        sections = [_promises(result, result.promises)] if result.promises else []
+        sections += [_profile(result), _rules(result, verbose=verbose), *_always(result)]
         if verbose:
             sections += label_savings(result.label_savings)
         sections += label_need_sections(result.label_needs or ())
-        costs = _costs(result, result.serving)
+        costs = _costs(result)
     if verbose:
         sections += costs
         sections.append(Section("Why, step by step", texts=advice.reasons))
@@ -89,7 +77,7 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
         result.headline,
         "doubtful" if advice.policy == "full-budget" else "good",
         tuple(facts),
-        next_command(document),
+        _next(result),
         sections=tuple(sections),
         footnote=""
         if verbose
@@ -97,139 +85,123 @@ def assess_sheet(result: Assessed, *, verbose: bool = False) -> Sheet:
     )
 
 
-def next_command(document: Document) -> str | None:
-    """Return the command that follows; None where full thinking is advised."""
-    run = shell_quote(document["run"])
-    if document["protocol"] == "paper":
-        return f"stopadvisor assess {run} --alpha {document['alpha']:g}"
+def _next(result: Assessed) -> str | None:
+    """The command that follows; None where full thinking is advised."""
+    run = shell_quote(result.run)
+    if isinstance(result, AssessedByPaper):
+        return f"stopadvisor assess {run} --alpha {alpha_of(result):g}"
     despite = []
-    if document["recommendation"]["policy"] == "full-budget":
-        if gain_against_advice(document) is None:
+    if result.recommendation.policy == "full-budget":
+        if gain_against_advice(result) is None:
             return None
         despite.append("advice")
-    command = f"stopadvisor calibrate {run} {_limits(document)}"
-    return " ".join((command, *(f"--despite {what}" for what in despite + _refused(document))))
+    loss = LOSSES[result.settings.loss or LOST.name]
+    graded, most = result.workload.graded_by == "gold", LARGE_ALPHA * result.fit_full_accuracy
+    if graded and loss.needs_gold and alpha_of(result) > most:
+        despite.append("large-alpha")
+    if result.workload.truncated_share > MOST_TRUNCATED:
+        despite.append("truncated")
+    words = ["stopadvisor calibrate", run, _limits(result)]
+    return " ".join((*words, *(f"--despite {what}" for what in despite)))
 
 
-def _refused(document: Document) -> list[str]:
-    """What `calibrate` refuses unless it is told otherwise, as words of `--despite`."""
-    found, loss = [], LOSSES[document["settings"].get("loss", LOST.name)]
-    graded = document["workload"]["graded_by"] == "gold"
-    most = LARGE_ALPHA * document["fit_full_accuracy"]
-    if graded and loss.needs_gold and considered_alpha(document) > most:
-        found.append("large-alpha")
-    if document["workload"]["truncated_share"] > MOST_TRUNCATED:
-        found.append("truncated")
-    return found
-
-
-def _limits(document: Document) -> str:
+def _limits(run: AssessedRun) -> str:
     """What was asked for, as options of `calibrate`; it takes what cannot be asked otherwise."""
-    alpha, settings = considered_alpha(document), document["settings"]
-    also = [Guarantee(**limit) for limit in settings.get("also", [])]
-    if document["workload"]["graded_by"] == "agreement" or not ("loss" in settings or also):
+    alpha, loss, also = alpha_of(run), run.settings.loss, run.settings.also or ()
+    if run.workload.graded_by == "agreement" or not (loss or also):
         return f"--alpha {alpha:g}"
-    first = Guarantee(settings.get("loss", LOST.name), alpha)
-    return f"--alpha {shell_quote(','.join(map(str, (first, *also))))}"
+    limits = [Guarantee(loss or LOST.name, alpha), *(Guarantee(**vars(limit)) for limit in also)]
+    return f"--alpha {shell_quote(','.join(map(str, limits)))}"
 
 
 # --- Facts ----------------------------------------------------------------------------------------
 
 
-def _facts(run: AssessedRun, document: Document) -> Iterator[Fact]:
-    advice, split, effect = run.recommendation, run.split, assessed_effect(document)
+def _facts(run: AssessedRun) -> Iterator[Fact]:
+    advice, split, effect = run.recommendation, run.split, assessed_effect(run)
     if effect is None:
-        yield "why", why(document)
+        yield "why", why(run)
         climbs = advice.serving == LADDER
         now = "the reference as you do now" if climbs else "as you do now, without probes"
         yield "do", f"serve {now}; there is nothing to calibrate"
-        if priced := computed_for(document):
+        if priced := computed_for(run):
             yield "stack", f"{explained(advice.serving)}{priced}"
         yield from _server(run)
     else:
-        lower, alpha = percent(run.fit_saving_lower_pct), considered_alpha(document)
-        promise = run.asked or promise_of((Guarantee("lost", alpha),))
+        promise = run.asked or promise_of((Guarantee("lost", alpha_of(run)),))
         chance = probability_words(run.chance_to_certify)
         text = f"`calibrate` can promise: {promise}; probability {chance}"
         yield "certain", f"not yet: estimates from {plural(split.fit, 'fit question')}. {text}"
         yield from capacity_facts(effect)
-        cost = _by_stack(run.serving).get(effect.serving)
+        cost = run.serving.by_stack.get(effect.serving)
         if cost and (money := cost.money_per_1000):
             yield "price", f"{money.policy:.4g} instead of {money.full:.4g} per 1000 requests"
         yield "advice", rule_headline(str(advice.family), advice.where)
-        yield "why", why(document)
+        yield "why", why(run)
+        lower = percent(run.fit_saving_lower_pct)
         yield "saves", f"{saving_words(effect)}; at least {lower} (one-sided 95 %)"
         yield answers_label(effect), accuracy_words(effect)
-        yield from _stack(run, document, effect)
+        yield from _stack(run, effect, cost)
     for name, mark in (("or", FIXED), ("labels", LABELS)):
         for row in advice.reasons:
             if row.startswith(mark):
                 yield name, row.removeprefix(mark)
     yield from graded_facts(run.workload.graded_by, run.repeats)
     if run.workload.on_stop == "answer":
-        text = "thinking is closed and the model writes its visible answer"
-        point = advised_point(document)
-        if point is not None and point["feasible"]:
-            text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
+        text, rule = CLOSED_ANSWER, advised_rule(run)
+        if rule is not None and rule.feasible:
+            text += f"; {percent(rule.fit_answer_saving_pct)} of its tokens saved"
         yield "on stop", text
     closed = f"{split.calibration} stay closed for calibrate"
     if split.test:
         closed += f", {split.test} for a test after it"
-    basis = f"{split.fit} of {run.workload.n_questions} questions (fit); {closed}"
-    if run.workload.engine == SIMULATED:
-        basis += "; simulated probes: no model was asked, and this advice is about none"
-    yield "based on", basis
+    yield "based on", f"{split.fit} of {run.workload.n_questions} questions (fit); {closed}"
 
 
-def _stack(run: AssessedRun, document: Document, effect: Effect) -> Iterator[Fact]:
+def _stack(run: AssessedRun, effect: Effect, cost: StackCost | None) -> Iterator[Fact]:
     """For which stack the rule was chosen, the server's own measure, and the other stacks."""
-    yield "stack", f"{explained(effect.serving)}{computed_for(document)}"
+    yield "stack", f"{explained(effect.serving)}{computed_for(run)}"
     yield from _server(run)
-    cost = _by_stack(run.serving).get(effect.serving)
-    if cost and cost.decoded_saving_pct is not None and effect.serving == LADDER:
-        yield "tokens", f"decoded {-cost.decoded_saving_pct:+.1f}%"
-    elif cost and cost.decoded_saving_pct is not None and cost.held_saving_pct is not None:
-        fewer, less = -cost.decoded_saving_pct, -cost.held_saving_pct
-        yield "tokens", f"decoded {fewer:+.1f}%, KV-token-time {less:+.1f}%"
-    if loads := by_load(document):
+    if cost and cost.decoded_saving_pct is not None:
+        text = f"decoded {-cost.decoded_saving_pct:+.1f}%"
+        if effect.serving == LADDER:
+            yield "tokens", text
+        elif cost.held_saving_pct is not None:
+            yield "tokens", f"{text}, KV-token-time {-cost.held_saving_pct:+.1f}%"
+    if loads := by_load(run):
         yield "in flight", f"the same rule saves {loads} requests in flight"
     if others := other_stacks(effect):
-        yield "elsewhere", f"the same rule {listed(others)}{_again(document, effect)}"
+        again = ""
+        if effect.serving not in (COMMON_STACK, "vllm", LADDER):
+            words = f"{shell_quote(run.run)} --serving {COMMON_STACK} {_limits(run)}"
+            again = (
+                f"; a certificate is for one stack: on vLLM first `stopadvisor assess {words}`, "
+                "which may advise another rule, or none"
+            )
+        yield "elsewhere", f"the same rule {listed(others)}{again}"
 
 
-def _again(document: Document, effect: Effect) -> str:
-    """How to choose for the stack that most people have."""
-    if effect.serving in (COMMON_STACK, "vllm", LADDER):
-        return ""
-    again = f"{shell_quote(document['run'])} --serving {COMMON_STACK} {_limits(document)}"
-    return (
-        f"; a certificate is for one stack: on vLLM first `stopadvisor assess {again}`, which may "
-        "advise another rule, or none"
-    )
-
-
-def _paper_facts(run: AssessedByPaper, document: Document) -> Iterator[Fact]:
-    advice, split = run.recommendation, run.split
-    point = advised_point(document)
-    if point is not None:
+def _paper_facts(run: AssessedByPaper) -> Iterator[Fact]:
+    advice, split, rule = run.recommendation, run.split, run.advised
+    if rule is not None:
         yield "advice", rule_headline(str(advice.family), advice.where)
-    yield "why", why(document)
-    if point is not None:
+    yield "why", why(run)
+    if rule is not None:
         yield (
             "saves",
-            f"{percent(point['total_saving_pct'])} of all tokens, "
-            f"{percent(point['think_saving_pct'])} of the thinking (test questions)",
+            f"{percent(rule.total_saving_pct)} of all tokens, {percent(rule.think_saving_pct)} of "
+            "the thinking (test questions)",
         )
         yield (
             "loses",
-            f"{share(point['test_risk'])} of the test questions, where accuracy is "
-            f"{share(point['test_accuracy'])}; full thinking gets {share(run.full_accuracy)} of "
-            "all questions right",
+            f"{share(rule.test_risk)} of the test questions, where accuracy is "
+            f"{share(rule.test_accuracy)}; full thinking gets {share(run.full_accuracy)} of all "
+            "questions right",
         )
     yield "based on", f"{split.calibration} calibration and {split.test} test questions"
 
 
-def _server(run: Assessed) -> Iterator[Fact]:
+def _server(run: AssessedRun) -> Iterator[Fact]:
     """What the server itself was measured to do, where it was."""
     if run.server is not None:
         yield "server", f"{run.server.regime or 'not known'}, as measured: {run.server.reason}"
@@ -258,30 +230,29 @@ def _profile(run: Assessed) -> Section:
     )
 
 
-def _rules(run: AssessedRun, document: Document, *, verbose: bool) -> Section:
+def _rules(run: AssessedRun, *, verbose: bool) -> Section:
     advised, (row,) = run.recommendation.family, run.matched_risk
-    kinds = (row.learned, row.scalar, row.agreement, row.fixed_budget)
-    # One rule may be the best of two kinds.
-    rules = {rule.family: rule for rule in kinds if rule is not None}.values()
     texts = []
     note = "*: advised. " * (advised is not None)
-    if any(not rule.feasible for rule in rules):
+    if any(not rule.feasible for rule in row.kinds):
         note += "Too many: no threshold of it could be certified. "
     note += "Forecast: what calibration is expected to certify, on average." * verbose
     if note:
         texts.append(note.strip())
     if verbose and row.delta_saving_pp is not None:
-        texts.append(f"{risk_difference(document['matched_risk'][0])}.")
+        texts.append(f"{risk_difference(row)}.")
     return Section(
         f"The best rules at the same risk (fit questions, {run.recommendation.serving})",
         ("rule", *_graded_columns(run), "saves", *(("threshold", "forecast") * verbose)),
         tuple(
             (
                 f"{kind_of_rule(rule.family)}{' *' * (rule.family == advised)}",
-                *_at_risk(rule),
+                share(rule.fit_risk) if rule.feasible else "too many",
+                share(rule.fit_accuracy),
+                percent(rule.fit_total_saving_pct),
                 *((number(rule.threshold), percent(rule.expected_saving_pct)) * verbose),
             )
-            for rule in rules
+            for rule in row.kinds
         ),
         tuple(texts),
     )
@@ -325,12 +296,7 @@ def _graded_columns(run: AssessedRun) -> tuple[str, str]:
     return loss if loss in ("differs", "drop") else "lost", "accuracy"
 
 
-def _at_risk(rule: FitRule) -> tuple[str, str, str]:
-    lost = share(rule.fit_risk) if rule.feasible else "too many"
-    return lost, share(rule.fit_accuracy), percent(rule.fit_total_saving_pct)
-
-
-def _paper_rules(run: AssessedByPaper, document: Document) -> Section:
+def _paper_rules(run: AssessedByPaper) -> Section:
     return Section(
         "The best rules at the same risk (test questions)",
         ("alpha", "rule", "threshold", "lost", "accuracy", "saves"),
@@ -346,9 +312,7 @@ def _paper_rules(run: AssessedByPaper, document: Document) -> Section:
             for row in run.matched_risk
             for rule in (row.learned, row.scalar)
         ),
-        tuple(
-            f"alpha {row['alpha']:g}: {risk_difference(row)}." for row in document["matched_risk"]
-        ),
+        tuple(f"alpha {row.alpha:g}: {risk_difference(row)}." for row in run.matched_risk),
         left=2,
     )
 
@@ -377,21 +341,11 @@ def _promises(run: AssessedRun, promises: Sequence[Promise]) -> Section:
     )
 
 
-def _by_stack(costs: StackCosts) -> dict[str, StackCost]:
-    named = {
-        "vllm": costs.vllm,
-        "kv-fork": costs.kv_fork,
-        "prefix-cache": costs.prefix_cache,
-        "black-box": costs.black_box,
-        "ladder": costs.ladder,
-    }
-    return {name: cost for name, cost in named.items() if cost is not None}
-
-
-def _costs(run: AssessedRun, costs: StackCosts) -> Iterator[Section]:
+def _costs(run: AssessedRun) -> Iterator[Section]:
+    costs = run.serving
     if costs.operating_point is None or run.rungs is not None:  # a ladder has prices of its own
         return
-    asked, named = run.recommendation.serving, _by_stack(costs)
+    asked, named = run.recommendation.serving, costs.by_stack
     money = [cost.money_per_1000 for cost in named.values() if cost.money_per_1000 is not None]
     texts = [
         costs.operating_point,

@@ -41,13 +41,11 @@ from stopadvisor.report.words import (
 from stopadvisor.rules.costs import LADDER
 
 __all__ = [
-    "calibrate_sheet",
-    "evidence",
-    "expectation_facts",
-    "graded_facts",
-    "meaning",
+    "CLOSED_ANSWER", "calibrate_sheet", "evidence", "expectation_facts", "graded_facts", "meaning",
     "pointwise",
-]
+]  # fmt: skip
+
+CLOSED_ANSWER = "thinking is closed and the model writes its visible answer"
 
 
 def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
@@ -222,15 +220,12 @@ def _labels(run: CalibratedRun) -> Iterator[Fact]:
 
 
 def _on_stop(expected: Expected) -> str:
-    text = "thinking is closed and the model writes its visible answer"
     saved, whose = expected.calibration_answer_saving_pct, "calibration"
     if isinstance(expected, ExpectedOnTest) and expected.test_answer_saving_pct is not None:
         saved, whose = expected.test_answer_saving_pct, "test"
-    return (
-        text
-        if saved is None
-        else f"{text}; {percent(saved)} of its tokens saved ({whose} questions)"
-    )
+    if saved is None:
+        return CLOSED_ANSWER
+    return f"{CLOSED_ANSWER}; {percent(saved)} of its tokens saved ({whose} questions)"
 
 
 def _tested(run: CalibratedRun) -> Section:
