@@ -32,7 +32,6 @@ from stopadvisor.cli.parts.model import SERVER, check_engine_options, model_opti
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, open_engine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.inspected import server_words
-from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.policy.run_policies import newest_policy
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.report.progress import progress_on
@@ -47,7 +46,7 @@ __all__ = ["command"]
 _REPEATED = (
     *("model", "device", "dtype", "think_tags", "engine", "base_url", "tokenizer", "api_key_env"),
     *("concurrency", "request_timeout", "patience", "ladder", "limit", "on_stop", "answer_cap"),
-    *("serving", "grader", "require_signature"),
+    *("grader", "require_signature"),
 )
 """Options of a first call that the next one needs."""
 
@@ -97,12 +96,6 @@ _REPEATED = (
     show_default=f"the certified one, or {ProbePlan.answer_cap}",
     help="Most tokens of a visible answer.",
 )
-@click.option(
-    "--serving",
-    type=click.Choice(THINKING_MODES),
-    show_default="overlap if the policy was chosen for vllm",
-    help="At a server: resume thinking after each probe, or let it stream on while one runs.",
-)
 @SIGNATURE
 @grader_option(click.option)
 @declare(*SERVER, *OUTPUT)
@@ -122,8 +115,6 @@ def command(
     if ladder is None:  # it names servers of its own, which patience and concurrency are for
         check_engine_options(params)
     model = pop_settings(EngineSettings, params)
-    if not model.at_server and params["serving"] is not None:
-        raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
     policy = named[0] if named else newest_policy()
     batch_size = None if model.at_server or ladder is not None else model.concurrency
     settings = AnswerSettings(policy, workload, batch_size=batch_size, **params)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
@@ -18,14 +18,12 @@ from stopadvisor.probes.trigger import NO_MARKER_IDS, MarkerTrigger
 from stopadvisor.workload.questions import TASKS, Question, content_key, render_messages
 
 __all__ = [
-    "THINKING_MODES",
     "AskedRung",
     "Climbed",
     "OnStop",
     "PromptLike",
     "Reply",
     "Request",
-    "ThinkingMode",
     "make_requests",
     "policy_plan",
     "prompt_templates",
@@ -33,10 +31,6 @@ __all__ = [
 
 PromptLike = str | Sequence[Mapping[str, str]] | Question
 """A question's text, chat messages that are sent as they stand, or a line of a workload."""
-
-ThinkingMode = Literal["resume", "overlap"]
-"""How a server thinks: resumed after each probe, or streaming on while a probe runs."""
-THINKING_MODES: tuple[ThinkingMode, ...] = get_args(ThinkingMode)
 
 
 @dataclass(frozen=True)
@@ -95,9 +89,8 @@ class Reply:
     prompt_tokens: int
     think_tokens: int
     """Thinking tokens decoded.  Of a stopped trace they include the tokens after the stop: as many
-    as the closer has, which show that the trace did not end there; at a server that is resumed, the
-    rest of its request where markers decide on the next probe; with overlap all that came while the
-    probe ran, even of an answer that the model began by itself."""
+    as the closer has, which show that the trace did not end there; at a server also the
+    rest of a request where markers decide on the next probe."""
     probe_tokens: int
     """Decoded by all probes of this prompt."""
     visible_tokens: int

@@ -248,20 +248,6 @@ class Session:
         """Thinking tokens of the whole trace; None while it thinks."""
         return self._thinking
 
-    @property
-    def upcoming(self) -> int | None:
-        """Where the next forced answer will be asked for, if the trace does not end before.
-
-        None where no answer will be, or ids decide on the position.  Probing there at once saves
-        the closer's tokens of latency, and is wasted if thinking ends exactly there.
-        """
-        if self._positions is None or self._ids is not None or self._asked is not None:
-            return None
-        wanted = self._positions.wanted
-        if wanted is None or (wanted - 1 == self._stop_at and self._on_stop == "answer"):
-            return None
-        return wanted - 1
-
     def receive(self, ids: Sequence[int] | int) -> None:
         """Report what was drawn next: ids, or only their number where ids are not needed.
 

@@ -16,7 +16,7 @@ from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
+from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Engine, ProbePlan
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
@@ -57,12 +57,11 @@ class Answering(Protocol):
         *,
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
-        serving: ThinkingMode | None = None,
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests and yield each with its position as soon as it is over.
 
-        `plan`, `batch_size` and `serving` are those of `policy_plan`, `questions_at_once` and
-        `thinking_mode`; a `rule` is a policy, or None to think to the end without any probe.
+        `plan` and `batch_size` are those of `policy_plan` and `questions_at_once`; a `rule` is a
+        policy, or None to think to the end without any probe.
 
         Raises
         ------
@@ -85,16 +84,6 @@ class AnsweringEngine(Engine, Answering, Protocol):
         """Entropy source that this engine gives a policy."""
         ...
 
-    def thinking_mode(
-        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
-    ) -> ThinkingMode | None:
-        """How this engine thinks: as asked, else as the policy was chosen for, where that works.
-
-        None where there is but one way.  `remarks` grows where the policy's way does not work; what
-        is asked for and does not work raises `ModelError`.
-        """
-        ...
-
 
 @dataclass
 class AnswerPass:
@@ -104,8 +93,6 @@ class AnswerPass:
     plan: ProbePlan
     engine: Answering
     on_stop: OnStop
-    mode: ThinkingMode | None
-    """From `AnsweringEngine.thinking_mode`."""
     file: AnswerFile
     grader: Grades
     progress: Progress
@@ -155,7 +142,6 @@ class AnswerPass:
                 self.policy if stopping else None,
                 batch_size=self._size,
                 on_stop=self.on_stop,
-                serving=self.mode,
             )
             over: set[str] = set()
             try:

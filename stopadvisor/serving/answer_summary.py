@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from stopadvisor.policy.requests import OnStop, ThinkingMode
+from stopadvisor.policy.requests import OnStop
 from stopadvisor.serving.answer_file import AnswerRecord, FullAnswer
 from stopadvisor.serving.answer_pass import AnswerPass
 from stopadvisor.stats.intervals import exact_interval
@@ -139,8 +140,9 @@ class AnswerSummary:
     """Eight digits that stand for all that decides an answer."""
     on_stop: OnStop
     """The reply of a stopped question: the `probe`, or a visible `answer`."""
-    serving: ThinkingMode | None
-    """At a server: `resume` or `overlap`; null where the model runs here."""
+    serving: Literal["resume"] | None
+    """`resume` at a server, which goes on with the thinking after each probe; null where the model
+    runs here."""
     server_saving_pct: float | None
     """Net saving at vLLM's prefix cache of a policy chosen for `kv-fork`, as its calibration
     measured it; null for others."""
@@ -205,7 +207,7 @@ def summed_up(
         out=str(answered.file.path),
         setting=answered.file.setting,
         on_stop=answered.on_stop,
-        serving=answered.mode,
+        serving="resume" if answered.engine.identity()["engine"] == "openai" else None,
         server_saving_pct=saving,
         certified=certificate is not None and answered.on_stop == terms.on_stop,
         alpha=None if certificate is None else certificate.alpha,

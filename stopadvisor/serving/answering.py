@@ -19,7 +19,7 @@ from stopadvisor.answers.function_grader import Grades, described, open_graders
 from stopadvisor.ground.errors import EngineError, PolicyError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
-from stopadvisor.policy.requests import ThinkingMode, make_requests, policy_plan
+from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop, ProbePlan
 from stopadvisor.serving.answer_file import AnswerFile
 from stopadvisor.serving.answer_pass import Answering, AnsweringEngine, AnswerPass
@@ -50,8 +50,6 @@ class AnswerSettings:
     """Only the first questions, this many."""
     answer_cap: int | None = None
     """None: the one that was certified, else the default."""
-    serving: ThinkingMode | None = None
-    """None: overlap at a server where the policy was chosen for vllm."""
     grader: str | None = None
     """``MODULE:FUNCTION`` that says what is right; None: compare with gold."""
     require_signature: tuple[Path, ...] = ()
@@ -95,19 +93,17 @@ def answer_workload(
     )
     make_requests(workload.questions, policy)
     with open_graders(settings.grader) as graders, open_engine(policy) as engine:
-        plan, remarks, serving = _WHOLE_REPLIES, list[str](), None
+        plan, remarks = _WHOLE_REPLIES, list[str]()
         if not policy.ladder:
             of_trace = cast("AnsweringEngine", engine)
             plan = of_trace.policy_plan(policy, answer_cap=settings.answer_cap)
             remarks = _check_engine(of_trace, policy, settings)
-            serving = of_trace.thinking_mode(policy, settings.serving, remarks)
         on_stop, grader = settings.on_stop or policy.on_stop, graders.right
         if any(question.gold is not None for question in workload.questions):
             remarks += _graded_otherwise(policy, grader)
         # All that decides the answers, their grades and costs.
         decides = [policy.digest, engine.identity(), plan.answer_cap, on_stop]
         decides += [dict(grader.identity)] if grader.reads_questions else []
-        decides += [serving] if serving == "overlap" else []
         setting = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         with AnswerFile.open(path, setting) as file:
@@ -116,7 +112,6 @@ def answer_workload(
                 plan,
                 engine,
                 on_stop,
-                serving,
                 file,
                 grader,
                 progress,
@@ -158,7 +153,7 @@ def _answer(
 
 def _check_climbing(settings: AnswerSettings) -> None:
     """Refuse what stops a trace, where whole replies are asked."""
-    for name in ("on_stop", "answer_cap", "serving"):
+    for name in ("on_stop", "answer_cap"):
         if getattr(settings, name) is not None:
             raise PolicyError(
                 f"--{name.replace('_', '-')}: this policy climbs a ladder, and stops no trace"

@@ -182,18 +182,6 @@ def test_what_was_held_back_is_counted_at_a_stop() -> None:
     assert not found.trace.end.over, "an audit can think on"
 
 
-def test_a_probe_is_sent_when_the_thinking_is_there() -> None:
-    """Before the closer shows that it goes on; where it ends there, the probe's tokens count."""
-    engine = FakeEngine(pace=0.001)
-    found = answered(engine, **NEVER, budgets=[4, LENGTH])
-    assert (found.stop, found.counts.probes) == (None, 1)
-    asked = [len(ids) for kind, ids, *_ in engine.asked if kind == "probe"]
-    assert asked[1] - asked[0] == LENGTH - 4
-    wasted = sum(n for name, n in engine.decoded.items() if "-probe-" in name)
-    assert found.counts.probe_tokens == wasted
-    assert found.content == Story().visible
-
-
 def test_thinking_that_somebody_aborts_is_an_error() -> None:
     engine = FakeEngine(pace=0.001, ended={"chatcmpl-1-think"})
     with pytest.raises(EngineError, match="gave the thinking up"):

@@ -15,7 +15,7 @@ from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Marker
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import ThinkingMode, make_requests, policy_plan
+from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import Engine, OnStop, RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY, Story, fake_server, ids_of, words
@@ -175,11 +175,10 @@ def test_it_stops_where_the_recorded_probe_was_followed_by_the_closer(
     assert 0 < stops < len(traces)
 
 
-@pytest.mark.parametrize("thinking", ["resume", "overlap"])
 @pytest.mark.parametrize(
     ("on_stop", "text"), [("probe", " 7"), ("answer", "Final answer: 7")], ids=str
 )
-def test_a_server_stops_there_too(on_stop: OnStop, text: str, thinking: ThinkingMode) -> None:
+def test_a_server_stops_there_too(on_stop: OnStop, text: str) -> None:
     forced = {0: " 5\nWait", 4: " 5\nWait", 12: " 7\n</think>"}
     story = Story(forced=lambda at: forced[at], cue=OPEN_PLAN.cue)
     with fake_server(story=story) as server, engine_at(server) as engine:
@@ -188,9 +187,8 @@ def test_a_server_stops_there_too(on_stop: OnStop, text: str, thinking: Thinking
             sampling={"greedy": True, "temperature": None, "seed": 5},
         )  # fmt: skip
         own = policy_plan(policy, at_server=True)
-        ((_, reply),) = engine.serve(
-            make_requests(["3+4"], policy), own, policy, on_stop=on_stop, serving=thinking
-        )
+        asked = make_requests(["3+4"], policy)
+        ((_, reply),) = engine.serve(asked, own, policy, on_stop=on_stop)
         sent = [body["prompt"] for body in server.asked]
     assert (reply.budget, reply.text, reply.answer, reply.n_probes) == (12, text, "7", 3)
     assert reply.thinking == words().decode(ids_of(story.thinking)[:12])

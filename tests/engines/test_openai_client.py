@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import pickle
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import httpx2
 import pytest
 
+from stopadvisor.engines.http.body import Body, BodyLimits
 from stopadvisor.engines.http.client import Client, Key, Refused
-from stopadvisor.engines.http.completion import read_completion
+from stopadvisor.engines.http.completion import read_completion, read_events
 from stopadvisor.ground.errors import EngineError, ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import FAULTS, FakeServer, fake_server, ids_of, logprob, words
@@ -140,9 +144,8 @@ class Ending(FakeServer):
 
 def ended(reason: str, *, stream: bool, **options: Any) -> tuple[Any, Ending]:
     async def work(client: Client) -> Any:
-        if stream:
-            return await client.stream(prompt_ids(), lambda new: True, max_tokens=3)
-        return await client.complete(prompt_ids(), max_tokens=3)
+        take = (lambda new: True) if stream else None
+        return await client.complete(prompt_ids(), take=take, max_tokens=3)
 
     server = Ending()
     server.reason = reason
@@ -185,6 +188,40 @@ def test_an_answer_that_was_given_up_is_asked_for_again(reason: str) -> None:
 def test_no_text_is_an_empty_one() -> None:
     choice: dict[str, Any] = {"text": None, "token_ids": [], "finish_reason": "stop"}
     assert read_completion({"choices": [choice]}, 0.1).text == ""
+
+
+def events_of(*chunks: bytes) -> list[Any]:
+    async def given() -> Any:
+        for chunk in chunks:
+            yield chunk
+
+    async def read() -> list[Any]:
+        body = Body(httpx2.Response(200, content=given()), BodyLimits(), math.inf)
+        return [event async for event in read_events(body.lines())]
+
+    return asyncio.run(read())
+
+
+def test_events_are_cut_at_newlines_alone() -> None:
+    said = "a\u2028b\x85c\x0bd"
+    line = b"data: " + json.dumps({"text": said}, ensure_ascii=False).encode() + b"\r\n\r\n"
+    whole = b": hello\n\n" + line + b"event: x\n" + line + b"data: [DONE]\n\n" + line
+    expected = [{"text": said}] * 2
+    assert events_of(whole) == expected
+    assert events_of(*(whole[i : i + 1] for i in range(len(whole)))) == expected
+
+
+def test_a_stream_may_be_left_when_enough_came() -> None:
+    came: list[int] = []
+
+    def take(new: Any) -> bool:
+        came.extend(new)
+        return len(came) < 5
+
+    with fake_server() as server:
+        answer = asked([server], lambda c: c.complete(prompt_ids(), take=take, max_tokens=50))
+    assert answer.finish_reason == "closed"
+    assert list(answer.token_ids or ()) == came == ids_of(server.story.thinking)[:5]
 
 
 def test_several_servers_share_the_questions_evenly() -> None:

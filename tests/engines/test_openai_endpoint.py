@@ -13,7 +13,7 @@ import pytest
 
 from stopadvisor.engines.http.client import Client, Unreachable
 from stopadvisor.engines.openai import open_servers
-from stopadvisor.engines.openai.endpoint import Endpoint, check_streams, find_endpoint
+from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.ground.errors import ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import TINY, FakeServer, _send, fake_server
@@ -211,18 +211,6 @@ def test_a_server_that_comes_back_while_it_is_opened_lacks_nothing(at: str) -> N
     down = iter(range(3))
     with failing(lambda *asked: OPENS[at](*asked) and next(down, None) is not None) as server:
         assert found(server, retry_timeout=20.0) == expected
-
-
-def test_streams_that_fail_at_opening_leave_overlap_undecided() -> None:
-    async def main(server: FakeServer) -> None:
-        async with Client([server.url], "tiny-reasoner", retry_timeout=0.5) as client:
-            await check_streams(client)
-
-    with (
-        failing(lambda path, body: bool(body.get("stream"))) as server,
-        pytest.raises(Unreachable, match="503"),
-    ):
-        asyncio.run(main(server))
 
 
 @pytest.mark.parametrize("retry_timeout", [0.2, 2.0])

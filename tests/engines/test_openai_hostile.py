@@ -65,7 +65,7 @@ def whole(client: Client) -> Awaitable[Any]:
 
 
 def stream(client: Client) -> Awaitable[Any]:
-    return client.stream(prompt_ids(), lambda new: True, max_tokens=2)
+    return client.complete(prompt_ids(), take=lambda new: True, max_tokens=2)
 
 
 def peak_while(work: Callable[[], None]) -> int:
@@ -213,7 +213,9 @@ def test_a_stream_that_runs_out_of_time_keeps_what_came() -> None:
 
     with fake_server(pace=0.15) as server:
         answer = asked(
-            [server], lambda c: c.stream(prompt_ids(), take, max_tokens=9), request_timeout=0.5
+            [server],
+            lambda c: c.complete(prompt_ids(), take=take, max_tokens=9),
+            request_timeout=0.5,
         )
     assert answer.finish_reason == "broken"
     assert 0 < len(got) < 9

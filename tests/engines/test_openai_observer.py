@@ -1,4 +1,4 @@
-"""A request watched on its way: what may be shown, when, and what a failed probe changes."""
+"""A request watched on its way: what may be shown, when, and what a failure changes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
-from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
+from stopadvisor.engines.openai.early_exit import bind_policy
 from stopadvisor.engines.openai.opening import open_client
+from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
-from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words
+from stopadvisor.policy.requests import Reply, make_requests, policy_plan
+from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, fake_server, ids_of, words
 from tests.engines.test_openai_engine import engine_at
-from tests.engines.test_openai_online import LENGTH, THINKING, policy_of
-from tests.engines.test_openai_overlap import same_but_overshoot
+from tests.engines.test_openai_online import LENGTH, THINKING, bound_at, policy_of
 
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 ANSWER = ids_of(Story().visible)
@@ -57,10 +57,10 @@ def policy_at(server: FakeServer, **changes: Any) -> Policy:
 def watched(
     server: FakeServer,
     policy: Policy,
-    serving: ThinkingMode,
     *,
     watcher: Watcher | None = None,
     client: dict[str, Any] | None = None,
+    faults: Sequence[str] = (),
     **service: Any,
 ) -> tuple[Reply, Watcher]:
     """Answer one question under a watcher's eyes."""
@@ -71,41 +71,39 @@ def watched(
         served = await open_client(Client([server.url], "tiny-reasoner", **options))
         try:
             plan = policy_plan(policy, at_server=True)
-            bound = replace(await bind_policy(policy, served, plan, serving=serving), **service)
+            bound = replace(bind_policy(policy, served, plan), **service)
             server.asked.clear()
-            return await answered(bound)
+            server.faults = list(faults)
+            (request,) = make_requests(["3+4"], policy)
+            found = await bound.live(request, observer=watcher).answer()
+            watcher.stopped = [stop.position for stop in (found.stop or found.shadow,) if stop]
+            return bound.reply(request.task, found)
         finally:
             await served.aclose()
-
-    async def answered(bound: PolicyService) -> Reply:
-        (request,) = make_requests(["3+4"], policy)
-        found = await bound.live(request, observer=watcher).answer()
-        watcher.stopped = [stop.position for stop in (found.stop or found.shadow,) if stop]
-        return bound.reply(request.task, found)
 
     return asyncio.run(work()), watcher
 
 
-def unwatched(server: FakeServer, policy: Policy, serving: ThinkingMode) -> Reply:
+def unwatched(server: FakeServer, policy: Policy) -> Reply:
     with engine_at(server) as engine:
         asked = make_requests(["3+4"], policy)
         plan = policy_plan(policy, at_server=True)
-        ((_, reply),) = engine.serve(asked, plan, policy, on_stop=policy.on_stop, serving=serving)
+        ((_, reply),) = engine.serve(asked, plan, policy, on_stop=policy.on_stop)
     return reply
 
 
-@pytest.mark.parametrize("serving", ["resume", "overlap"])
+@pytest.mark.parametrize("sends_end", [True, False])
 @pytest.mark.parametrize(
     "changes",
     [{}, NEVER, {"on_stop": "answer"}, {"max_think": 10, "budgets": [0, 8], **NEVER}],
     ids=["stops", "never", "visible", "cut"],
 )
-def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], serving: ThinkingMode) -> None:
-    with fake_server(pace=0.001) as server:
+def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], sends_end: bool) -> None:
+    with fake_server(pace=0.001, sends_end=sends_end) as server:
         policy = policy_at(server, **changes)
-        reply, seen = watched(server, policy, serving)
-        plain = unwatched(server, policy, serving)
-    assert same_but_overshoot(reply, plain)
+        reply, seen = watched(server, policy)
+        plain = unwatched(server, policy)
+    assert replace(reply, seconds=0.0) == replace(plain, seconds=0.0)
     length = LENGTH if reply.budget is None else reply.budget
     assert seen.thinking == THINKING[: min(length, policy.terms.max_think or 0)]
     assert words().decode(seen.thinking) == reply.thinking
@@ -115,6 +113,28 @@ def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], serving: Thin
     assert seen.probes == reply.n_probes
     if reply.finish == "stop":
         assert seen.pieces > 1, "in pieces, as it came; how many is a matter of time"
+
+
+@pytest.mark.parametrize("fault", [*BREAKS, *(f for f in FAULTS if f != "hang")])
+def test_a_stream_that_breaks_is_gone_on_with(fault: str) -> None:
+    with fake_server() as server:
+        policy = policy_at(server, budgets=[40], **NEVER)
+        calm, _ = watched(server, policy)
+        reply, seen = watched(server, policy, client={"retry_timeout": 5.0}, faults=[fault] * 2)
+        streams = server.asked
+    assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
+    assert (seen.thinking, seen.said) == (THINKING, ANSWER)
+    begun = [len(body["prompt"]) - len(streams[0]["prompt"]) for body in streams]
+    assert begun[:3] == ([0, 3, 6] if fault in BREAKS else [0, 0, 0])
+    assert len({body["max_tokens"] + at for body, at in zip(streams, begun, strict=True)}) == 1
+
+
+def test_a_server_that_goes_on_failing_ends_the_call_with_one_error() -> None:
+    with fake_server() as server:
+        policy = policy_at(server)
+        for fault in ("500", "truncated"):
+            with pytest.raises(EngineError, match=r"500 broken|malformed answer"):
+                watched(server, policy, faults=[fault] * 9)
 
 
 class BadProbes(FakeServer):
@@ -133,12 +153,12 @@ def test_a_probe_that_fails_means_think_on(fault: str) -> None:
     server.fault = fault
     with server:
         policy = policy_at(server)
-        reply, seen = watched(server, policy, "overlap", probe_timeout=0.3)
+        reply, seen = watched(server, policy, probe_timeout=0.3)
         assert (reply.finish, reply.text, reply.n_probes) == ("stop", Story().visible, 0)
         assert (seen.thinking, seen.said, len(seen.failures)) == (THINKING, ANSWER, 1)
         if fault == "500":
             with pytest.raises(Unreachable):
-                watched(server, policy, "overlap")
+                watched(server, policy)
 
 
 @pytest.mark.parametrize("silent", ["between", "first"])
@@ -157,4 +177,26 @@ def test_a_server_that_falls_silent_is_not_waited_for(silent: str) -> None:
 
         limits = {"stream_timeouts": StreamTimeouts(first=0.2, between=0.2)}
         with pytest.raises(Unreachable):
-            watched(server, policy, "resume", watcher=Slow(), client=limits, probe_timeout=0.1)
+            watched(server, policy, watcher=Slow(), client=limits, probe_timeout=0.1)
+
+
+def test_a_call_that_is_cancelled_ends_its_stream() -> None:
+    with fake_server() as server:
+        policy = policy_at(server, budgets=[40], **NEVER)
+
+        async def ask() -> None:
+            async with bound_at(server, policy) as service:
+                server.waits_at = 10
+                server.forget()
+                (request,) = make_requests(["3+4"], policy)
+                live = service.live(request, observer=Watcher())
+                asked = asyncio.create_task(live.answer())
+                while 10 not in server.streamed:
+                    assert not asked.done()
+                    await asyncio.sleep(0.01)
+                asked.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asked
+
+        asyncio.run(asyncio.wait_for(ask(), 60))
+        assert server.client_left.wait(30)

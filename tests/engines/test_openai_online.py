@@ -20,9 +20,17 @@ from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, policy_source, save_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
+from stopadvisor.probes.asking import OnStop
+from stopadvisor.probes.trigger import (
+    ListedTrigger,
+    MarkerTrigger,
+    Trigger,
+    recorded_positions,
+    stride,
+)
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
 from tests.engines.test_openai_engine import engine_at
-from tests.policy_content import family_content, full_budget_content, policy_from
+from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
 
 THINKING = ids_of(Story().thinking)
 LENGTH = len(THINKING)
@@ -194,16 +202,73 @@ def test_a_request_that_fails_in_passing_is_asked_again(fault: str) -> None:
     assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
 
 
+# --- Other triggers ---
+
+
+def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:
+    """A trigger that is no grid, and the changes that make a policy probe there."""
+    markers = (tuple(ids_of("So")[:1]), tuple(ids_of("Wait")[:1]))
+    triggers: dict[str, Trigger] = {
+        "stride": stride(5, 100),
+        "stride-stop": stride(5, 100, 3, 11),
+        "marker": MarkerTrigger(markers, 3, 9),
+        "marker-stop": MarkerTrigger(markers, 3, 9, 20, None, 12),
+        "none": ListedTrigger((7,), 7),
+    }
+    trigger = triggers[name]
+    family, linear = ("fixed-budget", 7.0) if name == "none" else ("agreement", 1e9)
+    where = trigger_content(trigger, family=family)
+    return trigger, {"family": family, "threshold": linear, "decision_threshold": linear, **where}
+
+
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+@pytest.mark.parametrize("name", ["stride", "stride-stop", "marker", "marker-stop", "none"])
+def test_policies_probe_and_stop_where_their_trigger_says(name: str, on_stop: OnStop) -> None:
+    trigger, changes = elsewhere(name)
+    marks = [m[0] for m in getattr(trigger, "markers", ())]
+    at = [i for i, token in enumerate(THINKING) if token in marks]
+    expected = recorded_positions(trigger, LENGTH, at)
+    assert expected
+    with fake_server() as server:
+        reply = _one(server, on_stop=on_stop, **changes)
+        prompts = [body["prompt"] for body in server.asked]
+    stops = trigger.stop_at is not None
+    assert stops == (expected[-1] == trigger.stop_at)
+    asked = expected[:-1] if stops and on_stop == "answer" else expected
+    assert reply.n_probes == len(asked)
+    assert reply.budget == (trigger.stop_at if stops else None)
+    assert reply.stopped_at == (len(expected) - 1 if stops else None)
+    suffix = [*words().closer.ids, *ids_of(CUES["terse"])]
+    begun = len(prompts[0]) + len(suffix)
+    assert [len(p) - begun for p in prompts if p[-len(suffix) :] == suffix] == list(asked)
+    if stops:
+        assert reply.thinking == words().decode(THINKING[: trigger.stop_at])
+        assert (reply.visible_tokens > 0) == (on_stop == "answer")
+    else:
+        assert (reply.finish, reply.think_tokens) == ("stop", LENGTH)
+
+
+def test_markers_cost_no_request_a_token() -> None:
+    """Thinking is asked for in pieces; what was drawn after a stop counts as drawn."""
+    _, changes = elsewhere("marker")
+    with fake_server() as server:
+        reply = _one(server, **changes)
+        asked = [body for body in server.asked if body["max_tokens"] != 16]
+        assert len(asked) <= LENGTH // 64 + 1 + reply.n_probes < LENGTH / 2
+        stopped = _one(server, **changes | {"threshold": 0.0, "decision_threshold": 0.0})
+    assert (stopped.finish, stopped.n_probes) == ("stopped", 1)
+    assert stopped.budget is not None
+    assert stopped.budget < stopped.think_tokens <= 64
+
+
 # --- A policy held against a server ---------------------------------------------------------------
 
 
 @asynccontextmanager
-async def bound_at(
-    server: FakeServer, policy: Policy, **options: Any
-) -> AsyncIterator[PolicyService]:
+async def bound_at(server: FakeServer, policy: Policy) -> AsyncIterator[PolicyService]:
     served = await open_model("tiny-reasoner", [server.url], retry_timeout=1.0)
     try:
-        yield await bind_policy(policy, served, policy_plan(policy, at_server=True), **options)
+        yield bind_policy(policy, served, policy_plan(policy, at_server=True))
     finally:
         await served.aclose()
 

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.policy.requests import Reply, Request, ThinkingMode, make_requests, policy_plan
+from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
 from tests.engines.online_policies import rule
 from tests.integration.conftest import SIZES
@@ -84,9 +84,7 @@ async def ask_all(port: int, asked: list[Request], how: Any, **fields: Any) -> l
         return await asyncio.gather(*(one(request) for request in asked))
 
 
-@pytest.mark.parametrize(
-    ("how", "serving"), [(whole, "resume"), (streamed, "overlap")], ids=["whole", "streamed"]
-)
+@pytest.mark.parametrize("how", [whole, streamed])
 def test_stops_answers_and_thinking_are_the_local_engines(
     policy: Policy,
     asked: list[Request],
@@ -94,12 +92,11 @@ def test_stops_answers_and_thinking_are_the_local_engines(
     vllm: VllmServer,
     tmp_path: Path,
     how: Any,
-    serving: ThinkingMode,
 ) -> None:
     save_policy(policy, tmp_path / "policy.json")
     cue = policy_plan(policy).cue
     path = tmp_path / "policy.json"
-    with running(path, vllm.base_url, serving=serving, timeouts=PATIENT) as gateway:
+    with running(path, vllm.base_url, timeouts=PATIENT) as gateway:
         found = asyncio.run(ask_all(gateway.port, asked, how))
         ways = {(r["route"], r["reason"], r.get("failed_probes")) for r in gateway.records}
     assert ways == {("policy", "covered", 0)}
@@ -173,7 +170,7 @@ def test_the_server_works_for_nobody_who_has_left(
                 await asyncio.gather(*work, return_exceptions=True)
 
     path = tmp_path / "policy.json"
-    with running(path, vllm.base_url, serving="overlap", timeouts=PATIENT) as gateway:
+    with running(path, vllm.base_url, timeouts=PATIENT) as gateway:
         asyncio.run(leave(gateway.port))
         until(lambda: running_at(vllm, gateway) == 0)
         until(lambda: "client-gone" in {r.get("error") for r in gateway.records})

@@ -22,7 +22,7 @@ from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stand_in_ids, stride
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
+from tests.policy_content import family_content, full_budget_content, policy_from
 from tests.probes.test_trigger import MARKERS, walked
 from tests.replay import RecordedRule
 
@@ -257,25 +257,6 @@ def test_a_trace_that_ends_at_the_last_position_keeps_its_own_answer() -> None:
     session.receive(8)
     session.end(6, cut=False)
     assert session.next_event() == Ended(6, False)
-
-
-def test_where_the_next_answer_will_be_asked_for_is_known_before() -> None:
-    policy = policy_from(family_content("confidence") | {"budgets": [4, 12]})
-    session = Session(policy, closer_tokens=2)
-    seen = [session.upcoming]
-    for _ in range(2):
-        session.receive(8)
-        assert isinstance(session.next_event(), AskProbe)
-        assert session.upcoming is None, "it is asked for already"
-        session.judge(answer="1", mean_logprob=-9.0)
-        seen.append(session.upcoming)
-    assert seen == [4, 12, None]
-    content = family_content("fixed-budget")
-    trigger = trigger_content(ListedTrigger((12,), stop_at=12), family="fixed-budget")
-    fixed = content | {**trigger, "decision_threshold": 12.0, "threshold": 12, "budgets": []}
-    rule = policy_from(fixed)
-    assert Session(rule, closer_tokens=2, on_stop="probe").upcoming == 12
-    assert Session(rule, closer_tokens=2, on_stop="answer").upcoming is None
 
 
 def test_a_refused_answer_may_be_given_again() -> None:

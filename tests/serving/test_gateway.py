@@ -102,7 +102,6 @@ def test_a_covered_request_is_stopped(gateway: RunningGateway) -> None:
     assert 0 < record["ttft_seconds"] <= record["e2e_seconds"]
 
 
-@pytest.mark.parametrize("serving", ["resume", "overlap"])
 @pytest.mark.parametrize(
     ("policy", "thinking", "content", "finish", "probes"),
     [
@@ -119,9 +118,8 @@ def test_replies_of_every_kind(
     content: str | None,
     finish: str,
     probes: int,
-    serving: str,
 ) -> None:
-    with running(folder / f"{policy}.json", server, serving=serving) as gateway:
+    with running(folder / f"{policy}.json", server) as gateway:
         whole = gateway.ask(chat_body()).json
         streamed = gateway.ask(chat_body(stream=True, **USAGE))
     message = whole["choices"][0]["message"]

@@ -13,7 +13,6 @@ import click
 
 from stopadvisor.cli.parts.declare import COUNT, PATH, Parsed, is_given, option, pop_settings
 from stopadvisor.engines.errors import require_packages
-from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.runs.ladder import Ladder, read_ladder
 from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
@@ -27,10 +26,10 @@ _PACKAGES = (
 )
 
 _NAMES = (
-    *("upstream", "ladder", "listen", "api_key_env", "model", "tokenizer", "serving"),
+    *("upstream", "ladder", "listen", "api_key_env", "model", "tokenizer"),
     *("concurrency", "grace", "patience", "request_timeout"),
 )
-_OF_RUNGS = ("upstream", "api_key_env", "model", "tokenizer", "serving")
+_OF_RUNGS = ("upstream", "api_key_env", "model", "tokenizer")
 """Options that a ladder's file answers, or that have no use for it."""
 _gateway = option("Gateway")
 _OWN = GatewaySettings(Path(), ())
@@ -80,12 +79,6 @@ GATEWAY = (
         metavar="PATH",
         show_default="that of the model",
         help="Folder or name of the tokenizer.",
-    ),
-    _gateway(
-        "--serving",
-        type=click.Choice(THINKING_MODES),
-        show_default="overlap if the policy was chosen for vllm",
-        help="Resume thinking after each probe, or let it stream on while one runs.",
     ),
     _gateway(
         "--concurrency", type=COUNT, default=_OWN.concurrency, help="Requests answered at once."

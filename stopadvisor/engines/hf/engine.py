@@ -22,7 +22,7 @@ from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
 from stopadvisor.engines.raw_trace import RecordedIds, are_recorded, raw_trace, recorded_ids
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
+from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import TracePositions, trace_positions
@@ -209,12 +209,6 @@ class HfEngine(LocalModel, ChatEngine):
         """Return the policy's own entropy source: a model here is measured as it wants."""
         return policy.terms.entropy_source
 
-    def thinking_mode(
-        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
-    ) -> ThinkingMode | None:
-        """Return None: modes are a server's affair."""
-        return None
-
     def questions_at_once(self, plan: ProbePlan) -> int:
         """Return what fits into memory."""
         return self.auto_batch_size(plan)
@@ -227,7 +221,6 @@ class HfEngine(LocalModel, ChatEngine):
         *,
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
-        serving: ThinkingMode | None = None,
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests in batches; raises `OutOfMemory` where one is too large."""
         size = batch_size or self.auto_batch_size(plan)

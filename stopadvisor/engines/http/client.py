@@ -181,9 +181,10 @@ class Client:
         prompt: Sequence[int],
         *,
         max_tokens: int,
-        temperature: float | None = 0.0,
+        take: Take | None = None,
         replica: int | None = None,
         opening: bool = False,
+        temperature: float | None = 0.0,
         **fields: Any,
     ) -> Completion:
         """Continue token ids; nothing is added to them.
@@ -192,6 +193,11 @@ class Client:
         named; one that is None is left out, and so is `temperature`.  While the `replica` is down
         another server is asked; not so while that replica is being opened (`opening`), and answers
         that cannot be read are then asked for again for five seconds at most.
+
+        With `take` the answer is streamed, and its tokens are handed on as they are decoded.  When
+        `take` wants no more the connection is closed, and so it is when this call is cancelled: the
+        server then gives the request up.  A stream that breaks off after its first token is
+        returned as ``broken``, to be resumed from there.
 
         Raises
         ------
@@ -202,30 +208,28 @@ class Client:
         EngineError
             For so long, its answers cannot be read.
         """
-        body = self._body(prompt, max_tokens=max_tokens, temperature=temperature, **fields)
-        receive = self._whole(read_completion)
+        body = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            **fields,
+        }
+        if take is not None:
+            # Without the running counts a stream that is closed early says nothing of its prompt.
+            usage = {"include_usage": True, "continuous_usage_stats": True}
+            body |= {"stream": True, "stream_options": usage}
+        body = {name: value for name, value in body.items() if value is not None}
+        receive = self._whole(read_completion) if take is None else self._streamed(take)
         found = await self._ask_until("POST", "/completions", body, receive, replica, opening)
-        return self._count(found)
+        self.traffic.prompt_tokens += found.prompt_tokens
+        self.traffic.cached_tokens += found.cached_tokens or 0
+        return found
 
-    async def stream(
-        self,
-        prompt: Sequence[int],
-        take: Take,
-        *,
-        replica: int | None = None,
-        opening: bool = False,
-        **fields: Any,
-    ) -> Completion:
-        """Continue token ids as `complete` does, and hand the tokens on as they are decoded.
-
-        When `take` wants no more the connection is closed, and so it is when this call is
-        cancelled: the server then gives the request up.  A stream that breaks off after its first
-        token is returned as ``broken``, to be resumed from there; one that never began is asked for
-        again, as any request.
-        """
-        # Without the running counts a stream that is closed early says nothing of its prompt.
-        usage = {"include_usage": True, "continuous_usage_stats": True}
-        body = self._body(prompt, stream=True, stream_options=usage, **fields)
+    def _streamed(self, take: Take) -> _Receive[Completion]:
+        """Make a receiver of a streamed completion."""
 
         async def receive(answer: Body, began: float) -> Completion:
             reader = StreamReader(take)
@@ -244,8 +248,7 @@ class Client:
                 self.traffic.failed += 1
                 return reader.result(time.monotonic() - began, broken=True)
 
-        found = await self._ask_until("POST", "/completions", body, receive, replica, opening)
-        return self._count(found)
+        return receive
 
     async def ask(
         self,
@@ -266,21 +269,6 @@ class Client:
         receive = self._whole(lambda data, seconds: data)
         wait = min(OPENING_TIMEOUT, self.retry_timeout) if optional else None
         return await self._ask_until(method, path, body, receive, replica, opening, wait)
-
-    def _body(self, prompt: Sequence[int], **fields: Any) -> dict[str, Any]:
-        """Return the request of a completion; fields without a value are left out."""
-        body: dict[str, Any] = {
-            "model": self.model,
-            "prompt": list(prompt),
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
-        }
-        return body | {name: value for name, value in fields.items() if value is not None}
-
-    def _count(self, completion: Completion) -> Completion:
-        self.traffic.prompt_tokens += completion.prompt_tokens
-        self.traffic.cached_tokens += completion.cached_tokens or 0
-        return completion
 
     async def _ask_until(
         self,

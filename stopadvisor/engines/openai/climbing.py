@@ -25,7 +25,7 @@ from stopadvisor.engines.openai.rung_servers import RungServers
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.climber import Ask
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import AskedRung, Climbed, OnStop, Reply, Request, ThinkingMode
+from stopadvisor.policy.requests import AskedRung, Climbed, OnStop, Reply, Request
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
@@ -223,10 +223,9 @@ class LadderEngine:
         *,
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
-        serving: ThinkingMode | None = None,
     ) -> Iterator[tuple[int, Reply]]:
         """Answer requests and yield each as it is over; without a `rule` by the reference alone."""
-        del plan, on_stop, serving
+        del plan, on_stop
 
         async def ask(request: Request, _: anyio.CapacityLimiter) -> Reply:
             began = time.perf_counter()

@@ -1,60 +1,32 @@
 """A policy at a served model, over HTTP: how its thinking is drawn, and what a request is served.
 
-The loop is `engines.live`'s.  Resumed thinking is drawn in parts.  Each part is a request that
-sends the prompt and the thinking so far as token ids, which the server finds in its prefix cache.
-With overlap, thinking streams on while a probe runs, and is broken off at a stop.  Stops are the
-same either way, and those of `engines.hf.early_exit`.  Knows no files and no gold answer.
+The loop is `engines.live`'s.  Thinking is drawn in parts, up to the next probe.  Each part is a
+request that sends the prompt and the thinking so far as token ids, which the server finds in its
+prefix cache.  Stops are those of `engines.hf.early_exit`.  Knows no files and no gold answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stopadvisor.engines.live import (
-    LiveAnswer,
-    LiveRequest,
-    Observer,
-    ResumedThinking,
-    StreamedThinking,
-    Thinking,
-)
-from stopadvisor.engines.openai.endpoint import check_streams
+from stopadvisor.engines.live import Grown, LiveAnswer, LiveRequest, Observer
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.replies import ReplyText, forced_reply, make_reply, written_reply
 from stopadvisor.engines.trace import Trace
-from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
+from stopadvisor.policy.requests import OnStop, Reply, Request
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan
 
-__all__ = ["PolicyService", "bind_policy", "choose_thinking_mode", "entropy_at"]
+__all__ = ["PolicyService", "bind_policy", "entropy_at"]
 
+_AT_ONCE = 64
+"""Tokens of a request that goes on with the thinking where markers decide on the next probe.
 
-async def choose_thinking_mode(
-    served: ServedModel, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
-) -> ThinkingMode:
-    """Return how thinking is drawn: as asked, else as the policy was chosen for, where that works.
-
-    `remarks` grows where the policy was chosen for vllm and the server cannot do it.
-
-    Raises
-    ------
-    ModelError
-        The server cannot do what was asked for, or what the policy needs.
-    """
-    if asked == "resume" or (asked is None and policy.terms.serving != "vllm"):
-        return "resume"
-    try:
-        await check_streams(served.client)
-    except ModelError as error:
-        if asked is not None:
-            raise
-        remarks.append(f"the policy was chosen for vllm, where thinking streams on: {error}")
-        return "resume"
-    return "overlap"
+Half of them are drawn in vain at a stop; one by one, each would take a request.
+"""
 
 
 def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
@@ -73,11 +45,20 @@ def entropy_at(served: ServedModel, policy: Policy) -> tuple[str, str]:
     return own, own
 
 
-_AT_ONCE = 64
-"""Tokens of a request that goes on with the thinking where markers decide on the next probe.
+@dataclass(frozen=True)
+class _ResumedThinking:
+    """Thinks no further than it is asked to; a `live.Thinking`."""
 
-Half of them are drawn in vain at a stop; one by one, each would take a request.
-"""
+    model: ServedModel
+    trace: Trace
+    grown: Grown | None
+
+    async def reach(self, tokens: int | None) -> None:
+        """Draw them."""
+        await self.model.extend(self.trace, until=tokens, grown=self.grown)
+
+    async def give_up(self) -> None:
+        """Do nothing: no request is on its way."""
 
 
 @dataclass
@@ -88,7 +69,6 @@ class PolicyService:
     plan: ProbePlan
     rule: Rule | None
     on_stop: OnStop
-    mode: ThinkingMode
     remarks: list[str]
     """What the user should know; grows."""
     shadow: bool = False
@@ -106,14 +86,9 @@ class PolicyService:
         *,
         prompt_ids: Sequence[int] | None = None,
         replica: int | None = None,
-        observer: Observer | None = None,
     ) -> Reply:
-        """Answer one request, by default at the server whose turn it is.
-
-        `prompt_ids` are those of `ServedModel.open`, where they are known already.  For an observer
-        that `shows` all thinking is streamed.
-        """
-        live = self.live(request, prompt_ids=prompt_ids, replica=replica, observer=observer)
+        """Answer one request; the parameters are those of `live`."""
+        live = self.live(request, prompt_ids=prompt_ids, replica=replica)
         return self.reply(request.task, await live.answer())
 
     def live(
@@ -124,20 +99,26 @@ class PolicyService:
         replica: int | None = None,
         observer: Observer | None = None,
     ) -> LiveRequest:
-        """Return a request that can be answered; the parameters are those of `answer`."""
+        """Return a request that can be answered, by default at the server whose turn it is.
+
+        `prompt_ids` are those of `ServedModel.open`, where they are known already.  For an observer
+        that `shows` all thinking is streamed.
+        """
         prompt_ids = prompt_ids or self.model.open(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
-            self._remark(
+            remark = (
                 "some prompts leave less of the server's context than the policy's cap of "
                 f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
             )
+            if remark not in self.remarks:
+                self.remarks.append(remark)
         if replica is None:
             replica = self.model.client.assign_replica()
         trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
         return LiveRequest(
             self.model,
             trace,
-            partial(self._draw, trace),
+            partial(_ResumedThinking, self.model, trace),
             self.rule,
             self.on_stop,
             request.task,
@@ -145,41 +126,18 @@ class PolicyService:
             shadow=self.shadow,
             lenient=self.probe_timeout is not None,
             probe_timeout=self.probe_timeout,
-            at_once=_AT_ONCE if self.mode == "resume" else 1,
+            at_once=_AT_ONCE,
         )
-
-    def _draw(self, trace: Trace, grown: Callable[[], None] | None) -> Thinking:
-        # Without a rule nothing else runs while the model thinks.
-        if self.mode == "overlap" and self.rule is not None and self.rule.trigger.most_probes:
-            return StreamedThinking(trace, partial(self.model.stream, trace), grown)
-
-        async def extend(until: int | None) -> None:
-            if grown is None:
-                await self.model.extend(trace, until=until)
-            else:
-                await self.model.stream(trace, grown, until=until)
-
-        return ResumedThinking(extend)
-
-    def _remark(self, text: str) -> None:
-        if text not in self.remarks:
-            self.remarks.append(text)
 
     def reply(self, task: str, answered: LiveAnswer) -> Reply:
         """Return what a request is served; of a cut trace, without an answer."""
         trace, stop, stops = answered.trace, answered.stop, self.model.stops
-        if stop is None:
-            drawn, said = trace.end.thinking, ReplyText()
-            if trace.end.closed:
-                said = written_reply(stops, task, trace.visible)
+        if answered.forced is not None:
+            said = forced_reply(task, answered.forced)
+        elif stop is not None:
+            said = written_reply(stops, task, answered.written)
         else:
-            drawn = len(trace.ids)  # with overlap also of an answer that the model began meanwhile
-            if self.mode == "resume" and trace.end.thinking >= 0:
-                drawn = trace.end.thinking
-            if answered.forced is not None:
-                said = forced_reply(task, answered.forced)
-            else:
-                said = written_reply(stops, task, answered.written)
+            said = written_reply(stops, task, trace.visible) if trace.end.closed else ReplyText()
         return make_reply(
             said,
             stop,
@@ -187,26 +145,20 @@ class PolicyService:
             cut=trace.end.cut,
             started=answered.started,
             prompt_tokens=len(trace.prompt_ids),
-            think_tokens=drawn,
+            think_tokens=len(trace.ids) if trace.end.thinking < 0 else trace.end.thinking,
             probe_tokens=trace.probe_tokens,
             n_probes=answered.probes,
         )
 
 
-async def bind_policy(
-    policy: Policy, served: ServedModel, plan: ProbePlan, *, serving: ThinkingMode | None = None
-) -> PolicyService:
+def bind_policy(policy: Policy, served: ServedModel, plan: ProbePlan) -> PolicyService:
     """Hold a policy against an opened model, and return what answers with the two.
 
     Raises
     ------
     PolicyError
         The policy is bound to another model, tokenizer, template or entropy, or to none.
-    ModelError
-        The server cannot resume thinking, or streams no token ids where overlap is asked for.
     """
     source, asked = entropy_at(served, policy)
     remarks = policy.check_source(served.identity(), source)
-    mode = await choose_thinking_mode(served, policy, serving, remarks)
-    plan = replace(plan, entropy=asked)
-    return PolicyService(served, plan, policy, policy.on_stop, mode, remarks)
+    return PolicyService(served, replace(plan, entropy=asked), policy, policy.on_stop, remarks)

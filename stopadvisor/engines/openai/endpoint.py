@@ -15,15 +15,11 @@ from stopadvisor.engines.http.client import FINAL, Client, Refused, Unreachable
 from stopadvisor.engines.http.completion import read_count
 from stopadvisor.ground.errors import EngineError, ModelError
 
-__all__ = ["Endpoint", "ListedModel", "check_streams", "find_endpoint", "find_model"]
+__all__ = ["Endpoint", "ListedModel", "find_endpoint", "find_model"]
 
 NEEDED = (
     "needed is a server whose /v1/completions takes and returns token ids, such as vLLM or SGLang; "
     "elsewhere the full budget and the provider's own effort setting remain"
-)
-NO_STREAM = (
-    "early exit with overlap needs an endpoint that streams token ids, such as vLLM's "
-    "/v1/completions; this one is resumed part by part (--serving resume)"
 )
 USUAL_TOP = 20
 """Most log-probabilities that vLLM gives by default."""
@@ -96,21 +92,6 @@ def _same_root(ours: str | None, theirs: str | None) -> bool:
     if here.is_absolute() != there.is_absolute():
         return True  # a name, and where it was downloaded to
     return here.name == there.name if here.is_absolute() else ours == theirs
-
-
-async def check_streams(client: Client) -> None:
-    """Find out whether every server streams token ids, as overlap needs it."""
-    for number, url in enumerate(client.urls):
-        try:
-            answer = await client.stream(
-                _ANY_IDS, lambda new: True, max_tokens=2, temperature=0.0, **_opening(number)
-            )
-        except Unreachable:
-            raise  # whether it streams is not known
-        except EngineError as error:
-            raise ModelError(f"{url}: {NO_STREAM}: {error}") from error
-        if not answer.token_ids:
-            raise ModelError(f"{url}: {NO_STREAM}")
 
 
 def _opening(number: int) -> dict[str, Any]:

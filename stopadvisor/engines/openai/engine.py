@@ -23,12 +23,12 @@ from stopadvisor.engines.chat import Chat, ChatEngine
 from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.each import asked_each, result_of
-from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
+from stopadvisor.engines.openai.early_exit import PolicyService, entropy_at
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.raw_trace import raw_trace
 from stopadvisor.engines.trace import RequestUsage
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
+from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import trace_positions
@@ -172,12 +172,6 @@ class OpenAiEngine(ChatEngine):
         """Return the entropy source that the server gives a policy."""
         return entropy_at(self.served_model, policy)[0]
 
-    def thinking_mode(
-        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
-    ) -> ThinkingMode:
-        """Choose a mode by asking the server; see `early_exit.choose_thinking_mode`."""
-        return self.call(choose_thinking_mode, self.served_model, policy, asked, remarks)
-
     def questions_at_once(self, plan: ProbePlan) -> int:
         """Return the concurrency."""
         return self.concurrency
@@ -190,15 +184,12 @@ class OpenAiEngine(ChatEngine):
         *,
         batch_size: int | None = None,
         on_stop: OnStop = "probe",
-        serving: ThinkingMode | None = None,
     ) -> Iterator[tuple[int, Reply]]:
-        """Answer requests, by default as many at once as the concurrency; thinking is resumed.
+        """Answer requests, by default as many at once as the concurrency.
 
         What was over before an error is yielded before the error is raised.
         """
-        service = PolicyService(
-            self.served_model, plan, rule, on_stop, serving or "resume", self.remarks
-        )
+        service = PolicyService(self.served_model, plan, rule, on_stop, self.remarks)
 
         async def ask(request: Request, _: anyio.CapacityLimiter) -> Reply:
             return await service.answer(request)

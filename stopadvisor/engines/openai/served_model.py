@@ -144,19 +144,31 @@ class ServedModel:
         trace.end.thinking, trace.end.closed = found.thinking, found.closed
         trace.end.cut, trace.end.over = found.cut, True
 
-    async def extend(self, trace: Trace, *, until: int | None = None) -> None:
+    async def extend(
+        self, trace: Trace, *, until: int | None = None, grown: Callable[[], None] | None = None
+    ) -> None:
         """Draw on until the trace is over, or until there are `until` tokens after the prompt.
 
-        One request where nothing is left out; a further one only where a closer holds an id at
-        which the server stops by itself.  Sampled parts have seeds of their own, so that a trace
-        drawn in parts is another one than the same drawn at once; greedy they are equal.
+        One request where nothing is left out; a further one where a closer holds an id at which the
+        server stops by itself.  Sampled parts have seeds of their own, so that a trace drawn in
+        parts is another one than the same drawn at once; greedy they are equal.  Where `grown` is
+        to be told of further tokens, they are streamed; a stream that breaks off is resumed after
+        the ids that came.  Cancelling closes the connection, and the server gives the request up.
 
         Raises
         ------
         EngineError
             The server refuses, or fails for longer than its retry time-out.
         """
+
+        def take(new: Sequence[int]) -> bool:
+            trace.take(self._known(new))
+            if grown is not None:
+                grown()
+            return not trace.end.over
+
         most = trace.end.most if until is None else min(until, trace.end.most)
+        stalled = 0
         while not trace.end.over and len(trace.ids) < most:
             at = len(trace.ids)
             answer = await self._continue(
@@ -164,43 +176,12 @@ class ServedModel:
                 trace,
                 [*trace.prompt_ids, *trace.ids],
                 at,
+                take=None if grown is None else take,
                 max_tokens=most - at,
                 **_sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
             )
-            trace.take(self._new_ids(answer))
-
-    async def stream(
-        self, trace: Trace, grown: Callable[[], None], *, until: int | None = None
-    ) -> None:
-        """Draw as `extend` does; `grown` is called when there are more tokens.
-
-        Notes
-        -----
-        One request, so that sampled traces are those of `extend`.  Cancelling it closes the
-        connection, and the server gives the request up.  A stream that breaks off is resumed
-        after the ids that came: greedy nothing changes, a sampled rest has a seed of its own.
-        """
-
-        def take(new: Sequence[int]) -> bool:
-            trace.take(self._known(new))
-            grown()
-            return not trace.end.over
-
-        stalled = 0
-        most = trace.end.most if until is None else min(until, trace.end.most)
-        while not trace.end.over and len(trace.ids) < most:
-            at = len(trace.ids)
-            answer = await self.client.stream(
-                [*trace.prompt_ids, *trace.ids],
-                take,
-                replica=trace.replica,
-                stop_token_ids=self.stop_ids,
-                max_tokens=most - at,
-                **_sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
-            )
-            self._record("trace", trace, answer, len(trace.prompt_ids) + at, at)
             if answer.finish_reason != "broken" and not trace.end.over:
-                take(self._new_ids(answer)[len(answer.token_ids or ()) :])
+                take(self._new_ids(answer)[len(trace.ids) - at :])
             stalled = stalled + 1 if len(trace.ids) == at else 0
             if stalled > _STALLED:
                 raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")
@@ -302,24 +283,20 @@ class ServedModel:
     async def _continue(
         self, kind: Kind, trace: Trace, prefix: Sequence[int], budget: int, **options: Any
     ) -> Completion:
-        """Ask once and record what came from the cache."""
+        """Ask once and record what came from the cache, if the server took what was sent."""
         answer = await self.client.complete(
             prefix, stop_token_ids=self.stop_ids, replica=trace.replica, **options
         )
-        self._record(kind, trace, answer, len(prefix), budget)
-        return answer
-
-    def _record(self, kind: Kind, trace: Trace, answer: Completion, sent: int, budget: int) -> None:
-        """Record a request, if the server took what was sent."""
         # A stream that did not come to its end may not have come to its counts.
         counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
-        if counted and answer.prompt_tokens != sent:
+        if counted and answer.prompt_tokens != len(prefix):
             raise EngineError(
-                f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
-                "sent: it does not take ids as they are"
+                f"the server counts {answer.prompt_tokens} prompt tokens where {len(prefix)} ids "
+                "were sent: it does not take ids as they are"
             )
         usage = RequestUsage(kind, budget, answer.prompt_tokens, answer.cached_tokens)
         trace.requests.append(usage)
+        return answer
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
         """Return the ids of an answer, the ending one included."""

@@ -32,7 +32,6 @@ _SERVING = {
     None: f"this machine, by {explained('kv-fork')}",
     "resume": "a server; thinking was resumed after each probe, which reads it from the prefix "
     "cache where the server keeps one",
-    "overlap": "a server; thinking streamed on while a probe ran, and was broken off at a stop",
 }
 """What answered, and what a probe took there, by `serving`."""
 

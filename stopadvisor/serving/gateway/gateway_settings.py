@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stopadvisor.policy.requests import ThinkingMode
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.serving.audits import AuditSettings
 
@@ -45,8 +44,6 @@ class GatewaySettings:
     model: str | None = None
     """The served model's name where it is not the policy's; for one policy alone."""
     tokenizer: str | None = None
-    serving: ThinkingMode | None = None
-    """By default overlap where the policy was chosen for vllm."""
     shadow: bool = False
     """Judge, count, and never stop."""
     any_text: bool = False

@@ -258,7 +258,7 @@ class PolicySet:
             chat_template_kwargs=served.policy.terms.chat_template_kwargs,
         )
         try:
-            service = await bind_policy(served.policy, model, served.plan, serving=settings.serving)
+            service = bind_policy(served.policy, model, served.plan)
         except BaseException:
             await model.aclose()
             raise

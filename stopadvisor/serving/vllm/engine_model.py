@@ -20,7 +20,7 @@ import numpy as np
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.completion import Completion
-from stopadvisor.engines.live import LiveRequest, Observer, StreamedThinking
+from stopadvisor.engines.live import LiveRequest, Observer
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.engines.trace import (
     RequestUsage,
@@ -33,6 +33,7 @@ from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.asking import ProbePlan, Prompt, is_open_cue
+from stopadvisor.serving.vllm.streamed_thinking import StreamedThinking
 
 __all__ = ["EngineClient", "EngineModel", "Likeliest", "Position", "figures", "positions"]
 
@@ -156,9 +157,7 @@ class EngineModel:
             seldom = grown is None and self.wait is not None and not request.needs_ids
             return self.think(trace, grown, seldom=seldom)
 
-        request = LiveRequest(
-            self, trace, draw, policy, policy.on_stop, task, observer, shadow, drop=self.drop
-        )
+        request = LiveRequest(self, trace, draw, policy, policy.on_stop, task, observer, shadow)
         return request
 
     def think(
@@ -276,10 +275,6 @@ class EngineModel:
             return forced.forced(logprob, entropy, tail if k else None)
         more, slack = likeliest.rest(rows)
         return replace(forced.forced(logprob, entropy + more, None), entropy_slack=slack)
-
-    async def drop(self, position: int) -> None:
-        """Give up a forced answer; `force` counts what it decoded, and raises."""
-        await self.client.abort(f"{self.name}-probe-{position}")
 
     async def final(
         self, kind: str, ids: Sequence[int], parameters: Mapping[str, Any], ends: Sequence[int]
