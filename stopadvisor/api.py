@@ -18,7 +18,7 @@ from typing import Any, Literal
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import FitAssessment
 from stopadvisor.assessment.fit_assessment import assess as assess_fit
-from stopadvisor.assessment.measured import LoadSaving, remark_on_serving, savings_by_load
+from stopadvisor.assessment.loads import LoadSaving, savings_by_load
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.calibrated import CalibratedRun
@@ -54,11 +54,8 @@ from stopadvisor.runs.prices import (
     PriceRequest,
     computed_weights,
     default_settings,
-    is_served,
     keep_model_files,
-    measured_regime,
 )
-from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.storage import lock_directory
 
@@ -272,10 +269,9 @@ def assess_target(
         source = _probed(probing, engine, request.ladder, progress)
     else:
         source = _opened(probing, given, progress)
-    server = None if source.is_archive else read_regime(source.folder)
     if is_paper:
         source.require_one_trace("the paper's protocol")
-        settings = wanted.settings(defaults=measured_regime(source))
+        settings = wanted.settings()
     else:
         settings = _settings(wanted, source, request.pricing)
     with lock_directory(source.folder):
@@ -296,10 +292,8 @@ def assess_target(
     of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
     if not source.is_archive:
         of_sample += remarks_on_grader(RunDirectory.load(source.folder))
-    if is_served(source):
-        of_promise.append(remark_on_serving(server, settings))
     flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
-    result = assessed(assessment, [*flaws, *of_sample, *of_promise], server, loads=loads)
+    result = assessed(assessment, [*flaws, *of_sample, *of_promise], loads=loads)
     save_assessment(assessment, result)
     # Probing has reported its own on the sample just now.
     for remark in of_promise if from_workload else of_sample + of_promise:

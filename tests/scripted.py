@@ -144,9 +144,6 @@ class ScriptedEngine:
     def close(self) -> None:
         self.closed = True
 
-    def measure_regime(self, cue: str) -> None:
-        """No server, so nothing."""
-
     def suffix_ids(self, cue: str) -> list[int]:
         closer = [] if is_open_cue(cue) else [2]
         return [*closer, *(3 + ord(c) % 7 for c in cue_text(cue))]

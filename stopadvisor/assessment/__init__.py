@@ -2,6 +2,6 @@
 
 __all__ = [
     "choice", "diagnostics", "evidence", "fit_assessment", "forecasts", "frontier", "label_need",
-    "label_plan", "limits", "measured", "promises", "rated", "recommendation",
+    "label_plan", "limits", "loads", "promises", "rated", "recommendation",
     "remarks", "requirements", "rung_candidates", "sequences", "settings",
 ]  # fmt: skip

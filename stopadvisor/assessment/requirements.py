@@ -36,7 +36,7 @@ class Settings:
     serving: Serving = "kv-fork"
     weights: Weights = PAPER_WEIGHTS
     cache_block: int = DEFAULT_CACHE_BLOCK
-    """Tokens in a block of the prefix cache: the measured server's, where it says."""
+    """Tokens in a block of the prefix cache."""
     families: tuple[str, ...] = _DEFAULT_FAMILIES
     allow_truncated: bool = False
     seed: int = 0

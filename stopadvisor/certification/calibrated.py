@@ -191,9 +191,8 @@ class CalibratedRun(Shown):
     """Words after `stopadvisor serve POLICY`; missing where its stack has no server."""
 
 
-Headline = Callable[[Expected | None, str, str | None], str]
-"""Words a first line from what to expect (None: not certified), the policy's serving stack, and
-the one that the run's server was measured to be."""
+Headline = Callable[[Expected | None, str], str]
+"""Words a first line from what to expect (None: not certified) and the policy's serving stack."""
 
 
 def calibrated(
@@ -205,7 +204,6 @@ def calibrated(
     headline: Headline,
     *,
     source_policy: str | None = None,
-    measured: str | None = None,
     model: str | None = None,
 ) -> CalibratedRun:
     """Put a certification and the files of its policy into the result.
@@ -219,8 +217,6 @@ def calibrated(
     headline : callable
     source_policy : str, optional
         File of the policy that the rule came from.
-    measured : str, optional
-        The stack that the run's server was measured to be.
     model : str, optional
         Name or folder of the run's model.
     """
@@ -278,7 +274,7 @@ def calibrated(
         graded_by=calibration.entered.graded_by,
         profile=terms.profile,
         remarks=(*found.remarks, *remarks),
-        headline=headline(expected, terms.serving, measured),
+        headline=headline(expected, terms.serving),
         traces=None if calibration.traces == 1 else calibration.traces,
         transfer=None if found.source is None else _transfer(found.source, str(source_policy)),
         **advised,

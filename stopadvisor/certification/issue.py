@@ -17,7 +17,6 @@ from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, sign_policy
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.signature import Key
-from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
 
@@ -115,7 +114,6 @@ def issue(
             policy = load_policy(source_policy)
             found = certify_transfer(policy, str(source_policy), source, request)
         files = target.place(found.policy, found.settings.alpha, source.folder)
-        server = None if source.is_archive else read_regime(source.folder)
         result = calibrated(
             found,
             str(source.folder),
@@ -124,7 +122,6 @@ def issue(
             files.remarks,
             headline,
             source_policy=None if source_policy is None else str(source_policy),
-            measured=None if server is None else server.regime,
             model=source.model_to_serve,
         )
         put(found.policy, files.policy, to_document(result), format=target.format)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,29 +33,20 @@ from stopadvisor.collection.probe_settings import (
 from stopadvisor.collection.probe_summary import ProbeSummary
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle_plan
 from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
-from stopadvisor.ground.errors import EngineError, ModelError, ProbeError, WorkloadError
+from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.ground.results import to_document
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
-from stopadvisor.runs.server_regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 
-__all__ = ["OpenEngine", "RegimeEngine", "probe", "try_questions"]
+__all__ = ["OpenEngine", "probe", "try_questions"]
 
 
-class RegimeEngine(Engine, Protocol):
-    """An engine that can measure what its server charges for tokens that are sent again."""
-
-    def measure_regime(self, cue: str) -> RegimeMeasure | None:
-        """The serving regime of its server; None without a server."""
-        ...
-
-
-OpenEngine = Callable[[], AbstractContextManager[RegimeEngine]]
+OpenEngine = Callable[[], AbstractContextManager[Engine]]
 """Loads a model when it is entered, and closes it at the end."""
 
 
@@ -189,7 +180,7 @@ def try_questions(
 
 
 def _probe_with(
-    engine: RegimeEngine,
+    engine: Engine,
     settings: ProbeSettings,
     workload: Workload,
     graders: Graders,
@@ -246,7 +237,7 @@ class _Probing:
 
     settings: ProbeSettings
     workload: Workload
-    engine: RegimeEngine
+    engine: Engine
     graders: Graders
     progress: Progress
     reported: set[str] = field(default_factory=set)
@@ -287,7 +278,6 @@ class _Probing:
                 progress=self.progress,
             )
         report_remarks(self.engine.remarks, self.progress, self.reported)
-        self._measure_serving(run, new=collected.n_new > 0)
         for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:
             self.progress.remark(remark)
         table = run.table()
@@ -365,20 +355,6 @@ class _Probing:
         if settled.markers is not None:
             used = (f"{word.text} {word.per_1000:.1f}" for word in settled.markers.used)
             self.progress.remark(f"markers per 1,000 thinking tokens: {', '.join(used)}")
-
-    def _measure_serving(self, run: RunDirectory, *, new: bool) -> None:
-        """Measure the serving regime of the server, which `assess` prices by."""
-        if not new and read_regime(run.path) is not None:
-            return
-        try:
-            found = self.engine.measure_regime(run.plan.cue)
-        except EngineError as error:  # the probes are worth having without it
-            self.progress.remark(f"note: the serving regime was not measured: {error}")
-            return
-        if found is None:
-            return
-        write_regime(run.path, found)
-        self.progress.remark(f"serving regime: {found.regime or 'unknown'}: {found.reason}")
 
     def _preflight(
         self, run: RunDirectory, fit: Sequence[Question], pilot: Sequence[RawTrace], batch_size: int

@@ -13,7 +13,7 @@ from typing import Literal
 from stopadvisor.assessment.choice import FitRule
 from stopadvisor.assessment.fit_assessment import LabelRow, Repeats
 from stopadvisor.assessment.label_need import LabelNeed
-from stopadvisor.assessment.measured import LoadSaving
+from stopadvisor.assessment.loads import LoadSaving
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
@@ -28,7 +28,7 @@ from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
     "Assessed", "AssessedByPaper", "AssessedRun", "AssessedSettings", "AssessedWorkload",
-    "FitComparison", "FitRule", "Limit", "MeasuredServer", "PaperComparison", "PaperRule",
+    "FitComparison", "FitRule", "Limit", "PaperComparison", "PaperRule",
     "PaperSaving", "PaperStacks", "PredictedRegime", "SavingDifference", "StackCosts", "alpha_of",
 ]  # fmt: skip
 
@@ -86,22 +86,6 @@ class SavingDifference:
     """Nominally 99 % where no loss is allowed on fit, as 95 % falls short there."""
 
 
-@dataclass(frozen=True)
-class MeasuredServer:
-    """What the server itself was measured to do."""
-
-    regime: str | None
-    """What it was measured to be; null where that is not clear."""
-    cache_block: int | None
-    """Tokens per block of its cache, where it says."""
-    basis: str
-    """`cached-tokens` or `wall-clock`."""
-    read_cost: float | None
-    """Seconds of reading a token back, as a part of those of prefilling it."""
-    reason: str
-    """What shows it, in words."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Common:
     alpha: float | None
@@ -125,8 +109,6 @@ class _Common:
     """What the reader should know."""
     headline: str = ""
     """First line of the screen and of the report."""
-    server: MeasuredServer | None = None
-    """Only where probes came from a server."""
 
 
 # --- Deploy ---------------------------------------------------------------------------------------

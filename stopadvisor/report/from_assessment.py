@@ -8,7 +8,7 @@ from typing import Any
 
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.fit_assessment import FitAssessment
-from stopadvisor.assessment.measured import LoadSaving
+from stopadvisor.assessment.loads import LoadSaving
 from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk
 from stopadvisor.policy.promises import promise_of
@@ -20,7 +20,6 @@ from stopadvisor.report.assessed import (
     AssessedWorkload,
     FitComparison,
     Limit,
-    MeasuredServer,
     PaperComparison,
     PaperSaving,
     PaperStacks,
@@ -33,7 +32,6 @@ from stopadvisor.rules.costs import LADDER
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.rules.serving_costs import StackCost
-from stopadvisor.runs.server_regime import RegimeMeasure
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.workload.questions import PartCounts
 
@@ -43,7 +41,6 @@ __all__ = ["assessed"]
 def assessed(
     assessment: FitAssessment | PaperAssessment,
     remarks: Sequence[str] = (),
-    server: RegimeMeasure | None = None,
     *,
     loads: Sequence[LoadSaving] = (),
 ) -> Assessed:
@@ -53,7 +50,7 @@ def assessed(
     -----
     It carries no time, and nothing of a calibration question under the deploy protocol.
     """
-    common = _common(assessment, remarks, server)
+    common = _common(assessment, remarks)
     result: Assessed
     if isinstance(assessment, PaperAssessment):
         result = _by_paper(assessment, common)
@@ -62,11 +59,7 @@ def assessed(
     return replace(result, headline=assessed_headline(result))
 
 
-def _common(
-    assessment: FitAssessment | PaperAssessment,
-    remarks: Sequence[str],
-    server: RegimeMeasure | None,
-) -> dict[str, Any]:
+def _common(assessment: FitAssessment | PaperAssessment, remarks: Sequence[str]) -> dict[str, Any]:
     source = assessment.source
     is_open = isinstance(assessment, FitAssessment) and assessment.promises is not None
     is_answer = isinstance(assessment, FitAssessment) and source.table.on_stop == "answer"
@@ -93,11 +86,6 @@ def _common(
         ),
         "recommendation": assessment.recommendation,
         "remarks": tuple(remarks),
-        "server": None
-        if server is None
-        else MeasuredServer(
-            server.regime, server.cache_block, server.basis, server.read_cost, server.reason
-        ),
     }
 
 

@@ -129,19 +129,9 @@ class Effect:
 # --- The sentence ---------------------------------------------------------------------------------
 
 
-def sentence(effect: Effect, measured: str | None = None) -> str:
-    """What stopping saves and costs, in one sentence that ends in a full stop.
-
-    Parameters
-    ----------
-    measured : str, optional
-        The stack that the reader's own server was measured to be: it comes first.
-    """
-    first, saving = effect.serving, effect.saving_pct
-    own = None if measured is None else effect.savings.get(measured)
-    if measured not in (None, first) and own is not None:
-        first, saving = str(measured), own
-    on = f" on this server ({first}, as measured)" if first == measured else on_stack(first)
+def sentence(effect: Effect) -> str:
+    """What stopping saves and costs, in one sentence that ends in a full stop."""
+    saving, on = effect.saving_pct, on_stack(effect.serving)
     noun = cost_noun(effect.unit)
     saves = f"{whole_percent(saving)} of {noun}{on}"
     costs = f"{whole_percent(-saving)} more than full thinking{on}"
@@ -322,12 +312,11 @@ def assessed_headline(result: Assessed) -> str:
             f"By the paper's analysis: saves {whole_percent(rule.total_saving_pct)} of all "
             f"tokens and loses {share(rule.test_risk)} of the test questions."
         )
-    measured = None if result.server is None else result.server.regime
     effect = gain_against_advice(result)
     if effect is not None:
         return sentence(effect)
     effect = assessed_effect(result)
-    return keep if effect is None else sentence(effect, measured)
+    return keep if effect is None else sentence(effect)
 
 
 def gain_against_advice(run: AssessedRun) -> Effect | None:
@@ -348,13 +337,11 @@ def gain_against_advice(run: AssessedRun) -> Effect | None:
     return max(worth, key=lambda effect: effect.change or 0.0, default=None)
 
 
-def calibrated_headline(
-    expected: Expected | None, serving: str, measured: str | None = None
-) -> str:
+def calibrated_headline(expected: Expected | None, serving: str) -> str:
     """First line of a calibration, and of a policy; None: nothing was certified."""
     if expected is None:
         return "Not certified. Keep full thinking."
-    return f"Certified. {sentence(expected_effect(expected, serving), measured)}"
+    return f"Certified. {sentence(expected_effect(expected, serving))}"
 
 
 def verified_effect(checked: CheckedPolicy) -> Effect:

@@ -2,6 +2,6 @@
 
 __all__ = [
     "access", "archives", "directory", "imported", "labels", "ladder", "look_log", "look_rules",
-    "manifest", "prices", "recording", "replies", "samples", "server_regime",
+    "manifest", "prices", "recording", "replies", "samples",
     "sources", "storage", "thinking",
 ]  # fmt: skip

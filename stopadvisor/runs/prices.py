@@ -28,7 +28,6 @@ from stopadvisor.rules.roofline import (
     recognised,
 )
 from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_profile
-from stopadvisor.runs.server_regime import read_regime
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import replace_file
 
@@ -37,9 +36,7 @@ __all__ = [
     "PriceRequest",
     "computed_weights",
     "default_settings",
-    "is_served",
     "keep_model_files",
-    "measured_regime",
     "read_config",
 ]
 
@@ -71,8 +68,7 @@ def default_settings(source: Source) -> dict[str, Any]:
 
     Without gold the loss counts differing replies.  On a ladder two replies are independent draws,
     so the loss is the drop of accuracy, unless the reference contains the rungs before it.  The
-    policy is taken to run inside vLLM, unless the run's probes came from a server without a serving
-    profile: then as that server was measured.  Prices are measured or computed, never the paper's.
+    policy is taken to run inside vLLM.  Prices are measured or computed, never the paper's.
     """
     defaults: dict[str, Any] = {}
     if source.graded_by == "agreement":
@@ -85,35 +81,12 @@ def default_settings(source: Source) -> dict[str, Any]:
         prices = Weights(prefilled, cached, decoded, MONEY)
         return {**defaults, "serving": LADDER, "families": RUNG_FAMILIES, "weights": prices}
     profile = source.folder / SERVING_PROFILE
-    if profile.is_file():
-        return {**defaults, "serving": "vllm", "weights": read_serving_profile(profile).weights}
-    return {
-        **defaults,
-        "serving": "vllm",
-        **measured_regime(source),
-        "weights": computed_weights(None, source)[0],
-    }
-
-
-# --- Servers --------------------------------------------------------------------------------------
-
-
-def is_served(source: Source) -> bool:
-    """Whether the probes came from a server."""
-    if source.is_archive:
-        return False
-    return read_regime(source.folder) is not None or (source.engine or "").startswith("openai")
-
-
-def measured_regime(source: Source) -> dict[str, Any]:
-    """Settings of the server as it was measured; unmeasured, it counts as caching nothing."""
-    if not is_served(source):
-        return {}
-    server = read_regime(source.folder)
-    if server is None or server.regime is None:
-        return {"serving": "black-box"}
-    block = {"cache_block": server.cache_block} if server.cache_block else {}
-    return {"serving": server.regime, **block}
+    weights = (
+        read_serving_profile(profile).weights
+        if profile.is_file()
+        else computed_weights(None, source)[0]
+    )
+    return {**defaults, "serving": "vllm", "weights": weights}
 
 
 # --- Computed prices ------------------------------------------------------------------------------

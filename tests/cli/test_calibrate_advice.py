@@ -11,8 +11,7 @@ import pytest
 
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
-from stopadvisor.report.words import percent, whole_percent
-from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
+from stopadvisor.report.words import percent
 from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of
 
 pytestmark = pytest.mark.slow
@@ -217,21 +216,3 @@ def _elsewhere(savings: Mapping[str, float]) -> str:
         for stack, name in _OTHERS.items()
     ]
     return f"elsewhere the same rule {' and '.join(said)}"
-
-
-def test_a_measured_server_comes_first(call: Call) -> None:
-    asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
-    write_regime(RUN, classify_regime(asked_twice))
-    text = " ".join(call("assess", RUN, *FAST, *_FORK, "--no-report")[1].split())
-    document = json.loads((RUN / "assessment.json").read_bytes())
-    assert document["server"]["regime"] == "prefix-cache"
-    own = document["serving"]["prefix-cache"]["saving_pct"]
-    first = (
-        f"Saves {whole_percent(own)} of the price" if own >= 0 else f"Costs {whole_percent(-own)}"
-    )
-    assert text.startswith(first)
-    headline = document["headline"]
-    assert "on this server (prefix-cache, as measured)" in headline
-    assert "kv-fork" not in headline
-    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
-    assert "on this server (prefix-cache, as measured)" in found["headline"]

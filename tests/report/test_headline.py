@@ -35,118 +35,79 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
 
 
 @pytest.mark.parametrize(
-    ("effect", "measured", "said"),
+    ("effect", "said"),
     [
         pytest.param(
-            COSTLY,
-            None,
-            "Saves 16% of the tokens under kv-fork for 7.8 points of accuracy.",
-            id="saves",
+            COSTLY, "Saves 16% of the tokens under kv-fork for 7.8 points of accuracy.", id="saves"
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.913),
-            None,
             "Saves 16% of the tokens under kv-fork for 1 point of accuracy.",
             id="one point",
         ),
         pytest.param(
             replace(COSTLY, saving_range=(-0.3, 20.1)),
-            None,
             "Saves 16% of the tokens under kv-fork (may be nothing) for 7.8 points of accuracy.",
             id="an interval that holds 0",
         ),
         pytest.param(
             replace(COSTLY, saving_lower=-0.1),
-            None,
             "Saves 16% of the tokens under kv-fork (may be nothing) for 7.8 points of accuracy.",
             id="a limit below 0",
         ),
         pytest.param(
             replace(COSTLY, saving_pct=-5.6, serving="prefix-cache"),
-            None,
             "Costs 6% more than full thinking on vLLM's prefix cache, and takes 7.8 points of "
             "accuracy.",
             id="costs more",
         ),
         pytest.param(
-            COSTLY,
-            "prefix-cache",
-            "Costs 6% more than full thinking on this server (prefix-cache, as measured), and "
-            "takes 7.8 points of accuracy.",
-            id="measured server first",
-        ),
-        pytest.param(
-            replace(COSTLY, serving="prefix-cache", saving_pct=4.0),
-            "prefix-cache",
-            "Saves 4% of the tokens on this server (prefix-cache, as measured) for 7.8 points of "
-            "accuracy.",
-            id="measured as asked",
-        ),
-        pytest.param(
-            COSTLY,
-            "vllm",
-            "Saves 16% of the tokens under kv-fork for 7.8 points of accuracy.",
-            id="measured, but not priced",
-        ),
-        pytest.param(
             GAIN,
-            None,
             "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It saves 16% of "
             "the tokens under kv-fork.",
             id="gain",
         ),
         pytest.param(
             replace(GAIN, saving_pct=-3.0, savings={}),
-            None,
             "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It costs 3% more "
             "than full thinking under kv-fork.",
             id="gain that costs",
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.931, n=100),
-            None,
             "Saves 16% of the tokens under kv-fork; accuracy rises from 92.3 to 93.1%, "
             "which may be chance.",
             id="a gain of chance",
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.9231),
-            None,
             "Saves 16% of the tokens under kv-fork; accuracy stays at 92.3%.",
             id="unchanged",
         ),
         pytest.param(
             replace(COSTLY, accuracy=None, full_accuracy=None, loss="differs"),
-            None,
             "Saves 16% of the tokens under kv-fork for 10.3% of replies that "
             "differ from full thinking.",
             id="no gold",
         ),
         pytest.param(
-            TIMED,
-            None,
-            "Saves 16% of the capacity under kv-fork for 7.8 points of accuracy.",
-            id="timed",
+            TIMED, "Saves 16% of the capacity under kv-fork for 7.8 points of accuracy.", id="timed"
         ),
         pytest.param(
             replace(TIMED, serving="prefix-cache", saving_pct=-5.6, unit="seconds"),
-            None,
             "Costs 6% more of the capacity than full thinking on vLLM's prefix cache, and takes "
             "7.8 points of accuracy.",
             id="tokens are not time",
         ),
         pytest.param(
             replace(COSTLY, unit="money per million tokens", savings={}),
-            None,
             "Saves 16% of the price under kv-fork for 7.8 points of accuracy.",
             id="priced",
         ),
     ],
 )
-def test_one_sentence_says_what_is_saved_and_lost(
-    effect: Effect, measured: str | None, said: str
-) -> None:
-    assert sentence(effect, measured) == said
+def test_one_sentence_says_what_is_saved_and_lost(effect: Effect, said: str) -> None:
+    assert sentence(effect) == said
 
 
 def test_a_gain_is_called_overthinking_only_where_chance_does_not_explain_it() -> None:

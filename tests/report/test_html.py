@@ -13,7 +13,7 @@ import pytest
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import assess
-from stopadvisor.assessment.measured import savings_by_load
+from stopadvisor.assessment.loads import savings_by_load
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.paper.analysis import assess_paper

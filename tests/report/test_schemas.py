@@ -23,7 +23,6 @@ from stopadvisor.policy.inspected import inspected
 from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung
-from stopadvisor.runs.server_regime import Repeated, classify_regime, write_regime
 from tests.engines.rung_server import Said, rung_server, say
 from tests.keys import make_key
 from tests.material import (
@@ -138,9 +137,6 @@ def test_assess(
 ) -> None:
     folder = ("--out", runs / "results")
     shutil.copytree(runs / "old", runs / "copy")  # what was assessed is what calibrate takes over
-    shutil.copytree(runs / "old", runs / "served")
-    asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
-    write_regime(runs / "served", classify_regime(asked_twice))
     lines = [
         {"id": f"q{n}", "gold": "1", "rungs": [reply("vote", str(n % 9 % k)) for k in (2, 3, 4)]}
         for n in range(200)
@@ -150,7 +146,6 @@ def test_assess(
     check(
         "assess",
         answer(capsys, "assess", run_of(runs / "ladder", lines, ladder, fit=0.4).folder),
-        answer(capsys, "assess", runs / "served"),
         answer(
             capsys, "assess", runs / "copy", "--serving", "vllm", "--price", "1/0.1/4",
             "--families", "learned,entropy",

@@ -160,7 +160,7 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
 }  # fmt: skip
 """By name: section of the help, type, default, and help."""
-_SHOWN = {"serving": "vllm, or as measured"}
+_SHOWN = {"serving": "vllm"}
 """Defaults that follow from the run."""
 
 GUARANTEES = declare(

@@ -226,9 +226,6 @@ class HfEngine(LocalModel, ChatEngine):
         size = batch_size or self.auto_batch_size(plan)
         return serve_requests(self, requests, plan, rule, batch_size=size, on_stop=on_stop)
 
-    def measure_regime(self, cue: str) -> None:
-        """Measure nothing: here the cache is forked, and no token is sent again."""
-
     # --- Parts of a batch ---
 
     def _probe_group(

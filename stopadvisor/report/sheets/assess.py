@@ -126,7 +126,6 @@ def _facts(run: AssessedRun) -> Iterator[Fact]:
         yield "do", f"serve {now}; there is nothing to calibrate"
         if priced := computed_for(run):
             yield "stack", f"{explained(advice.serving)}{priced}"
-        yield from _server(run)
     else:
         promise = run.asked or promise_of((Guarantee("lost", alpha_of(run)),))
         chance = probability_words(run.chance_to_certify)
@@ -159,9 +158,8 @@ def _facts(run: AssessedRun) -> Iterator[Fact]:
 
 
 def _stack(run: AssessedRun, effect: Effect, cost: StackCost | None) -> Iterator[Fact]:
-    """For which stack the rule was chosen, the server's own measure, and the other stacks."""
+    """For which stack the rule was chosen, and the other stacks."""
     yield "stack", f"{explained(effect.serving)}{computed_for(run)}"
-    yield from _server(run)
     if cost and cost.decoded_saving_pct is not None:
         text = f"decoded {-cost.decoded_saving_pct:+.1f}%"
         if effect.serving == LADDER:
@@ -199,12 +197,6 @@ def _paper_facts(run: AssessedByPaper) -> Iterator[Fact]:
             "questions right",
         )
     yield "based on", f"{split.calibration} calibration and {split.test} test questions"
-
-
-def _server(run: AssessedRun) -> Iterator[Fact]:
-    """What the server itself was measured to do, where it was."""
-    if run.server is not None:
-        yield "server", f"{run.server.regime or 'not known'}, as measured: {run.server.reason}"
 
 
 # --- Tables ---------------------------------------------------------------------------------------

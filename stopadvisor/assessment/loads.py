@@ -1,20 +1,16 @@
-"""What the advised rule saves at other loads, and what a measured server says of its costs.
-
-Knows what `probe` wrote down of a server, and asks none.
-"""
+"""What the advised rule saves at other loads than the one it was chosen for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.serving_costs import serving_costs
-from stopadvisor.runs.server_regime import RegimeMeasure
 
-__all__ = ["LoadSaving", "remark_on_serving", "savings_by_load"]
+__all__ = ["LoadSaving", "savings_by_load"]
 
 
 @dataclass(frozen=True)
@@ -47,24 +43,3 @@ def savings_by_load(choice: Choice, loads: Sequence[Weights]) -> tuple[LoadSavin
         assert saving is not None  # a rule is advised
         found.append(LoadSaving(weights.in_flight or 1, Prices.of(weights).decoded, saving))
     return tuple(found)
-
-
-def remark_on_serving(server: RegimeMeasure | None, settings: Settings) -> str:
-    """What the server was measured to be, and whether costs are counted so."""
-    if server is None or server.regime is None:
-        why = (
-            "was not measured: `stopadvisor probe` again does, with the server up"
-            if server is None
-            else f"is not clear: {server.reason}"
-        )
-        return (
-            f"the serving regime {why}; costs are those of {settings.serving}, --serving says "
-            "another"
-        )
-    block = server.cache_block or settings.cache_block
-    measured = f"this server is {server.regime}, as measured: {server.reason}"
-    if settings.serving != server.regime:
-        return f"{measured}; costs are those of {settings.serving}, as asked"
-    if server.regime == "prefix-cache" and server.cache_block is None:
-        return f"{measured}; blocks of {block} tokens are taken for granted"
-    return measured
