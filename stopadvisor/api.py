@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import FitAssessment
+from stopadvisor.assessment.fit_assessment import (
+    FitAssessment,
+    LoadSaving,
+    remarks_on_promise,
+    remarks_on_sample,
+    savings_by_load,
+)
 from stopadvisor.assessment.fit_assessment import assess as assess_fit
-from stopadvisor.assessment.loads import LoadSaving, savings_by_load
-from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.certify import CertifyRequest, Despite

@@ -1,7 +1,7 @@
 """Choose on fit questions only: a rule, its thresholds in testing order, the recommendation."""
 
 __all__ = [
-    "choice", "diagnostics", "evidence", "fit_assessment", "forecasts", "frontier", "label_need",
-    "label_plan", "limits", "loads", "promises", "rated", "recommendation",
-    "remarks", "requirements", "rung_candidates", "sequences", "settings",
+    "choice", "diagnostics", "evidence", "fit_assessment", "forecasts", "frontier",
+    "label_plan", "limits", "promises", "rated", "recommendation",
+    "rung_candidates", "sequences", "settings",
 ]  # fmt: skip

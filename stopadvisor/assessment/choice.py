@@ -7,48 +7,68 @@ question is looked at.  `certification.calibration` tests it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from stopadvisor.assessment.evidence import Resamples, compare, saving_lower
+from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.forecasts import (
     Imitation,
+    RatedRule,
     certification_probability,
-    counted_labels,
     fit_limit,
 )
-from stopadvisor.assessment.limits import FitLimits, questions_that_count
-from stopadvisor.assessment.rated import (
-    SIMPLER_WITHIN,
-    RatedRule,
-    RulesOnFit,
-    advised_rule,
-    fit_data,
-    margin_of,
-    rank_of,
-    rating,
-    sequences_of,
-    tested_rules,
-)
-from stopadvisor.assessment.requirements import Settings
+from stopadvisor.assessment.limits import FitLimits
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, fit_data, rating
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.outcomes import FitQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.climb import Climb
-from stopadvisor.rules.costs import Serving
+from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, display_threshold
-from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule, at_budget
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.serving_costs import StackCost, serving_costs
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
 
-__all__ = ["Choice", "FitRule", "Settings", "choose", "fewest_labels", "nothing_chosen"]
+__all__ = ["Choice", "FitRule", "Settings", "choose", "nothing_chosen"]
 
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRule:
+    """A rule at the threshold that fit questions expect calibration to certify; out of fold."""
+
+    feasible: bool
+    """Whether a threshold keeps the risk."""
+    family: str
+    """The best rule of its kind."""
+    threshold: float | None
+    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
+    candidates: int
+    """Thresholds tried."""
+    schedule: tuple[int, ...] | None
+    """Thinking tokens at which it probes; null where each trace has its own."""
+    where: str
+    """The same in words."""
+    expected_saving_pct: float
+    """Net saving that calibration is expected to certify: mean over imitated ones."""
+    fit_risk: float | None
+    """Share lost of the fit questions, out of fold."""
+    fit_accuracy: float | None
+    """Accuracy with stopping."""
+    fit_think_saving_pct: float | None
+    """Thinking tokens saved."""
+    fit_total_saving_pct: float | None
+    """Net saving."""
+    fit_uncut_saving_pct: float | None
+    """Net saving on traces that were not cut off."""
+    fit_answer_saving_pct: float | None = None
+    """With `--on-stop answer` only: tokens of the visible answer that are saved."""
 
 
 @dataclass(frozen=True)
@@ -56,44 +76,55 @@ class Choice:
     """Everything that fit questions decide; calibration changes none of it."""
 
     settings: Settings
-    n_fit: int
-    n_calibration: int
-    full_accuracy: float
-    """Full-thinking accuracy on fit questions."""
-    sequences: tuple[ThresholdSequence, ...]
-    """What calibration will test: the advised sequence with all of delta, then perhaps a second
-    with what the exact test of the first leaves of it."""
-    learned: FitRule | None
-    scalar: FitRule | None
-    fixed_budget: FitRule | None
-    agreement: FitRule | None
-    """The best of its kind; None where there is none."""
-    compared: tuple[ThresholdSequence, ...]
-    """The best learned sequence, scalar, fixed budget and agreement, as far as there are such, and
-    what is tested; each once."""
-    verdict: str
-    delta_saving_pp: Interval | None
-    """Learned minus scalar, paired over questions, every choice made again in each resample."""
-    advised: ThresholdSequence | None
-    """The sequence that the evidence favours; None: none is expected to save anything."""
-    advised_index: int
-    advised_point: FitRule | None
-    saving_lower: float | None
-    """One-sided 95 % lower limit of the net saving (percent): chosen in a resample, measured on
-    the questions outside it."""
-    probability: float
-    """Probability that calibration certifies some positive saving, at the fit risk."""
-    serving: Mapping[Serving, StackCost]
-    """The advised rule under every serving regime; empty where none is advised."""
-    label_savings: tuple[LabelSaving, ...]
-    """Of the advised rule, by the number of calibration questions."""
     fit: FitData
-    margin: float = SIMPLER_WITHIN
-    """Points of saving by which a learned rule must be ahead of simpler ones."""
+    n_calibration: int
     nothing: str | None = None
     """Why there is no rule to choose; then there is no sequence either."""
+    sequences: tuple[ThresholdSequence, ...] = ()
+    """What calibration will test: the advised sequence with all of delta, then perhaps a second
+    with what the exact test of the first leaves of it."""
+    learned: FitRule | None = None
+    scalar: FitRule | None = None
+    fixed_budget: FitRule | None = None
+    agreement: FitRule | None = None
+    """The best of its kind; None where there is none."""
+    compared: tuple[ThresholdSequence, ...] = ()
+    """The best learned sequence, scalar, fixed budget and agreement, as far as there are such, and
+    what is tested; each once."""
+    verdict: str = "inconclusive"
+    delta_saving_pp: Interval | None = None
+    """Learned minus scalar, paired over questions, every choice made again in each resample."""
+    advised: ThresholdSequence | None = None
+    """The sequence that the evidence favours; None: none is expected to save anything."""
+    advised_index: int = -1
+    advised_point: FitRule | None = None
+    saving_lower: float | None = None
+    """One-sided 95 % lower limit of the net saving (percent): chosen in a resample, measured on
+    the questions outside it."""
+    probability: float = 0.0
+    """Probability that calibration certifies some positive saving, at the fit risk."""
+    label_savings: Mapping[int, float] = field(default_factory=dict)
+    """What the advised rule is expected to save (percent), by the number of calibration
+    questions."""
+    margin: float = SIMPLER_WITHIN
+    """Points of saving by which a learned rule must be ahead of simpler ones."""
     counted: tuple[int, ...] = ()
-    """Calibration questions that each guarantee is of, where there is more than one plain loss."""
+    """Calibration questions that each guarantee is of; empty for all of them."""
+
+    @property
+    def n_fit(self) -> int:
+        """Fit questions on which the choice was made."""
+        return self.fit.table.n_questions
+
+    @property
+    def full_accuracy(self) -> float:
+        """Full-thinking accuracy on fit questions."""
+        return float(self.fit.table.full_correct.mean())
+
+    @property
+    def limit(self) -> float | FitLimits:
+        """Losses that are allowed on fit questions; see `forecasts.fit_limit`."""
+        return fit_limit(self.n_fit, self.n_calibration, self.settings, self.counted)
 
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
@@ -102,6 +133,22 @@ class Choice:
         if settings.is_plain and traces == 1:
             rest = unspent(n_counted, settings.alpha, settings.delta)
         return (settings.delta, rest)[: len(self.sequences)]
+
+    def serving(self, weights: Weights | None = None) -> Mapping[Serving, StackCost]:
+        """The advised rule under every serving regime; empty where none is advised.
+
+        At the `weights` of the settings, or at those of another load.
+        """
+        sequence, settings = self.advised, self.settings
+        if sequence is None or self.advised_index < 0:
+            return {}
+        return serving_costs(
+            sequence.view,
+            sequence.curve.stops(self.advised_index),
+            weights or settings.weights,
+            cache_block=settings.cache_block,
+            asking=sequence.scorer.asking,
+        )
 
 
 def choose(
@@ -140,71 +187,53 @@ def choose(
     tell two equal families apart far too often.  Here thresholds, schedules and families are
     chosen again in each resample.
     """
-    if rules is None:
-        rules = RulesOnFit.measure(fit_table, settings, others)
-    fit, table = rules.fit, rules.fit.table
-    full_accuracy = float(table.full_correct.mean())
+    rules = rules or RulesOnFit.measure(fit_table, settings, others)
+    fit = rules.fit
+    full_accuracy = float(fit.table.full_correct.mean())
     if settings.limits_accuracy and settings.alpha >= full_accuracy:
         raise NothingToChoose(
             f"alpha must be below the full-thinking accuracy ({full_accuracy:.3f} on fit "
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
-    measured = rules.rated(Imitation.draw(fit, n_calibration, settings))
-    counted = questions_that_count(table, n_calibration, settings.guarantees, categories)
-    limit = fit_limit(table.n_questions, n_calibration, settings, counted)
-    learned, scalar, fixed = (
-        [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)
-    )
+    ranking = rules.ranked(n_calibration, settings, categories)
+    limit, advised, tested = ranking.limit, ranking.advised, ranking.tested
+    learned, scalar, fixed = (ranking.of_rank(rank) for rank in (2, 1, 0))
     agreement = [each for each in scalar if each.family in (*AGREEMENT_FAMILIES, "rung-agreement")]
-    kinds = (learned, scalar, fixed, agreement)
-    points = [_best_point(fit, kind, limit) for kind in kinds]
-    # Where even the most careful threshold loses too many fit questions, nothing is advised.
-    resamples = Resamples.of(fit, limit)
-    margin = margin_of(measured, resamples)
-    advised = advised_rule(measured, limit, margin)
-    tested = tested_rules(measured, advised)
-    verdict, spread = compare(resamples, sequences_of(learned), sequences_of(scalar))
+    best = [max(kind, key=rating, default=None) for kind in (learned, scalar, fixed, agreement)]
+    points = [None if each is None else _fit_point(fit, each, limit) for each in best]
+    verdict, spread = compare(ranking.resamples, _sequences(learned), _sequences(scalar))
     sequence = None if advised is None else advised.sequence
-    index = -1 if sequence is None else sequence.index(limit)
     return Choice(
         settings,
-        table.n_questions,
+        fit,
         n_calibration,
-        full_accuracy,
-        tuple(each.sequence for each in tested),
-        points[0],
-        points[1],
-        points[2],
-        points[3],
-        _compared(kinds, tested),
-        verdict,
-        spread,
-        sequence,
-        index,
-        None if advised is None else _fit_point(fit, advised, index),
-        None if advised is None else saving_lower(resamples, sequences_of(measured)),
-        max(
-            certification_probability(fit, each.sequence, n_calibration, settings, counted)
+        sequences=tuple(_sequences(tested)),
+        learned=points[0],
+        scalar=points[1],
+        fixed_budget=points[2],
+        agreement=points[3],
+        compared=tuple({id(e): e.sequence for e in (*best, *tested) if e is not None}.values()),
+        verdict=verdict,
+        delta_saving_pp=spread,
+        advised=sequence,
+        advised_index=-1 if sequence is None else sequence.index(limit),
+        advised_point=None if advised is None else _fit_point(fit, advised, limit),
+        # Where even the most careful threshold loses too many fit questions, nothing is advised.
+        saving_lower=None
+        if advised is None
+        else saving_lower(ranking.resamples, _sequences(ranking.rules)),
+        probability=max(
+            certification_probability(fit, each.sequence, n_calibration, settings, ranking.counted)
             for each in tested
         ),
-        {}
-        if sequence is None or index < 0
-        else serving_costs(
-            sequence.view,
-            sequence.curve.stops(index),
-            settings.weights,
-            cache_block=settings.cache_block,
-            asking=sequence.scorer.asking,
-        ),
-        ()
+        label_savings={}
         if sequence is None
-        else tuple(
-            LabelSaving(n, Imitation.draw(fit, n, settings).saving_pct(sequence))
+        else {
+            n: Imitation.draw(fit, n, settings).saving_pct(sequence)
             for n in tracked("imitating calibrations", sorted({*_LABELS, n_calibration}))
-        ),
-        fit,
-        margin,
-        counted=counted,
+        },
+        margin=ranking.margin,
+        counted=ranking.counted,
     )
 
 
@@ -212,66 +241,21 @@ def nothing_chosen(
     fit_table: FitQuestions, n_calibration: int, settings: Settings, why: str
 ) -> Choice:
     """A choice of full thinking, where what was measured leaves no rule to choose."""
-    fit = fit_data(fit_table, settings)
-    return Choice(
-        settings,
-        fit.table.n_questions,
-        n_calibration,
-        float(fit.table.full_correct.mean()),
-        sequences=(),
-        learned=None,
-        scalar=None,
-        fixed_budget=None,
-        agreement=None,
-        compared=(),
-        verdict="inconclusive",
-        delta_saving_pp=None,
-        advised=None,
-        advised_index=-1,
-        advised_point=None,
-        saving_lower=None,
-        probability=0.0,
-        serving={},
-        label_savings=(),
-        fit=fit,
-        nothing=why,
-    )
+    return Choice(settings, fit_data(fit_table, settings), n_calibration, why)
 
 
-# --- What is tested, and the best of each kind ----------------------------------------------------
+def _sequences(rules: Sequence[RatedRule]) -> list[ThresholdSequence]:
+    return [each.sequence for each in rules]
 
 
-def _compared(
-    kinds: Sequence[Sequence[RatedRule]], tested: Sequence[RatedRule]
-) -> tuple[ThresholdSequence, ...]:
-    best = [max(kind, key=rating) for kind in kinds if kind]
-    return tuple({id(e): e.sequence for e in (*best, *tested)}.values())
-
-
-def _best_point(
-    fit: FitData, kind: Sequence[RatedRule], limit: float | FitLimits
-) -> FitRule | None:
-    if not kind:
-        return None
-    best = max(kind, key=rating)
-    return _fit_point(fit, best, best.sequence.index(limit))
-
-
-def _fit_point(fit: FitData, each: RatedRule, index: int) -> FitRule:
-    sequence = each.sequence
-    scorer, threshold = sequence.scorer, None
+def _fit_point(fit: FitData, rated: RatedRule, limit: float | FitLimits) -> FitRule:
+    sequence, scorer = rated.sequence, rated.sequence.scorer
+    index, threshold = sequence.index(limit), None
     nothing = ("risk", "accuracy", "think_saving_pct", "total_saving_pct", "uncut_saving_pct")
     figures: dict[str, float | None] = {f"fit_{name}": None for name in nothing}
     if index >= 0:
         threshold = display_threshold(scorer.family, float(sequence.thresholds[index]))
-        outcome = measure(
-            scorer,
-            sequence.view,
-            sequence.curve.stops(index),
-            fit.costs(scorer, sequence.view),
-            fit.full_cost,
-            loss=fit.loss,
-        )
+        outcome = fit.outcome(sequence, index)
         figures = {
             "fit_risk": outcome.risk,
             "fit_accuracy": outcome.accuracy,
@@ -288,7 +272,7 @@ def _fit_point(fit: FitData, each: RatedRule, index: int) -> FitRule:
         candidates=sequence.thresholds.size,
         schedule=schedule,
         where=where,
-        expected_saving_pct=each.saving_pct,
+        expected_saving_pct=rated.saving_pct,
         **figures,
     )
 
@@ -303,50 +287,3 @@ def _asked_at(scorer: Scorer, threshold: float | None) -> tuple[tuple[int, ...] 
     if isinstance(schedule, Climb):
         return None, schedule.describe(threshold)
     return schedule.positions if isinstance(schedule, GridSchedule) else None, schedule.describe()
-
-
-def fewest_labels(choice: Choice) -> int:
-    """Calibration questions without which nothing can be certified, even if none is lost."""
-    needed = counted_labels(choice.settings, choice.settings.delta, 0.0)
-    assert needed is not None  # no loss at all is below any alpha
-    return needed
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitRule:
-    """A rule at the threshold that fit questions expect calibration to certify; out of fold."""
-
-    feasible: bool
-    """Whether a threshold keeps the risk."""
-    family: str
-    """The best rule of its kind."""
-    threshold: float | None
-    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
-    candidates: int
-    """Thresholds tried."""
-    schedule: tuple[int, ...] | None
-    """Thinking tokens at which it probes; null where each trace has its own."""
-    where: str
-    """The same in words."""
-    expected_saving_pct: float
-    """Net saving that calibration is expected to certify: mean over imitated ones."""
-    fit_risk: float | None
-    """Share lost of the fit questions, out of fold."""
-    fit_accuracy: float | None
-    """Accuracy with stopping."""
-    fit_think_saving_pct: float | None
-    """Thinking tokens saved."""
-    fit_total_saving_pct: float | None
-    """Net saving."""
-    fit_uncut_saving_pct: float | None
-    """Net saving on traces that were not cut off."""
-    fit_answer_saving_pct: float | None = None
-    """With `--on-stop answer` only: tokens of the visible answer that are saved."""
-
-
-@dataclass(frozen=True)
-class LabelSaving:
-    """What a calibration on N questions is expected to save."""
-
-    calibration: int
-    saving_pct: float

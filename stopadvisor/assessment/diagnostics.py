@@ -149,10 +149,9 @@ class Ending:
 
 def endings_of(choice: Choice) -> tuple[Ending, ...]:
     """Endings of every rule that was compared, as far as the promise allows it to stop."""
-    limit = fit_limit(choice.n_fit, choice.n_calibration, choice.settings, choice.counted)
     found = []
     for sequence in choice.compared:
-        index, view = sequence.index(limit), sequence.view
+        index, view = sequence.index(choice.limit), sequence.view
         if index >= 0:
             stops = sequence.curve.stops(index)
             at = np.minimum(stops, view.n_checkpoints - 1)[:, None]

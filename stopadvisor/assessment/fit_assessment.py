@@ -1,4 +1,4 @@
-"""Assessing a source: profile, evidence, serving and recommendation as one result.
+"""Assessing a source: profile, evidence, serving and recommendation as one result, with remarks.
 
 Reads the outcomes of fit questions and no others; `paper.analysis` does the same under the paper's
 protocol, over all questions.
@@ -15,37 +15,32 @@ from typing import Literal
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
-from stopadvisor.assessment.label_need import LabelNeed, label_needs
+from stopadvisor.assessment.label_plan import LabelNeed, LabelRow, label_needs
 from stopadvisor.assessment.promises import Promise, promises, proposed
 from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.assessment.rung_candidates import AlwaysRung, always_rungs
-from stopadvisor.ground.constants import SMALL_WORKLOAD
+from stopadvisor.assessment.settings import alpha_remark
+from stopadvisor.ground.constants import SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
+from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
+from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions, grid_view
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS
 
 __all__ = [
-    "SIMULATED_PROBES",
-    "Assessment",
-    "FitAssessment",
-    "LabelRow",
-    "Repeats",
-    "advice_profile",
-    "assess",
-    "calibration_size",
-    "check_labels",
-    "marked",
-    "repeats_of",
-    "split_hint",
-]
+    "SIMULATED_PROBES", "Assessment", "FitAssessment", "LoadSaving", "Repeats", "advice_profile",
+    "assess", "calibration_size", "check_labels", "marked", "meaning_of_cut", "remarks_on_promise",
+    "remarks_on_sample", "savings_by_load",
+]  # fmt: skip
 
 SIMULATED_PROBES = "simulated probes: no model was asked, and this advice is about none"
 
@@ -92,20 +87,6 @@ class Repeats:
 
 
 @dataclass(frozen=True)
-class LabelRow:
-    """A number of labels, and what it is expected to buy."""
-
-    calibration: int
-    """Calibration questions."""
-    labels: int
-    """Questions in all, split as these are."""
-    saving_pct: float
-    """Net saving that calibration is expected to certify."""
-    is_here: bool
-    """Whether this is the number of calibration questions at hand."""
-
-
-@dataclass(frozen=True)
 class FitAssessment(Assessment):
     """What `assess` found on fit questions."""
 
@@ -122,13 +103,8 @@ class FitAssessment(Assessment):
         """What the advised rule is expected to save by the number of labels; empty without one."""
         share = self.split["calibration"] / self.n_questions
         return tuple(
-            LabelRow(
-                row.calibration,
-                round(row.calibration / share),
-                row.saving_pct,
-                row.calibration == self.choice.n_calibration,
-            )
-            for row in self.choice.label_savings
+            LabelRow(n, round(n / share), saving_pct, is_here=n == self.choice.n_calibration)
+            for n, saving_pct in self.choice.label_savings.items()
         )
 
     @cached_property
@@ -147,22 +123,12 @@ def calibration_size(table: ProbeTable) -> int:
     return calibration_rows(table).size
 
 
-def split_hint(source: Source) -> str | None:
-    """Advice on the split of a small sample; None where it is fine."""
-    n = sum(source.counts().values())
-    if n >= SMALL_WORKLOAD or source.fractions[2] == 0:
-        return None
-    how = "with another --out, " if source.is_archive else "in a run of its own, "
-    return (
-        f"{n} questions are few: {how}--split 40/60/0 would give calibration the test questions "
-        "(expected figures then come from fit)"
-    )
-
-
 def assess(
     source: Source, settings: Settings, *, propose: bool = False, traces: int | None = None
 ) -> FitAssessment:
     """Assess under the deploy protocol, from fit questions alone.
+
+    Whatever was measured ends in advice: where it leaves no rule to choose, in full thinking.
 
     Parameters
     ----------
@@ -176,10 +142,6 @@ def assess(
     ------
     CalibrationError
         Too few questions in a part, or families that these probes cannot be read by.
-
-    Notes
-    -----
-    Whatever was measured ends in advice: where it leaves no rule to choose, in full thinking.
     """
     fit, counts = source.part("fit"), source.counts()
     n_calibration = calibration_size(source.part("calibration"))
@@ -202,21 +164,21 @@ def assess(
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
         choice = nothing_chosen(fit, n_calibration, settings, str(error))
     return FitAssessment(
-        "deploy",
-        source,
-        settings.alpha,
-        settings.delta,
-        sum(counts.values()),
-        fit.reference,
-        float(fit.truncated.mean()),
-        counts,
-        shape,
-        "fit",
-        choice.full_accuracy,
-        marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
-        choice,
-        repeats_of(fit),
-        offered,
+        protocol="deploy",
+        source=source,
+        alpha=settings.alpha,
+        delta=settings.delta,
+        n_questions=sum(counts.values()),
+        reference=fit.reference,
+        truncated_share=float(fit.truncated.mean()),
+        split=counts,
+        profile=shape,
+        basis="fit",
+        full_accuracy=choice.full_accuracy,
+        recommendation=marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
+        choice=choice,
+        repeats=_repeats(fit),
+        promises=offered,
         rungs=always_rungs(choice.fit),
     )
 
@@ -285,7 +247,7 @@ def check_labels(table: GradedTable) -> None:
         )
 
 
-def repeats_of(fit: FitQuestions) -> Repeats | None:
+def _repeats(fit: FitQuestions) -> Repeats | None:
     """Compare the first two traces of each fit question; None where none has two."""
     second = {key: row for row, key in enumerate(fit.keys) if fit.samples[row] == 1}
     pairs = [
@@ -302,3 +264,91 @@ def repeats_of(fit: FitQuestions) -> Repeats | None:
     differing = int(((answers[:, 0] != answers[:, 1]) | (answers[:, 0] < 0)).sum())
     n = len(pairs)
     return Repeats(n, differing, differing / n, exact_interval(differing, n))
+
+
+# --- At other loads -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoadSaving:
+    """What the advised rule saves at another load than the one it was chosen for."""
+
+    in_flight: int
+    """Requests that decode together."""
+    decoded: float
+    """Seconds of a decoded token, at the mean context."""
+    saving_pct: float
+    """Net saving on fit questions."""
+
+
+def savings_by_load(choice: Choice, loads: Sequence[Weights]) -> tuple[LoadSaving, ...]:
+    """Net saving of the advised rule at the prices of other loads; empty where none is advised."""
+    found = []
+    for weights in loads:
+        row = choice.serving(weights).get(choice.settings.serving)
+        if row is not None and row.saving_pct is not None:
+            load = weights.in_flight or 1, Prices.of(weights).decoded, row.saving_pct
+            found.append(LoadSaving(*load))
+    return tuple(found)
+
+
+# --- What the figures do not tell their reader ----------------------------------------------------
+
+
+def remarks_on_sample(assessment: Assessment) -> list[str]:
+    """What the reader should know of the questions and traces."""
+    found = [SIMULATED_PROBES] if assessment.source.simulated else []
+    if assessment.source.torn is not None:
+        found.append(assessment.source.torn)
+    of = "all questions" if assessment.basis == "all" else "fit questions"
+    if assessment.truncated_share > TRUNCATED_WARN:
+        differs = isinstance(assessment, FitAssessment) and assessment.choice.fit.loss is DIFFERS
+        found.append(
+            f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; "
+            f"{meaning_of_cut(differs)}, and calibrate refuses more than 10%"
+        )
+    hint = _split_hint(assessment.source) if assessment.protocol == "deploy" else None
+    return [*found, hint] if hint else found
+
+
+def meaning_of_cut(differs: bool) -> str:
+    """What a trace that was cut off means for a promise on replies that differ, or on lost ones."""
+    if differs:
+        return "a stop there counts as one that differs"
+    return "a question cut off cannot be lost"
+
+
+def remarks_on_promise(assessment: Assessment) -> list[str]:
+    """What the reader should know of what is promised, and of what it rests on."""
+    found = []
+    source, alpha, accuracy = assessment.source, assessment.alpha, assessment.full_accuracy
+    without_gold = isinstance(assessment, FitAssessment) and assessment.graded_by == "agreement"
+    if without_gold:
+        found.append(
+            "no gold for every fit question: a reply counts as right where it is what full "
+            "thinking answers, in the profile, in every risk and in what rules learn"
+        )
+    elif remark := alpha_remark(alpha, accuracy):
+        found.append(remark)
+    if source.is_archive:
+        found.append(
+            "the archive holds no natural answers: the full reference is last-checkpoint, and a "
+            "policy from it is bound to no model"
+        )
+    if isinstance(assessment, FitAssessment):
+        n_fit = assessment.choice.n_fit
+        if n_fit < source.counts()["fit"]:
+            found.append(f"the choice was made on {n_fit} of the fit questions")
+    return found
+
+
+def _split_hint(source: Source) -> str | None:
+    """Advice on the split of a small sample; None where it is fine."""
+    n = sum(source.counts().values())
+    if n >= SMALL_WORKLOAD or source.fractions[2] == 0:
+        return None
+    how = "with another --out, " if source.is_archive else "in a run of its own, "
+    return (
+        f"{n} questions are few: {how}--split 40/60/0 would give calibration the test questions "
+        "(expected figures then come from fit)"
+    )

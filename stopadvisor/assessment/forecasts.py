@@ -22,20 +22,14 @@ from stopadvisor.assessment.limits import (
     labels_for,
     pass_probability,
 )
-from stopadvisor.assessment.requirements import Settings
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import FloatArray, IntArray
 
 __all__ = [
-    "ExpectedSaving",
-    "Imitation",
-    "certification_probability",
-    "counted_labels",
-    "first_useful_risk",
-    "fit_limit",
-    "risk_to_expect",
-    "useful_shares",
-]
+    "Imitation", "RatedRule", "certification_probability", "counted_labels",
+    "first_useful_risk", "fit_limit", "risk_to_expect", "useful_shares",
+]  # fmt: skip
 
 _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
@@ -50,10 +44,7 @@ def fit_limit(
 ) -> float | FitLimits:
     """Most fit losses that correspond to what calibration could still certify; < 0 if nothing.
 
-    Parameters
-    ----------
-    counted : sequence of int
-        Calibration questions that each guarantee is of; of all of them by default.
+    `counted` are the calibration questions that each guarantee is of; by default all of them.
     """
     if not settings.is_plain:
         sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
@@ -127,14 +118,20 @@ def counted_labels(
 
 
 @dataclass(frozen=True)
-class ExpectedSaving:
-    """What a sequence saves over imitated calibrations, in percent."""
+class RatedRule:
+    """A rule with what it saves over imitated calibrations, in percent."""
 
+    sequence: ThresholdSequence
     rating_pct: float
-    """To choose among sequences by: averaged over several limits of losses, most of them above the
-    one that is allowed."""
+    """To choose among rules by: averaged over several limits of losses, most of them above the one
+    that is allowed."""
     saving_pct: float
-    """At the limit that is allowed."""
+    """At the limit that is allowed: expected to be certified."""
+
+    @property
+    def family(self) -> str:
+        """The family of the rule."""
+        return self.sequence.scorer.family
 
 
 @dataclass(frozen=True)
@@ -161,10 +158,11 @@ class Imitation:
         full_cost = float(fit.full_cost.sum())
         return cls(settings, n_calibration, draws.astype(np.float32), full_cost)
 
-    def expected(self, sequence: ThresholdSequence) -> ExpectedSaving:
-        """What a sequence saves, both ways at the price of one."""
+    def rate(self, sequence: ThresholdSequence) -> RatedRule:
+        """Rate a sequence, both ways at the price of one."""
         costs = self._mean_costs(sequence, _LIMITS)
-        return ExpectedSaving(self._saved_pct(costs), self._saved_pct([costs[_LIMITS.index(1.0)]]))
+        allowed = costs[_LIMITS.index(1.0)]
+        return RatedRule(sequence, self._saved_pct(costs), self._saved_pct([allowed]))
 
     def saving_pct(self, sequence: ThresholdSequence) -> float:
         """Percent that a calibration is expected to save by this sequence."""

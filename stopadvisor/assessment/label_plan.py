@@ -1,22 +1,112 @@
-"""How many labels a certificate takes, before anything is labelled.
+"""How many labels a certificate takes, and how much gold a promise about lost answers would.
 
-Knows no data: what is wanted and which risk is expected come in as numbers.
+Both before anybody labels a question: whether a reply differs from full thinking's shows without
+gold, and only a question whose reply differs can be lost.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stopadvisor.assessment.fit_assessment import FitAssessment, LabelRow
-from stopadvisor.assessment.label_need import LabelNeed
+import numpy as np
+
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
-from stopadvisor.rules.losses import LOST, Guarantee, LossName
+from stopadvisor.ground.arrays import IntArray
+from stopadvisor.ground.progress import tracked
+from stopadvisor.rules.losses import DIFFERS, LOST, Guarantee, LossName
+from stopadvisor.stats.adaptive_labels import LabelTest, walk
+from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.label_sample import MOST_SAMPLED, labelled_first, most_lost_labelled
 
-__all__ = ["LabelPlan", "plan_labels"]
+__all__ = ["LabelNeed", "LabelPlan", "LabelRow", "label_needs", "plan_labels"]
 
+_SHARES_LOST = (1 / 2, 1 / 4, 1 / 8)
+"""Of the replies that differ, those that are lost: nobody knows beforehand."""
+_DRAWS = 20
 _MOST_COMPARED = 5_000
 """Labels up to which two traces are compared; for more the search takes seconds."""
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """A number of labels, and what it is expected to buy."""
+
+    calibration: int
+    """Calibration questions."""
+    labels: int
+    """Questions in all, split as these are."""
+    saving_pct: float
+    """Net saving that calibration is expected to certify."""
+    is_here: bool
+    """Whether this is the number of calibration questions at hand."""
+
+
+@dataclass(frozen=True)
+class LabelNeed:
+    """What the advised rule could promise about lost answers, and the gold that this would take."""
+
+    lost_of_differing: float | None
+    """Assumed: of the replies that differ, those that are lost.  Null: nothing is labelled, and the
+    promise is about replies that differ."""
+    labels: int
+    """Calibration questions that would have to be labelled, on average."""
+    saving_pct: float
+    """Net saving that would then be certified, on average; as fit questions measure it."""
+    half_saving_pct: float | None = None
+    """The same where half as many labels are planned for (`label --labels`), a sample of the
+    replies that differ; null where nothing is labelled, or the questions are too many for that."""
+
+
+def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
+    """Estimate the gold labels by how many differing replies turn out to be lost.
+
+    Without any label first, then by share; nothing where no rule is advised, or where fit questions
+    have gold.
+
+    Notes
+    -----
+    Calibrations of the size that there is are drawn from the fit questions, out of fold, each
+    differing question lost with the assumed probability, and labelled one at a time until no
+    decision is open.
+    """
+    sequence, settings, n = choice.advised, choice.settings, choice.n_calibration
+    most = max_losses(n, settings.alpha, settings.delta)
+    if sequence is None or most < 0 or choice.fit.table.graded_by == "gold":
+        return ()
+    differs = sequence.curve.each(DIFFERS.of(sequence.view) > 0)  # (n_fit, n_thresholds)
+    savings = 100 * (1 - sequence.costs / choice.fit.full_cost.sum())
+    nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
+
+    def mean(share: float, budget: int | None, planned: int = 0) -> tuple[float, float]:
+        """Labels, and saving; `planned` ones are a sample."""
+        rng = np.random.default_rng(settings.seed)
+        found = []
+        for _ in range(_DRAWS):
+            counts = drawn = differs[rng.integers(len(differs), size=n)]
+            lost = drawn & (rng.random(n) < share)[:, None]
+            allowed: IntArray | int = most
+            if planned:
+                counts = labelled_first(drawn, order, planned)
+                by_differing = most_lost_labelled(n, planned, settings.alpha, settings.delta)
+                allowed = by_differing[drawn.sum(axis=0)]
+            test = LabelTest(counts, lost & counts, allowed, savings)
+            end = walk([test], nobody, order, budget=budget)
+            found.append((end.asked.size, end.saving([test])))
+        labels, saving = np.mean(found, axis=0)
+        return float(labels), float(saving)
+
+    def labelled(share: float | None) -> LabelNeed:
+        if share is None:
+            return LabelNeed(None, 0, mean(0.0, 0)[1])
+        labels, saving = mean(share, None)
+        half = math.ceil(labels / 2)
+        sampled = mean(share, half, half)[1] if half and n <= MOST_SAMPLED else None
+        return LabelNeed(share, math.ceil(labels), saving, sampled)
+
+    return tuple(labelled(share) for share in tracked("imitating labels", (None, *shares)))
 
 
 @dataclass(frozen=True)
@@ -59,22 +149,13 @@ def plan_labels(
     power: float = 0.8,
     split: tuple[float, float, float],
     loss: LossName | None = None,
-    assessment: FitAssessment | None = None,
+    label_savings: tuple[LabelRow, ...] | None = None,
+    label_needs: tuple[LabelNeed, ...] | None = None,
 ) -> LabelPlan:
     """Find the sizes; power is a sawtooth in the number of questions.
 
-    Parameters
-    ----------
-    expected_risk : float
-        Of the most careful useful threshold.
-    power : float
-        Probability of success that is wanted.
-    split : tuple of float
-        Shares of fit, calibration and test.
-    loss : str, optional
-        What is limited; None for lost answers.
-    assessment : FitAssessment, optional
-        Of a run, whose advised rule says what more labels would buy.
+    `expected_risk` is that of the most careful useful threshold, and `power` the probability of
+    success that is wanted.  `label_savings` and `label_needs` are those of a run, if there is one.
     """
     wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk, 0.0)
     needed = labels_for(wanted, delta, shares, power_wanted=power)
@@ -93,6 +174,6 @@ def plan_labels(
         power_reached=None if needed is None else pass_probability(wanted, needed, delta, shares),
         two_traces_calibration_labels=twice,
         loss=None if loss == LOST.name else loss,
-        label_savings=None if assessment is None else assessment.label_savings,
-        label_needs=None if assessment is None else assessment.label_needs or None,
+        label_savings=label_savings,
+        label_needs=label_needs or None,
     )

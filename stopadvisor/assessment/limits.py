@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.assessment.requirements import Settings
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable

@@ -8,26 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stopadvisor.assessment.evidence import Resamples
 from stopadvisor.assessment.forecasts import (
-    Imitation,
+    RatedRule,
     certification_probability,
     first_useful_risk,
-    fit_limit,
     useful_shares,
 )
-from stopadvisor.assessment.limits import Shares, labels_for, questions_that_count
-from stopadvisor.assessment.rated import (
-    RatedRule,
-    RulesOnFit,
-    advised_rule,
-    margin_of,
-    tested_rules,
-)
-from stopadvisor.assessment.requirements import Settings
+from stopadvisor.assessment.limits import Shares, labels_for
+from stopadvisor.assessment.rated import RulesOnFit
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.ground.progress import tracked
-from stopadvisor.rules.outcomes import measure
 
 __all__ = ["PROMISES", "Promise", "promises", "proposed"]
 
@@ -62,66 +53,41 @@ def promises(
     categories: Mapping[str | None, int] | None = None,
     alphas: Sequence[float] = PROMISES,
 ) -> tuple[Promise, ...]:
-    """Say what each risk would buy, all else being as the settings say.
+    """Say what each risk would buy, all else being as the settings say; arguments as of `choose`.
 
-    Parameters
-    ----------
-    rules : RulesOnFit
-        Measured once, for all of them.
-    n_calibration : int
-        How many calibration questions will enter the test.
-    categories : mapping, optional
-        Calibration questions of each category.
-
-    Returns
-    -------
-    tuple of Promise
-        Without risks that never being right would meet.
-
-    Raises
-    ------
-    NothingToChoose
-        No family can be measured on these questions, or full thinking is right on too few.
+    Risks that never being right would meet are left out; NothingToChoose where none is left.
     """
-    table = rules.fit.table
-    accuracy = float(table.full_correct.mean())
-    counted = questions_that_count(table, n_calibration, settings.guarantees, categories)
+    accuracy = float(rules.fit.table.full_correct.mean())
     meant = [alpha for alpha in alphas if alpha < accuracy or not settings.limits_accuracy]
     if not meant:
         raise NothingToChoose(
             f"full thinking gets {accuracy:.1%} of the fit questions right: never being right "
             f"would keep a promise of {min(alphas):.0%}"
         )
-    wanted = (replace(settings, alpha=alpha) for alpha in tracked("comparing promises", meant))
-    return tuple(_promise(rules, n_calibration, each, counted) for each in wanted)
+    return tuple(
+        _promise(rules, n_calibration, replace(settings, alpha=alpha), categories)
+        for alpha in tracked("comparing promises", meant)
+    )
 
 
 def _promise(
-    rules: RulesOnFit, n_calibration: int, settings: Settings, counted: Sequence[int]
+    rules: RulesOnFit,
+    n_calibration: int,
+    settings: Settings,
+    categories: Mapping[str | None, int] | None,
 ) -> Promise:
-    fit = rules.fit
-    limit = fit_limit(fit.table.n_questions, n_calibration, settings, counted)
-    rated = rules.rated(Imitation.draw(fit, n_calibration, settings))
-    advised = advised_rule(rated, limit, margin_of(rated, Resamples.of(fit, limit)))
+    fit, ranking = rules.fit, rules.ranked(n_calibration, settings, categories)
+    advised, labels = ranking.advised, _labels(rules, ranking.tested, settings)
     if advised is None:
-        return Promise(
-            settings.alpha, 0.0, 0.0, 0.0, _labels(rules, tested_rules(rated, None), settings)
-        )
+        return Promise(settings.alpha, 0.0, 0.0, 0.0, labels)
     sequence = advised.sequence
-    outcome = measure(
-        sequence.scorer,
-        sequence.view,
-        sequence.curve.stops(sequence.index(limit)),
-        fit.costs(sequence.scorer, sequence.view),
-        fit.full_cost,
-        loss=fit.loss,
-    )
+    outcome = fit.outcome(sequence, sequence.index(ranking.limit))
     return Promise(
         settings.alpha,
         advised.saving_pct,
         100 * (outcome.accuracy - float(fit.table.full_correct.mean())),
-        certification_probability(fit, sequence, n_calibration, settings, counted),
-        _labels(rules, tested_rules(rated, advised), settings),
+        certification_probability(fit, sequence, n_calibration, settings, ranking.counted),
+        labels,
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.assessment.choice import Choice, fewest_labels
+from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.forecasts import counted_labels
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.rules.costs import LADDER
@@ -18,17 +19,9 @@ from stopadvisor.rules.families import rule_name
 from stopadvisor.rules.outcomes import BlindStopping
 
 __all__ = [
-    "FIXED",
-    "LABELS",
-    "LIKELY",
-    "PROVISIONAL",
-    "Recommendation",
-    "deciding_reason",
-    "probability_words",
-    "profile_reason",
-    "recommend",
-    "standing",
-]
+    "FIXED", "LABELS", "LIKELY", "PROVISIONAL", "Recommendation", "deciding_reason",
+    "probability_words", "profile_reason", "recommend", "standing",
+]  # fmt: skip
 
 PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
 _NEAR = 2.0
@@ -99,7 +92,9 @@ def profile_reason(profile: Profile) -> str:
 
 
 def _labels_reason(choice: Choice) -> str:
-    fewest, settings = fewest_labels(choice), choice.settings
+    settings = choice.settings
+    # Without these nothing can be certified, even if none is lost.
+    fewest = counted_labels(settings, settings.delta, 0.0) or 0
     plan = f"`stopadvisor plan --alpha {settings.alpha:g}` says how many it takes"
     if choice.n_calibration < fewest:
         return (

@@ -33,27 +33,17 @@ from stopadvisor.rules.families import (
 )
 from stopadvisor.rules.features import OPEN_FEATURES, feature_array
 from stopadvisor.rules.losses import LOST, Guarantee, Loss
+from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.rules.schedules import Schedule, commonly_probed, grid_positions, probed_markers
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
-    "FREE_FEATURES",
-    "FULL_FEATURES",
-    "MOST_THRESHOLDS",
-    "SHORT_FEATURES",
-    "FeatureSet",
-    "FitData",
-    "ScoredRule",
-    "ThresholdSequence",
-    "readable",
-    "score",
-    "score_by_folds",
-    "score_learned",
-    "score_scalar",
-    "sequence_of",
-]
+    "FREE_FEATURES", "FULL_FEATURES", "MOST_THRESHOLDS", "SHORT_FEATURES", "FeatureSet", "FitData",
+    "ScoredRule", "ThresholdSequence", "readable", "score", "score_by_folds", "score_learned",
+    "score_scalar", "sequence_of",
+]  # fmt: skip
 
 Model = TypeVar("Model", bound=LinearModel | BoostedModel)
 
@@ -173,6 +163,12 @@ class FitData:
     def costs(self, scorer: Scorer, view: GradedTable) -> FloatArray:
         """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
         return scorer.costs(view, self.costing)
+
+    def outcome(self, sequence: ThresholdSequence, index: int) -> Outcome:
+        """What a rule does at one of its thresholds, out of fold."""
+        scorer, view = sequence.scorer, sequence.view
+        stops, costs = sequence.curve.stops(index), self.costs(scorer, view)
+        return measure(scorer, view, stops, costs, self.full_cost, loss=self.loss)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,124 @@
-"""Settings from the caller or, where the caller sets none, from the run's assessment.
+"""What the deployer wants of a certificate; whatever chooses, tests or reports reads it.
 
-`assess` has a default for each; `calibrate` and `report` take what is not set from
-``assessment.json``.  This module knows no command line, and decides nothing about probes.
+The caller sets it or, what the caller leaves open, the run's ``assessment.json``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from stopadvisor.assessment.choice import Settings
-from stopadvisor.ground.constants import LARGE_ALPHA
+from stopadvisor.ground.constants import DEFAULT_ALPHA, DEFAULT_DELTA, LARGE_ALPHA
 from stopadvisor.ground.errors import CalibrationError, ProbeError
-from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.losses import Guarantee, LossName
+from stopadvisor.probes.table import GradedBy
+from stopadvisor.rules.costs import (
+    DEFAULT_CACHE_BLOCK,
+    LADDER,
+    PAPER_WEIGHTS,
+    REGIMES,
+    Costing,
+    Serving,
+    Weights,
+)
+from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES, RUNG_FAMILIES, STOP_SCALARS
+from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 
-__all__ = ["SettingsOverrides", "alpha_remark", "asked_alpha", "large_alpha"]
+__all__ = [
+    "Settings", "SettingsOverrides", "alpha_remark", "asked_alpha", "large_alpha",
+]  # fmt: skip
+
+_DEFAULT_FAMILIES = ("learned", "learned-keeps", "learned-boosted", *STOP_SCALARS, FIXED_BUDGET)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the deployer wants: the risk target, its certainty, and how costs are counted."""
+
+    alpha: float = DEFAULT_ALPHA
+    delta: float = DEFAULT_DELTA
+    serving: Serving = "kv-fork"
+    weights: Weights = PAPER_WEIGHTS
+    cache_block: int = DEFAULT_CACHE_BLOCK
+    """Tokens in a block of the prefix cache."""
+    families: tuple[str, ...] = _DEFAULT_FAMILIES
+    allow_truncated: bool = False
+    seed: int = 0
+    loss: LossName = "lost"
+    """What `alpha` limits."""
+    also: tuple[Guarantee, ...] = ()
+    """Further limits that hold of the same rule, each tested at all of delta."""
+    traces: int = 1
+    """Of each calibration question, that a loss of 0 or 1 will count: 1 or 2."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "delta"):
+            if not 0 < getattr(self, name) < 1:
+                raise CalibrationError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
+        if self.serving not in (*REGIMES, LADDER):
+            raise CalibrationError(f"serving must be one of {REGIMES}, got {self.serving!r}")
+        known: tuple[str, ...] = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
+        if self.serving == LADDER:
+            known = RUNG_FAMILIES
+        unknown = [f for f in self.families if f not in known]
+        if unknown or not self.families:
+            raise CalibrationError(f"families must be among {known}, got {self.families!r}")
+        asked = [(g.loss, g.category) for g in self.guarantees]
+        if len({*asked}) < len(asked):
+            said = ", ".join(map(str, self.guarantees))
+            raise CalibrationError(f"each loss takes one limit, got {said}")
+
+    @property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """All that is to hold of the rule, what `alpha` limits first."""
+        return (Guarantee(self.loss, self.alpha), *self.also)
+
+    @property
+    def counted(self) -> Loss:
+        """The loss that `alpha` limits."""
+        return LOSSES[self.loss]
+
+    def counted_on(self, graded_by: GradedBy) -> Loss:
+        """The loss that can be counted on questions: differing replies where gold is missing.
+
+        Nothing is lost that does not differ, so that a choice made so errs to the careful side.
+        """
+        needs_more = self.counted.needs_gold and graded_by != "gold"
+        return DIFFERS if needs_more else self.counted
+
+    def guarantees_on(self, graded_by: GradedBy) -> tuple[Guarantee, ...]:
+        """All that is to hold, as far as it can be counted on questions; see `counted_on`."""
+        if graded_by == "gold":
+            return self.guarantees
+        return tuple(
+            replace(each, loss=DIFFERS.name) if each.counted.needs_gold else each
+            for each in self.guarantees
+        )
+
+    @property
+    def costing(self) -> Costing:
+        """How costs are counted."""
+        return Costing(self.serving, self.weights, self.cache_block)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one loss of 0 or 1 is limited, of all questions and nothing else."""
+        return not self.also and self.counted.is_binary
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is about lost answers and nothing else."""
+        return self.is_plain and self.loss == LOST.name
+
+    @property
+    def limits_accuracy(self) -> bool:
+        """Whether `alpha` means little where it is not far below the full-thinking accuracy."""
+        return self.counted.needs_gold
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether normal forms of replies decide anything, and not their grades alone."""
+        return any(each.counted.reads_answers for each in self.guarantees)
 
 
 @dataclass(frozen=True)
@@ -38,17 +140,10 @@ class SettingsOverrides:
         defaults: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Settings:
-        """Complete settings: the caller's, else the assessment's, else the defaults.
+        """Complete settings: the caller's, else the assessment's, else the source's defaults.
 
-        `assessed` is an ``assessment.json``, `more` are further fields of `Settings`.  `defaults`
-        are those of the source (`runs.prices.default_settings`), where the assessment says nothing.
-
-        Raises
-        ------
-        CalibrationError
-            A value outside its range.
-        ProbeError
-            The assessment lacks fields that every assessment has.
+        `assessed` is an ``assessment.json``, `defaults` come from `runs.prices.default_settings`,
+        and `more` are further fields of `Settings`.
         """
         values: dict[str, Any] = {}
         if assessed is not None:
@@ -85,13 +180,7 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asked_alpha(alpha: float | None, assessed: Mapping[str, Any] | None) -> float:
-    """The risk asked for: here, or else when the run was assessed.
-
-    Raises
-    ------
-    CalibrationError
-        Neither says one.
-    """
+    """The risk asked for: here, or else when the run was assessed; one of them has to say it."""
     if alpha is None and assessed is not None:
         alpha = assessed["alpha"]
     if alpha is None:

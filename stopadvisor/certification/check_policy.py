@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from stopadvisor.answers.function_grader import BY_GOLD, described
-from stopadvisor.assessment.remarks import meaning_of_cut
+from stopadvisor.assessment.fit_assessment import meaning_of_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
 from stopadvisor.certification.verification import Verification, fresh_questions, scorer_of, verify

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.requirements import Settings
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.collection.gold_labels import GoldGrade
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.assessment.limits import allowed, counted_rows, fewest, most_of
-from stopadvisor.assessment.requirements import Settings
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import GradedTable

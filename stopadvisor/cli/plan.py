@@ -67,7 +67,7 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
     steadily.  With a run, a table shows what its advised rule should save for each number of
     labels.
     """
-    assessment = None
+    of_run: dict[str, Any] = {}
     if source is not None:
         from stopadvisor.assessment.fit_assessment import assess
         from stopadvisor.assessment.forecasts import risk_to_expect
@@ -80,11 +80,14 @@ def command(source: Path | None, *, json: bool, quiet: bool, **params: Any) -> i
             params["alpha"] = asked_alpha(params["alpha"], recorded)
             asked = SettingsOverrides(**{name: params[name] for name in ("alpha", "delta", "loss")})
             assessment = assess(opened, asked.settings(recorded, defaults=default_settings(opened)))
+            choice = assessment.choice
             if is_open("expected_risk"):
-                choice = assessment.choice
-                risk = risk_to_expect(choice.fit, choice.sequences)
-                params["expected_risk"] = risk
+                params["expected_risk"] = risk_to_expect(choice.fit, choice.sequences)
+            of_run = {
+                "label_savings": assessment.label_savings,
+                "label_needs": assessment.label_needs,
+            }
     params["alpha"] = asked_alpha(params["alpha"], None)
-    plan = plan_labels(**params, assessment=assessment)
+    plan = plan_labels(**params, **of_run)
     show(plan, plan_sheet(plan), json=json)
     return 0

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stopadvisor.assessment.choice import FitRule
-from stopadvisor.assessment.fit_assessment import LabelRow, Repeats
-from stopadvisor.assessment.label_need import LabelNeed
-from stopadvisor.assessment.loads import LoadSaving
+from stopadvisor.assessment.fit_assessment import LoadSaving, Repeats
+from stopadvisor.assessment.label_plan import LabelNeed, LabelRow
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.fit_assessment import FitAssessment
-from stopadvisor.assessment.loads import LoadSaving
+from stopadvisor.assessment.fit_assessment import FitAssessment, LoadSaving
 from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk
 from stopadvisor.policy.promises import promise_of
@@ -29,6 +28,7 @@ from stopadvisor.report.assessed import (
 )
 from stopadvisor.report.headline import assessed_headline
 from stopadvisor.rules.costs import LADDER
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.rules.serving_costs import StackCost
@@ -121,7 +121,7 @@ def _deploy(
             settings.weights,
             settings.cache_block,
             settings.families,
-            None if settings.is_ordinary else settings.loss,
+            None if settings.loss == LOST.name and settings.serving != LADDER else settings.loss,
             also or None,
         ),
         asked=None if settings.is_lost else promise_of(settings.guarantees),
@@ -134,7 +134,7 @@ def _difference(spread: Interval) -> SavingDifference:
 
 
 def _stack_costs(choice: Choice, loads: Sequence[LoadSaving]) -> StackCosts:
-    point, rows = choice.advised_point, choice.serving
+    point, rows = choice.advised_point, choice.serving()
     at = None
     if point is not None and point.threshold is not None:
         at = (

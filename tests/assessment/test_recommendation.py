@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ def shape(predicted: str) -> Profile:
 
 
 GRID = GridSchedule((0, 128))
+FIT: Any = SimpleNamespace(table=SimpleNamespace(n_questions=100, full_correct=np.arange(100) < 80))
 
 
 def point(family: str, expected: float = 20.0) -> FitRule:
@@ -89,25 +91,17 @@ def choice(
     taken = family[advised]
     return Choice(
         settings=Settings(alpha=0.1),
-        n_fit=100,
+        fit=FIT,
         n_calibration=100,
-        full_accuracy=0.8,
         sequences=(sequence(taken or "entropy"),),
         learned=points["learned"],
         scalar=points["entropy"],
         fixed_budget=points[FIXED_BUDGET],
-        agreement=None,
-        compared=(),
-        verdict="comparable",
-        delta_saving_pp=Interval(1.0, -2.0, 4.0),
         advised=sequence(taken) if taken else None,
         advised_index=3,
         advised_point=points[taken] if taken else None,
         saving_lower=lower if taken else None,
         probability=probability,
-        serving={},
-        label_savings=(),
-        fit=None,  # type: ignore[arg-type]
     )
 
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.assessment.choice import choose
-from stopadvisor.assessment.requirements import Settings
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.probes.outcomes import OpenQuestions

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.choice import choose
-from stopadvisor.assessment.requirements import Settings
+from stopadvisor.assessment.settings import Settings
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.climb import Climb

@@ -143,7 +143,7 @@ def test_one_plain_loss_counted_as_one_of_several_is_the_same(several: Choice) -
         assert np.array_equal(
             other.resampled(draws, limits), sequence.resampled(draws, np.full(20, limit))
         )
-        expected = [Imitation.draw(fit, 300, plain).expected(rule) for rule in (sequence, other)]
+        expected = [Imitation.draw(fit, 300, plain).rate(rule) for rule in (sequence, other)]
         assert expected[0] == expected[1]
 
 

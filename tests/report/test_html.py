@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import assess
-from stopadvisor.assessment.loads import savings_by_load
+from stopadvisor.assessment.fit_assessment import assess, savings_by_load
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.paper.analysis import assess_paper

@@ -13,8 +13,7 @@ from typing import Any, get_args
 
 import click
 
-from stopadvisor.assessment.requirements import Settings
-from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.assessment.settings import Settings, SettingsOverrides
 from stopadvisor.certification.certify import Despite
 from stopadvisor.cli.parts.declare import (
     COUNT,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stopadvisor.assessment.fit_assessment import LabelRow
-from stopadvisor.assessment.label_need import LabelNeed
-from stopadvisor.assessment.label_plan import LabelPlan
+from stopadvisor.assessment.label_plan import LabelNeed, LabelPlan, LabelRow
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.certification.labelling import LabelCounts, LabelledRun
 from stopadvisor.policy.promises import promised
