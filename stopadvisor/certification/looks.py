@@ -25,7 +25,7 @@ from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import closed_questions, hand_out, unsealed_rows, unshown_questions
 from stopadvisor.runs.directory import PROBES, digest_of
 from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
-from stopadvisor.runs.look_rules import LookRequest, LooksBeside, looks_beside, take_look
+from stopadvisor.runs.look_rules import LooksBeside, looks_beside, take_look
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours
@@ -61,20 +61,24 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 def named_settings(settings: Settings) -> dict[str, Any]:
     """Settings as a look names them; those about losses and traces only where they were given."""
     named = asdict(settings) | {"weights": plain(settings.weights)}
-    if settings.loss == LOST.name:
-        del named["loss"]
-    if not settings.also:
-        del named["also"]
-    if settings.traces == 1:
-        del named["traces"]
+    for name, unsaid in (("loss", LOST.name), ("also", ()), ("traces", 1)):
+        if getattr(settings, name) == unsaid:
+            del named[name]
     return named
 
 
-def _data(source: Source, asked: Mapping[str, Any]) -> str:
-    """Hash of the data of a look; with the answers where one of its losses compares them."""
+def _with_data(source: Source, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A request with the hash of its data; with the answers where one of its losses compares them.
+
+    The answers count too where somebody labels.
+    """
     limits = [asked.get("loss", LOST.name), *(each["loss"] for each in asked.get("also", ()))]
     compared = "asking" in asked or any(LOSSES[name].reads_answers for name in limits)
-    return source.fingerprint(answers=compared)
+    return {**asked, "data": source.fingerprint(answers=compared)}
+
+
+def _lines(source: Source, questions: SealedQuestions) -> set[str]:
+    return {line for key in questions.keys for line in source.lines.get(key, ())}
 
 
 # --- Looks of certificates ------------------------------------------------------------------------
@@ -86,14 +90,18 @@ class PlannedLook:
 
     source: Source
     questions: SealedQuestions
-    request: LookRequest
+    asked: Mapping[str, Any]
+    """All that may change the outcome, the hash of the data included."""
+    delta: float
+    """Of all planned looks together."""
+    planned: int | None
     n_earlier: int
     """Looks that were taken at these questions before."""
 
     @property
     def test_delta(self) -> float:
         """Error probability that this look may use up: planned looks share delta."""
-        return self.request.delta / (self.request.planned or 1)
+        return self.delta / (self.planned or 1)
 
 
 @dataclass(frozen=True)
@@ -134,8 +142,7 @@ def plan_look(
     ProbeError
         Lines of probes that an earlier look opened are gone or changed.
     """
-    log = read_log(source.folder)
-    keys, lines = digests_of(questions.keys), _lines(source, questions)
+    log, keys = read_log(source.folder), digests_of(questions.keys)
     for look, n in log.missing(line for each in source.lines.values() for line in each):
         raise ProbeError(
             f"{source.folder / PROBES}: {n} of {len(look.lines)} lines that look {look.number} of "
@@ -143,30 +150,33 @@ def plan_look(
             "--out"
         )
     earlier = log.at(keys)
-    beside = looks_beside(source.folder, set(keys), set(lines))
-    known = [*earlier, *(look for theirs in beside.same.values() for look in theirs)]
+    beside = looks_beside(source.folder, keys, _lines(source, questions)).same.values()
+    known = [*earlier, *(look for theirs in beside for look in theirs)]
     planned = looks or (known[0].planned if known else None)
-    asked = {**asked, "data": _data(source, asked)}
-    request = LookRequest(keys, asked, delta, planned, lines, beside)
-    return PlannedLook(source, questions, request, len(earlier))
+    asked = _with_data(source, asked)
+    return PlannedLook(source, questions, asked, delta, planned, len(earlier))
 
 
-def _lines(source: Source, questions: SealedQuestions) -> tuple[str, ...]:
-    return tuple(line for key in {*questions.keys} for line in source.lines.get(key, ()))
-
-
-def take(planned: PlannedLook) -> TakenLook:
+def take(plan: PlannedLook) -> TakenLook:
     """Enter a look in the log of its run, and open its questions.
 
     Whoever calls holds the run's lock.  What runs next to it entered since the look was planned
     counts.
     """
-    folder, request = planned.source.folder, planned.request
+    folder = plan.source.folder
+    keys, lines = digests_of(plan.questions.keys), _lines(plan.source, plan.questions)
     with lock_neighbours(folder):
-        beside = looks_beside(folder, set(request.questions), set(request.lines))
-        look = take_look(folder, replace(request, beside=beside))
-    remarks = _remarks(look, planned.n_earlier, beside)
-    return TakenLook(look, hand_out(planned.questions, look), remarks)
+        beside = looks_beside(folder, keys, lines)
+        look = take_look(
+            folder,
+            keys,
+            plan.asked,
+            delta=plan.delta,
+            planned=plan.planned,
+            lines=lines,
+            beside=beside,
+        )
+    return TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan.n_earlier, beside))
 
 
 def _remarks(look: Look, n_earlier: int, beside: LooksBeside) -> tuple[str, ...]:
@@ -189,16 +199,41 @@ def _remarks(look: Look, n_earlier: int, beside: LooksBeside) -> tuple[str, ...]
     return tuple(remarks)
 
 
+def questions_of(source: Source, calibration: Mapping[str, Any]) -> CalibrationQuestions | None:
+    """What the look of a ``calibration.json`` has shown; None where it took none, or showed none.
+
+    Raises
+    ------
+    ProbeError
+        The log does not hold its look.
+    """
+    if calibration["look"] is None:
+        return None
+    head = calibration["look"]["head"]
+    look = next((each for each in read_log(source.folder).looks if each.head == head), None)
+    if look is None:
+        raise ProbeError(
+            f"{source.folder}: the log of looks does not hold the look of its calibration"
+        )
+    opened = np.isin([digest_of(key) for key in source.table.keys], look.questions)
+    return hand_out(source.table.take(opened), look) if look.opened else None
+
+
+# --- Questions that may still be used -------------------------------------------------------------
+
+_NONE_LEFT = (
+    "--fresh: all {} calibration questions were looked at already; add labelled questions and "
+    "probe them into the same run"
+)
+
+
 def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     """The source with calibration questions that a look has used, or their groups, in the fit part.
 
-    Parameters
-    ----------
-    asked : mapping
-        Of the look that is to be taken.  Where it was taken already, its own questions stay where
-        they were, so that it is found again.
+    `asked` is of the look that is to be taken: where it was taken already, its own questions stay
+    where they were, so that it is found again.
     """
-    looks, asked = read_log(source.folder).looks, as_recorded(asked)
+    looks = read_log(source.folder).looks
     for n in reversed(range(1, len(looks))):
         view = _spent(source, looks[:n])
         if _is_look(looks[n], view, asked):
@@ -213,14 +248,7 @@ def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
 def _is_look(look: Look, view: Source, asked: Mapping[str, Any]) -> bool:
     """Whether a look asked just this of the calibration questions of a view."""
     keys = digests_of(view.part("calibration").keys)
-    taken = as_recorded({**asked, "data": _data(view, asked)})
-    return (look.questions, dict(look.asked)) == (keys, taken)
-
-
-_NONE_LEFT = (
-    "--fresh: all {} calibration questions were looked at already; add labelled questions and "
-    "probe them into the same run"
-)
+    return look.questions == keys and look.asked == as_recorded(_with_data(view, asked))
 
 
 def _spent(source: Source, looks: Sequence[Look]) -> Source:
@@ -248,11 +276,8 @@ def without_used(source: Source, names: Sequence[Part]) -> Source:
 def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     """The source without fit questions whose outcomes were shown, or their groups.
 
-    Parameters
-    ----------
-    asked : mapping
-        Of the look that is to be taken at fit and calibration questions.  Where it was taken
-        before anything was shown, it is the same look, and nothing is left out.
+    `asked` is of the look that is to be taken at fit and calibration questions: where it was taken
+    before anything was shown, it is the same look, and nothing is left out.
     """
     log = read_log(source.folder)
     whole = replace(source, parts=np.where(source.parts == _FIT, _CALIBRATION, source.parts))
@@ -265,34 +290,15 @@ def _without(source: Source, rows: NDArray[np.bool_]) -> Source:
     return replace(source, table=source.table.take(~rows), parts=source.parts[~rows])
 
 
+# --- Looks that certify nothing -------------------------------------------------------------------
+
+
 def show_fit(source: Source, by: str) -> None:
     """Record that outcomes of the fit questions are shown, so that none of them certifies later.
 
     Whoever calls holds the run's lock.
     """
     record_shown(source.folder, source.part("fit").keys, by)
-
-
-def questions_of(source: Source, calibration: Mapping[str, Any]) -> CalibrationQuestions | None:
-    """What the look of a ``calibration.json`` has shown; None where it took none, or showed none.
-
-    Raises
-    ------
-    ProbeError
-        The log does not hold its look.
-    """
-    if calibration["look"] is None:
-        return None
-    head = calibration["look"]["head"]
-    for look in read_log(source.folder).looks:
-        if look.head == head:
-            opened = set(look.questions)
-            rows = np.array([digest_of(key) in opened for key in source.table.keys])
-            return hand_out(source.table.take(rows), look) if look.opened else None
-    raise ProbeError(f"{source.folder}: the log of looks does not hold the look of its calibration")
-
-
-# --- Looks that certify nothing -------------------------------------------------------------------
 
 
 def open_rows(
@@ -332,25 +338,23 @@ def open_rows(
     opening = source.table.take(rows)
     looked = opening.take(source.parts[rows] == _CALIBRATION)
     fit_keys = opening.take(source.parts[rows] == _FIT).keys
-    n_looked = 0
     if fit_keys:
         with lock_directory(source.folder):
             record_shown(source.folder, fit_keys, str(asked.get("protocol", "study")))
+    n_looked = 0
     if looked.n_questions:
         if standing is None:
             standing = SettingsOverrides().settings(
                 read_assessment(source.folder), defaults=default_settings(source)
             )
+        asked = {**_with_data(source, asked), "standing": deploy_request(standing)}
+        keys, lines = digests_of(looked.keys), _lines(source, looked)
         with lock_directory(source.folder):
-            keys = digests_of(looked.keys)
             earlier = read_log(source.folder).at(keys)
             planned = earlier[0].planned if earlier else None
             shared = earlier[0].delta if planned else delta
-            asked = {**asked, "data": _data(source, asked), "standing": deploy_request(standing)}
-            ask = LookRequest(keys, asked, shared, planned, _lines(source, looked))
-            look = take_look(source.folder, ask)
-        if look not in earlier:
-            n_looked = len(keys)
+            look = take_look(source.folder, keys, asked, delta=shared, planned=planned, lines=lines)
+        n_looked = 0 if look in earlier else len(keys)
     return unsealed_rows(source, rows), n_looked
 
 
@@ -359,8 +363,7 @@ def open_calibration(
 ) -> None:
     """Enter a look at all calibration questions, unless all of them were shown before."""
     if unshown_questions(source):
-        rows = source.parts == _CALIBRATION
-        open_rows(source, rows, asked, delta=delta, standing=standing)
+        open_rows(source, source.parts == _CALIBRATION, asked, delta=delta, standing=standing)
 
 
 def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None:

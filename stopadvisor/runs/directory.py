@@ -46,7 +46,7 @@ from stopadvisor.workload.questions import assign_parts
 
 __all__ = [
     "ARCHIVE", "CALIBRATION", "MANIFEST", "PROBES", "REPLIES",
-    "THINKING", "RunDirectory", "digest_of", "line_of",
+    "THINKING", "RunDirectory", "archived_line", "digest_of", "line_of",
 ]  # fmt: skip
 
 MANIFEST = "manifest.json"
@@ -67,6 +67,11 @@ def digest_of(data: str | bytes) -> str:
     """Sixteen hex digits that stand for a question's key, or for a line of probes."""
     data = data.encode() if isinstance(data, str) else data
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def archived_line(archive_sha256: str, question: str) -> str:
+    """What stands for a question's line of probes where they come from an archive."""
+    return digest_of(f"{archive_sha256} {question}")
 
 
 def line_of(record: ProbeRecord | ReplyRecord) -> bytes:

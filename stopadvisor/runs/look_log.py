@@ -35,14 +35,13 @@ __all__ = [
     "LookLog",
     "as_recorded",
     "digests_of",
-    "has_looks",
     "read_log",
     "record_regraded",
     "record_result",
     "record_shown",
     "timestamp",
     "write_look",
-    "write_rows",
+    "write_row",
 ]
 
 LOOKS = "looks.jsonl"
@@ -51,7 +50,6 @@ _FIRST = "ledger.json"
 """Looks as 0.1.0 recorded them."""
 _NOTE = "looks"
 """Field of the manifest, or of an archive's note: how many lines there were, and their digest."""
-
 
 _LINE = {
     "look": "number",
@@ -65,6 +63,10 @@ _LINE = {
     "elsewhere": "elsewhere",
 }
 """What the line of a look holds: the fields of `Look` by their keys."""
+_PUT_BACK = (
+    "put back the log of looks that belongs to this run (where the run was copied: that of the run "
+    "it was copied from), or probe into another --out"
+)
 
 
 def timestamp() -> str:
@@ -76,14 +78,13 @@ def timestamp() -> str:
         ``SOURCE_DATE_EPOCH`` is no number of seconds.
     """
     given = os.environ.get("SOURCE_DATE_EPOCH")
-    if given is None:
-        return datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        return datetime.fromtimestamp(int(given), UTC).isoformat(timespec="seconds")
+        now = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise CalibrationError(
             f"SOURCE_DATE_EPOCH must be whole seconds since 1970, got {given!r}"
         ) from error
+    return now.isoformat(timespec="seconds")
 
 
 def digests_of(keys: Iterable[str]) -> tuple[str, ...]:
@@ -128,22 +129,17 @@ class Look:
     @property
     def test_delta(self) -> float:
         """Error probability that this look may use up."""
-        return self.delta if self.planned is None else self.delta / self.planned
-
-    @property
-    def shows(self) -> bool:
-        """Whether its figures were to be shown whatever came of it.
-
-        Those of labelling, of whatever is no certificate, and of the last planned look, after which
-        none can come.
-        """
-        by_itself = "asking" in self.asked or "standing" in self.asked
-        return by_itself or self.number == self.planned
+        return self.delta / (self.planned or 1)
 
     @property
     def opened(self) -> bool:
-        """Whether figures of its questions were shown; else at most that it failed."""
-        return self.shows or self.certified is True
+        """Whether figures of its questions were shown; else at most that it failed.
+
+        Those of labelling, of whatever is no certificate, and of the last planned look, after which
+        none can come, are shown whatever came of it.
+        """
+        shows = "asking" in self.asked or "standing" in self.asked or self.number == self.planned
+        return shows or self.certified is True
 
     @property
     def spent(self) -> float:
@@ -178,24 +174,19 @@ class LookLog:
         return [look for look in self.looks if mine & set(look.questions)]
 
     def missing(self, lines: Iterable[str]) -> Iterator[tuple[Look, int]]:
-        """Looks of which lines are gone or changed, with how many.
-
-        Parameters
-        ----------
-        lines : iterable of str
-            Digests of the lines that there are.
-        """
+        """Looks of which lines are gone or changed, with how many; `lines` are those there are."""
         there = set(lines)
-        for look in self.looks:
-            if gone := sum(not self._stands(line, there) for line in look.lines):
-                yield look, gone
 
-    def _stands(self, line: str, there: set[str]) -> bool:
-        known = set()
-        while line not in there and line not in known:
-            known.add(line)
-            line = self.regraded.get(line, line)
-        return line in there
+        def stands(line: str) -> bool:
+            known = set()
+            while line not in there and line not in known:
+                known.add(line)
+                line = self.regraded.get(line, line)
+            return line in there
+
+        for look in self.looks:
+            if gone := sum(not stands(line) for line in look.lines):
+                yield look, gone
 
 
 def read_log(folder: Path) -> LookLog:
@@ -218,26 +209,13 @@ def read_log(folder: Path) -> LookLog:
     return found
 
 
-_PUT_BACK = (
-    "put back the log of looks that belongs to this run (where the run was copied: that of the run "
-    "it was copied from), or probe into another --out"
-)
-
-
-def has_looks(folder: Path) -> bool:
-    """Whether a folder holds a log of looks, or notes that it did."""
-    noted = _content(_note_of(folder)).get(_NOTE) is not None
-    return noted or (folder / LOOKS).exists() or (folder / _FIRST).exists()
-
-
 def _checked_lines(folder: Path) -> list[bytes]:
-    path = folder / LOOKS
     if (folder / _FIRST).exists():
         raise ProbeError(
             f"{folder / _FIRST}: looks recorded by stopadvisor 0.1.0 are not read any more: go on "
             "with 0.1.0, or probe into another --out"
         )
-    lines, _ = finished_lines(path)
+    lines, _ = finished_lines(folder / LOOKS)
     note = _content(_note_of(folder)).get(_NOTE)
     if note is None:
         return lines
@@ -249,8 +227,8 @@ def _checked_lines(folder: Path) -> list[bytes]:
     if _digest(lines[:n_noted]) != digest:
         what = "is missing" if not lines else "was changed, or put back to an earlier state"
         raise ProbeError(
-            f"{path}: the log of looks {what}: the run notes {n_noted} line(s) of another digest; "
-            f"{_PUT_BACK}"
+            f"{folder / LOOKS}: the log of looks {what}: the run notes {n_noted} line(s) of "
+            f"another digest; {_PUT_BACK}"
         )
     return lines
 
@@ -264,8 +242,7 @@ def _with(log: LookLog, row: Mapping[str, Any], head: str) -> LookLog:
     if "asked" in row:
         values = {name: row[key] for key, name in _LINE.items()}
         values |= {name: tuple(values[name]) for name in ("questions", "lines", "earlier")}
-        look = Look(**values, head=head)
-        return replace(log, looks=(*log.looks, look))
+        return replace(log, looks=(*log.looks, Look(**values, head=head)))
     if "certified" in row:
         looks = list(log.looks)
         place = [look.head for look in looks].index(row["of"])
@@ -276,21 +253,6 @@ def _with(log: LookLog, row: Mapping[str, Any], head: str) -> LookLog:
     if "regraded" in row:
         return replace(log, regraded={**log.regraded, **row["regraded"]})
     return replace(log, shown=log.shown | set(row["shown_sha256"]))
-
-
-# --- Writing --------------------------------------------------------------------------------------
-
-
-def write_rows(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append lines, then note them in the run; whoever calls has read the log."""
-    path = folder / LOOKS
-    set_aside_tail(path, folder / _PARTIAL)
-    text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    append(path, encode(text))
-    if note := _note_of(folder):
-        lines, _ = finished_lines(path)
-        noted = {"lines": len(lines), "sha256": _digest(lines)}
-        write_json_atomically(note, {**_content(note), _NOTE: noted})
 
 
 def _note_of(folder: Path) -> Path | None:
@@ -305,9 +267,23 @@ def _content(note: Path | None) -> dict[str, Any]:
         raise ProbeError(f"{note}: cannot read: {error}") from error
 
 
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def write_row(folder: Path, row: Mapping[str, Any]) -> None:
+    """Append a line, then note it in the run; whoever calls has read the log."""
+    path = folder / LOOKS
+    set_aside_tail(path, folder / _PARTIAL)
+    append(path, encode(json.dumps(row, allow_nan=False) + "\n"))
+    if note := _note_of(folder):
+        lines, _ = finished_lines(path)
+        noted = {"lines": len(lines), "sha256": _digest(lines)}
+        write_json_atomically(note, {**_content(note), _NOTE: noted})
+
+
 def write_look(folder: Path, look: Look) -> Look:
     """Append a look, and return it as it stands in the log; whoever calls has read the log."""
-    write_rows(folder, [{key: getattr(look, name) for key, name in _LINE.items()}])
+    write_row(folder, {key: getattr(look, name) for key, name in _LINE.items()})
     return read_log(folder).looks[-1]
 
 
@@ -316,10 +292,9 @@ def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
 
     One that failed may still end in a certificate, once labels were added for it.
     """
-    log = read_log(folder)
-    known = next(each for each in log.looks if each.head == look.head)
+    known = next(each for each in read_log(folder).looks if each.head == look.head)
     if known.certified is None or (certified and not known.certified):
-        write_rows(folder, [{"of": look.head, "certified": certified, "time": timestamp()}])
+        write_row(folder, {"of": look.head, "certified": certified, "time": timestamp()})
         return replace(known, certified=certified)
     return known
 
@@ -327,16 +302,13 @@ def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
 def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
     """Record that outcomes of questions are shown as fit questions, in so far as it is new."""
     if new := sorted(set(digests_of(questions)) - read_log(folder).shown):
-        write_rows(folder, [{"shown_sha256": new, "by": by, "time": timestamp()}])
+        write_row(folder, {"shown_sha256": new, "by": by, "time": timestamp()})
 
 
 def record_regraded(folder: Path, before: Sequence[str], after: Sequence[str]) -> None:
     """Record that lines of probes are about to be graded again, where looks have opened them.
 
-    Parameters
-    ----------
-    before, after : sequence of str
-        Digests of all lines, in the order of the file.
+    `before` and `after` are the digests of all lines, in the order of the file.
     """
     log = read_log(folder)
     opened = {line for look in log.looks for line in look.lines} | set(log.regraded.values())
@@ -346,4 +318,4 @@ def record_regraded(folder: Path, before: Sequence[str], after: Sequence[str]) -
         if old != new and old in opened and log.regraded.get(old) != new
     }
     if changed:
-        write_rows(folder, [{"regraded": changed, "time": timestamp()}])
+        write_row(folder, {"regraded": changed, "time": timestamp()})

@@ -8,35 +8,25 @@ bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.runs.directory import ARCHIVE, RunDirectory, digest_of
+from stopadvisor.runs.directory import ARCHIVE, RunDirectory, archived_line
 from stopadvisor.runs.look_log import (
     Look,
-    LookLog,
     as_recorded,
     digests_of,
-    has_looks,
     read_log,
     timestamp,
     write_look,
-    write_rows,
+    write_row,
 )
 
-__all__ = [
-    "LookRequest",
-    "LooksBeside",
-    "PolicyCheck",
-    "archived_line",
-    "looks_beside",
-    "record_check",
-    "take_look",
-]
+__all__ = ["LooksBeside", "PolicyCheck", "looks_beside", "record_check", "take_look"]
 
 
 @dataclass(frozen=True)
@@ -51,20 +41,11 @@ class LooksBeside:
     """Logs that cannot be read."""
 
 
-def archived_line(archive_sha256: str, question: str) -> str:
-    """What stands for a question's line of probes where they come from an archive."""
-    return digest_of(f"{archive_sha256} {question}")
-
-
-def looks_beside(folder: Path, questions: Set[str], lines: Set[str]) -> LooksBeside:
+def looks_beside(folder: Path, questions: Collection[str], lines: Collection[str]) -> LooksBeside:
     """Looks at these questions that are on record in the folders next to a run.
 
-    Parameters
-    ----------
-    folder : Path
-        The run, or the results folder of an archive.
-    questions, lines : set of str
-        Digests of the questions and of their lines of probes.
+    `folder` is the run, or the results folder of an archive; `questions` and `lines` are digests,
+    of the questions and of their lines of probes.
 
     Raises
     ------
@@ -72,8 +53,8 @@ def looks_beside(folder: Path, questions: Set[str], lines: Set[str]) -> LooksBes
         A log next to the run cannot be trusted, and its run holds the same probes.
     """
     same: dict[str, tuple[Look, ...]] = {}
-    elsewhere, remarks = 0, []
-    for other in _runs_beside(folder):
+    elsewhere, remarks, here = 0, [], folder.resolve()
+    for other in sorted(path for path in here.parent.iterdir() if path.is_dir() and path != here):
         try:
             looks = read_log(other).at(questions)
         except ProbeError as error:
@@ -83,7 +64,7 @@ def looks_beside(folder: Path, questions: Set[str], lines: Set[str]) -> LooksBes
                 ) from error
             remarks.append(f"{error}; its looks are not counted here")
             continue
-        at_same = [look for look in looks if lines & set(look.lines)]
+        at_same = [look for look in looks if not set(look.lines).isdisjoint(lines)]
         if at_same:
             same[other.name] = tuple(at_same)
         # Archives name their questions by row, which says nothing about another archive.
@@ -92,55 +73,45 @@ def looks_beside(folder: Path, questions: Set[str], lines: Set[str]) -> LooksBes
     return LooksBeside(same, elsewhere, tuple(remarks))
 
 
-def _runs_beside(folder: Path) -> Iterator[Path]:
-    """Folders next to this one where somebody looked, or notes that somebody did."""
-    here = folder.resolve()
-    for path in sorted(here.parent.iterdir()):
-        try:
-            looked = path != here and path.is_dir() and has_looks(path)
-        except ProbeError:
-            continue  # a manifest that cannot be read, and no log: nothing is known of looks
-        if looked:
-            yield path
-
-
-def _holds(folder: Path, questions: Set[str], lines: Set[str]) -> bool:
+def _holds(folder: Path, questions: Collection[str], lines: Collection[str]) -> bool:
     """Whether a folder holds any of these lines of probes."""
     try:
         archive = parse_json((folder / ARCHIVE).read_bytes())["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
-        return bool(lines & set(RunDirectory(folder, {}).line_digests()))
-    return bool(lines & {archived_line(archive, question) for question in questions})
+        found: Iterable[str] = RunDirectory(folder, {}).line_digests()
+    else:
+        found = (archived_line(archive, question) for question in questions)
+    return not set(lines).isdisjoint(found)
 
 
-@dataclass(frozen=True)
-class LookRequest:
-    """A look that is about to be taken."""
-
-    questions: tuple[str, ...]
-    """Digests of the questions that it will open."""
-    asked: Mapping[str, Any]
-    """Everything that may change the outcome, as JSON values.
-
-    ``standing`` are the settings with which a certificate may still follow a look that shows
-    outcomes.
-    """
-    delta: float
-    planned: int | None = None
-    """Looks declared beforehand, to share delta; must come with the first look."""
-    lines: tuple[str, ...] = ()
-    """Digests of the lines of probes that it will open."""
-    beside: LooksBeside = field(default_factory=LooksBeside)
-    """What is on record in the folders next to the run."""
-
-
-def take_look(folder: Path, ask: LookRequest) -> Look:
+def take_look(
+    folder: Path,
+    questions: Sequence[str],
+    asked: Mapping[str, Any],
+    *,
+    delta: float,
+    planned: int | None = None,
+    lines: Collection[str] = (),
+    beside: LooksBeside | None = None,
+) -> Look:
     """Record a look and return what it may claim.
 
     The same request on the same questions is the same look: its outcome is known already.  The
     union bound over looks is sound where no request depends on calibration figures.  So a look for
     a certificate comes after failures alone, of which nothing was shown; or with settings that
     stood, or were tested, before any figure was shown.
+
+    Parameters
+    ----------
+    questions, lines : sequence of str
+        Digests of the questions that it will open, and of their lines of probes.
+    asked : mapping
+        Everything that may change the outcome, as JSON values.  ``standing`` are the settings with
+        which a certificate may still follow a look that shows outcomes.
+    planned : int, optional
+        Looks declared beforehand, to share delta; must come with the first look.
+    beside : LooksBeside, optional
+        What is on record in the folders next to the run.
 
     Raises
     ------
@@ -150,28 +121,18 @@ def take_look(folder: Path, ask: LookRequest) -> Look:
     ProbeError
         As `read_log`.
     """
-    log = read_log(folder)
-    look = _next_look(log, ask)
-    if look in log.looks:
-        return look
-    return write_look(folder, look)
-
-
-def _next_look(log: LookLog, ask: LookRequest) -> Look:
-    """The look that was taken already, or the next one, which has no line yet."""
-    keys = tuple(sorted(set(ask.questions)))
+    log, beside = read_log(folder), beside or LooksBeside()
+    keys, asked = tuple(sorted(set(questions))), as_recorded(asked)
     own = log.at(keys)
     tried = [_what(look) for look in own]
-    beside = {
-        name: [look for look in theirs if _what(look) not in tried]  # a copy's are the same looks
-        for name, theirs in ask.beside.same.items()
+    next_door = {  # looks of a copy are the same ones
+        name: [look for look in theirs if _what(look) not in tried]
+        for name, theirs in beside.same.items()
     }
-    earlier = [*own, *(look for theirs in beside.values() for look in theirs)]
-    asked, delta, planned = as_recorded(ask.asked), ask.delta, ask.planned
+    earlier = [*own, *(look for theirs in next_door.values() for look in theirs)]
     for look in earlier:
-        same = _what(look) == (keys, asked, delta)
-        if same and planned in (None, look.planned):
-            return look
+        if _what(look) == (keys, asked, delta) and planned in (None, look.planned):
+            return look if look in own else write_look(folder, look)
     certifies = "standing" not in asked
     if certifies and (spoilt := log.shown & set(keys)):
         raise CalibrationError(
@@ -197,7 +158,7 @@ def _next_look(log: LookLog, ask: LookRequest) -> Look:
         )
     if certifies:
         _check_unseen(own, asked)
-        for name, theirs in beside.items():
+        for name, theirs in next_door.items():
             _check_unseen(theirs, asked, f" in {name}, which holds the same probes")
     before = () if planned is not None else tuple(look.delta for look in earlier)
     if delta + sum(before) >= 1:
@@ -205,9 +166,10 @@ def _next_look(log: LookLog, ask: LookRequest) -> Look:
             f"look {number} at delta = {delta:g} leaves no confidence; add labels and calibrate "
             "on the new ones with --fresh"
         )
-    elsewhere = ask.beside.elsewhere + len(log.looks) - len(own)
-    lines = tuple(sorted(set(ask.lines)))
-    return Look(number, planned, delta, before, asked, keys, lines, timestamp(), elsewhere)
+    opens = tuple(sorted(set(lines)))
+    elsewhere = beside.elsewhere + len(log.looks) - len(own)
+    look = Look(number, planned, delta, before, asked, keys, opens, timestamp(), elsewhere)
+    return write_look(folder, look)
 
 
 def _what(look: Look) -> tuple[Any, ...]:
@@ -220,17 +182,13 @@ def _check_unseen(earlier: Sequence[Look], asked: Mapping[str, Any], where: str 
     for place, look in enumerate(earlier):
         known = earlier[: place + 1]
         if look.opened and not any(_allows(past, asked, own=not where) for past in known):
-            what = (
-                "ended in a certificate"
-                if look.certified
-                else f"showed their outcomes ({', '.join(_who(look))})"
-            )
+            names = [look.asked[name] for name in ("protocol", "study") if name in look.asked]
+            showed = f"showed their outcomes ({', '.join(map(str, names))})"
             raise CalibrationError(
                 f"look {look.number} at these calibration questions{where}, of "
-                f"{look.created[:10]}, "
-                f"{what}: other settings could have been chosen by what it showed, and a "
-                "certificate of theirs would promise more than it holds. Add labelled questions "
-                "and say --fresh"
+                f"{look.created[:10]}, {'ended in a certificate' if look.certified else showed}: "
+                "other settings could have been chosen by what it showed, and a certificate of "
+                "theirs would promise more than it holds. Add labelled questions and say --fresh"
             )
 
 
@@ -243,20 +201,13 @@ def _allows(look: Look, asked: Mapping[str, Any], *, own: bool) -> bool:
     if "asking" in asked and had.get("loss") == "differs":
         # Lost answers are among those that differ: whoever certified these may label for those.
         del had["loss"]
-    standing = had.pop("standing", None)
-    rows = [had] if own and standing is None else []
-    rows += [] if standing is None else [standing]
+    settled = had.pop("standing", had if own else None)
     # Which labels count is settled before any figure of these questions is shown.
-    return any(
-        all(key in asked and asked[key] == value for key, value in row.items())
-        and row.get("sampled_labels") == asked.get("sampled_labels")
-        for row in rows
+    return (
+        settled is not None
+        and settled.get("sampled_labels") == asked.get("sampled_labels")
+        and all(key in asked and asked[key] == value for key, value in settled.items())
     )
-
-
-def _who(look: Look) -> list[str]:
-    """Who looked, as the log names it."""
-    return [str(look.asked[name]) for name in ("protocol", "study") if name in look.asked]
 
 
 # --- Policies that are held against questions -----------------------------------------------------
@@ -296,7 +247,7 @@ def record_check(
         if (row["policy"], row["questions_sha256"]) == (policy, keys):
             if planned not in (None, row["planned"]):
                 break
-            return _policy_check(earlier, row)
+            return _policy_check([*earlier, row])
         if set(keys) & set(row["questions_sha256"]):
             earlier.append(row)
     first = earlier[0]["planned"] if earlier else planned
@@ -311,19 +262,14 @@ def record_check(
             f"all {planned} planned policies were checked on these questions; a further one needs "
             "fresh questions"
         )
-    row = {
-        "policy": policy,
-        "questions_sha256": keys,
-        "delta": delta,
-        "planned": planned,
-        "time": timestamp(),
-    }
-    write_rows(folder, [row])
-    return _policy_check(earlier, row)
+    about = {"policy": policy, "questions_sha256": keys}
+    row = {**about, "delta": delta, "planned": planned, "time": timestamp()}
+    write_row(folder, row)
+    return _policy_check([*earlier, row])
 
 
-def _policy_check(earlier: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> PolicyCheck:
-    deltas = {each["policy"]: each["delta"] for each in (*earlier, row)}
-    planned = row["planned"]
+def _policy_check(rows: Sequence[Mapping[str, Any]]) -> PolicyCheck:
+    deltas = {row["policy"]: row["delta"] for row in rows}
+    planned = rows[-1]["planned"]
     spent = sum(delta / (planned or 1) for delta in deltas.values())
     return PolicyCheck(len(deltas), planned, min(spent, 1.0))

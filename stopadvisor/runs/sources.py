@@ -29,10 +29,10 @@ from stopadvisor.runs.directory import (
     PROBES,
     REPLIES,
     RunDirectory,
+    archived_line,
     digest_of,
 )
 from stopadvisor.runs.ladder import Ladder, ladder_of
-from stopadvisor.runs.look_rules import archived_line
 from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 

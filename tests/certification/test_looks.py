@@ -56,7 +56,7 @@ def test_a_planned_look_opens_nothing_until_it_is_taken(source: Source) -> None:
 
     # The plan of the first look stands where nothing is said, and the second knows of the first.
     again = plan_look(source, questions, {"alpha": 0.2}, delta=0.1, looks=None)
-    assert (again.request.planned, again.n_earlier) == (2, 1)
+    assert (again.planned, again.n_earlier) == (2, 1)
     second = take(again)
     assert second.look.number == 2
     assert "looked at before (1 recorded)" in second.remarks[0]
@@ -134,7 +134,7 @@ def test_a_look_that_compares_answers_names_them(
 ) -> None:
     plan = plan_look(source, source.part("calibration"), asked, delta=0.1, looks=None)
     assert source.fingerprint(answers=True) != source.fingerprint(answers=False)
-    assert plan.request.asked["data"] == source.fingerprint(answers=answers)
+    assert plan.asked["data"] == source.fingerprint(answers=answers)
 
 
 def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:

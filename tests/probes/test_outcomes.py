@@ -19,7 +19,7 @@ from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, Grad
 from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.access import hand_out, open_all, open_test
 from stopadvisor.runs.look_log import Look, digests_of
-from stopadvisor.runs.look_rules import LookRequest, take_look
+from stopadvisor.runs.look_rules import take_look
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
 from tests.populations import FREE_FORM, regraded
@@ -117,13 +117,12 @@ def test_a_look_opens_what_it_is_about(tmp_path: Path) -> None:
     assert "_outcomes" not in repr(sealed)
     assert type(source.part("fit")) is FitQuestions
     assert type(open_test(source)) is GradedTable
-    look = take_look(source.folder, LookRequest(digests_of(sealed.keys[1:]), {}, 0.05))
+    look = take_look(source.folder, digests_of(sealed.keys[1:]), {}, delta=0.05)
     with pytest.raises(CalibrationError, match="look 1 is not about 1 of these questions"):
         hand_out(sealed, look)
     with pytest.raises(CalibrationError, match="nobody has seen"):
         open_all(source)
-    shown = LookRequest(digests_of(sealed.keys), {"standing": {}}, 0.05)
-    look = take_look(source.folder, shown)
+    look = take_look(source.folder, digests_of(sealed.keys), {"standing": {}}, delta=0.05)
     assert isinstance(look, Look)
     found = hand_out(sealed, look)
     assert type(found) is CalibrationQuestions

@@ -23,7 +23,7 @@ from stopadvisor.policy.inspected import inspected
 from stopadvisor.report.from_assessment import assessed
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.runs.look_log import digests_of
-from stopadvisor.runs.look_rules import LookRequest, take_look
+from stopadvisor.runs.look_rules import take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import make_run, write_archive
 from tests.policy_content import example_contents, policy_from
@@ -110,7 +110,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     assessment = deploy(source, alpha=alpha)
     table = source.part("calibration").unseal()
     calibration = calibrate(assessment.choice, table.as_calibration())
-    look = take_look(tmp_path, LookRequest(digests_of(table.keys), {}, 0.05))
+    look = take_look(tmp_path, digests_of(table.keys), {}, delta=0.05)
     policy = build_policy(
         policy_terms(
             source,

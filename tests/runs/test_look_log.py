@@ -25,7 +25,7 @@ from stopadvisor.runs.look_log import (
     record_result,
     record_shown,
 )
-from stopadvisor.runs.look_rules import LookRequest, LooksBeside
+from stopadvisor.runs.look_rules import LooksBeside
 from stopadvisor.stats.bounds import Certified, certify_thresholds
 from stopadvisor.stats.intervals import exact_interval
 
@@ -41,10 +41,18 @@ def take_look(
     delta: float,
     planned: int | None = None,
     lines: Sequence[str] = (),
+    beside: LooksBeside | None = None,
 ) -> Look:
     folder.mkdir(exist_ok=True)
-    ask = LookRequest(digests_of(questions), asked, delta, planned, tuple(lines))
-    return look_rules.take_look(folder, ask)
+    return look_rules.take_look(
+        folder,
+        digests_of(questions),
+        asked,
+        delta=delta,
+        planned=planned,
+        lines=lines,
+        beside=beside,
+    )
 
 
 def looks(folder: Path) -> list[Look]:
@@ -141,8 +149,8 @@ def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
     for number, question in enumerate("abc"):
         look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
         assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
-    ask = LookRequest(digests_of(["d"]), ALPHA_10, 0.05, beside=LooksBeside(elsewhere=2))
-    assert look_rules.take_look(tmp_path, ask).elsewhere == 5
+    beside = LooksBeside(elsewhere=2)
+    assert take_look(tmp_path, ["d"], ALPHA_10, delta=0.05, beside=beside).elsewhere == 5
 
 
 # --- What may follow ------------------------------------------------------------------------------
@@ -381,7 +389,7 @@ from pathlib import Path
 from stopadvisor.runs.look_log import (
     digests_of, read_log, record_regraded, record_result, record_shown,
 )
-from stopadvisor.runs.look_rules import LookRequest, record_check, take_look
+from stopadvisor.runs.look_rules import record_check, take_look
 
 def kill_at(number):
     count = 0
@@ -411,7 +419,7 @@ for number, folder in enumerate(map(Path, folders), start=1):
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 _ACTS = {
-    "look": 'take_look(folder, LookRequest(digests_of(["b"]), {"alpha": 0.3}, 0.05))',
+    "look": 'take_look(folder, digests_of(["b"]), {"alpha": 0.3}, delta=0.05)',
     "result": "record_result(folder, read_log(folder).looks[0], certified=False)",
     "shown": 'record_shown(folder, ["c"], "assess")',
     "regraded": 'record_regraded(folder, ["1", "2"], ["3", "2"])',

@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.look_log import Look, digests_of
-from stopadvisor.runs.look_rules import LookRequest, LooksBeside, looks_beside, take_look
+from stopadvisor.runs.look_rules import LooksBeside, looks_beside, take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import BUDGETS, forget_looks, make_run, write_archive
 
@@ -25,8 +25,7 @@ def lines_of(source: Source) -> set[str]:
 
 def looked(source: Source, **asked: Any) -> Look:
     keys = digests_of(source.part("calibration").keys)
-    ask = LookRequest(keys, asked, 0.05, lines=tuple(lines_of(source)))
-    return take_look(source.folder, ask)
+    return take_look(source.folder, keys, asked, delta=0.05, lines=lines_of(source))
 
 
 def beside(source: Source) -> LooksBeside:
