@@ -14,37 +14,28 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, useful_shares
-from stopadvisor.assessment.limits import Shares
+from stopadvisor.assessment.limits import Shares, allowed, counted_rows, most_of
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
+from stopadvisor.certification.entering import check_questions, entering_rows
 from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost
-from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.ground.constants import MOST_TRUNCATED
-from stopadvisor.ground.errors import CalibrationError, ProbeError
-from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
-from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.losses import LOST
+from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import (
     Certified,
+    Guaranteed,
     NotCertified,
     StopCurve,
     certify_thresholds,
+    last_passed,
     max_losses,
+    upper_limit,
 )
+from stopadvisor.stats.trinomial import drop_limit, risk_of_pairs
 
-__all__ = [
-    "Calibration",
-    "ExportedRule",
-    "calibrate",
-    "check_questions",
-    "counted_traces",
-    "entering_rows",
-    "recalibrate",
-    "require_gold",
-]
+__all__ = ["Calibration", "Counts", "ExportedRule", "calibrate", "counts_of", "recalibrate"]
 
 _NO_SAVING = (
     "every threshold that could be certified costs more than full thinking: its probes eat the "
@@ -78,15 +69,12 @@ class Calibration:
     """Family and outcome of each sequence."""
     entered: CalibrationQuestions
     """Calibration questions that entered the bound."""
-    advised_family: str | None
     n_counted: int
     """Questions that the bound counts."""
     labelled: int | None = None
     """Of those that entered, how many have gold; None where all have."""
     traces: int = 1
     """Of each question: with two, `entered` holds all first ones, then all second ones."""
-    plan: AskingPlan | None = None
-    """Which labels count, where few questions have one."""
 
     @property
     def first(self) -> CalibrationQuestions:
@@ -99,92 +87,6 @@ class Calibration:
     def truncated_share(self) -> float:
         """Of the questions that entered the bound."""
         return float(self.entered.truncated.mean())
-
-
-def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
-    """Say which traces enter the bound, or why none may; looks at no outcome.  As `entering_rows`.
-
-    Callers that log looks ask this first, so that a refusal costs no look.
-
-    Raises
-    ------
-    CalibrationError
-        A question served for fitting already, there is none, too many traces were cut off, or one
-        was not probed where a rule probes it, or lacks what the rule reads there.
-    """
-    fit = choice.fit.table
-    shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
-    if shared:
-        raise CalibrationError(
-            f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
-        )
-    rows = entering_rows(calibration_table, choice.settings)
-    for sequence in choice.sequences:
-        try:
-            view = sequence.scorer.view(calibration_table.take(rows.ravel()))
-            sequence.scorer.curve(view, sequence.thresholds)
-        except (ProbeError, CalibrationError) as error:
-            raise CalibrationError(
-                f"the {sequence.scorer.family} rule cannot be tested on these calibration "
-                f"questions: {error}"
-            ) from error
-    return rows
-
-
-def require_gold(settings: Settings, table: ProbeTable) -> None:
-    """Refuse a promise that takes gold where questions have none; looks at no outcome."""
-    for each in settings.guarantees:
-        if each.counted.needs_gold and table.graded_by != "gold":
-            raise CalibrationError(
-                f"--loss {each.loss} takes gold for every question that certifies it, and not all "
-                "of these have it: add gold to the workload and probe again with --regrade, or "
-                "certify --loss differs"
-            )
-
-
-def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that enter the bound, if there are any and few are cut off; as `counted_traces`.
-
-    Raises
-    ------
-    CalibrationError
-        There is none, too many were cut off, a category has too few, or as `second_traces`.
-    """
-    rows = counted_traces(calibration_table, settings)
-    if not rows.size:
-        raise CalibrationError("no calibration questions: nothing can be certified")
-    truncated = float(calibration_table.truncated[rows].mean())
-    if truncated > MOST_TRUNCATED and not settings.allow_truncated:
-        raise CalibrationError(
-            f"{truncated:.1%} of the traces were cut off by max-think; certification allows "
-            f"{MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
-            "say --despite truncated"
-        )
-    check_categories(calibration_table.take(rows[0]), settings)
-    return rows
-
-
-def counted_traces(table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that a bound counts, one question of each group; looks at no outcome.
-
-    Returns
-    -------
-    ndarray of int, shape (n_traces, n_questions)
-        Two traces where each question has two and a loss of 0 or 1 is limited.  A drop, and few
-        labels, count the first alone.
-
-    Raises
-    ------
-    CalibrationError
-        As `second_traces`.
-    """
-    rows = calibration_rows(table)
-    counted = [each.counted for each in settings.guarantees]
-    labelled = table.graded_by == "gold" or not any(each.needs_gold for each in counted)
-    again = None
-    if labelled and any(each.is_binary for each in counted):
-        again = second_traces(table, rows)
-    return np.array([rows] if again is None else [rows, again])
 
 
 def calibrate(
@@ -216,10 +118,7 @@ def calibrate(
         tested.append((sequence.scorer.family, result))
         if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
             certified.append((sequence, result))
-    advised = choice.advised.scorer.family if choice.advised else None
-    found = Calibration(
-        None, None, tuple(tested), table, advised, counted, traces=traces, plan=plan
-    )
+    found = Calibration(None, None, tuple(tested), table, counted, traces=traces)
     if not certified:
         return replace(found, refusal=_refusal(choice, tested, wanted))
     sequence, certificate = _pick(choice, certified)
@@ -237,19 +136,10 @@ def calibrate(
 def recalibrate(
     scorer: Scorer, order: FloatArray, calibration_table: CalibrationQuestions, settings: Settings
 ) -> Calibration:
-    """Calibrate a rule that was fitted elsewhere: target-calibrated transfer.
+    """Calibrate a rule that was fitted elsewhere, at the whole of delta.
 
-    Parameters
-    ----------
-    scorer : Scorer
-        The source policy's, over this table's columns.
-    order : ndarray of float, shape (n_thresholds,)
-        The source policy's thresholds in testing order.
-    calibration_table : CalibrationQuestions
-        Every question outside the test part: nothing here is fitted, so all of them calibrate.
-    settings : Settings
-        One sequence is tested, at the whole of delta.
-
+    `scorer` is the source policy's, over this table's columns, and `order` its thresholds in
+    testing order.  Nothing here is fitted, so every question outside the test part calibrates.
 
     Notes
     -----
@@ -284,10 +174,10 @@ def recalibrate(
     elif isinstance(result, Certified) and not saves[result.index]:
         refusal = NotCertified(_NO_SAVING, None, None)
     if refusal is not None:
-        return Calibration(None, refusal, tested, table, None, counted, traces=traces)
+        return Calibration(None, refusal, tested, table, counted, traces=traces)
     assert isinstance(result, Certified)  # anything else is a refusal
     rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
-    return Calibration(rule, None, tested, table, None, counted, traces=traces)
+    return Calibration(rule, None, tested, table, counted, traces=traces)
 
 
 def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:
@@ -330,7 +220,7 @@ def _certify_losses(
             return found
         return replace(found, labels_needed=labels, assumed_risk=expected_risk)
     if not settings.is_plain or traces > 1:
-        return certify_all(
+        return _certify_all(
             counts_of(curve, scorer, table, settings, traces),
             delta=delta,
             labels=labels,
@@ -343,14 +233,10 @@ def _certify_losses(
         delta=delta,
         expected_risk=expected_risk,
     )
-    return _without_labels(result) if expected_risk is None else result
-
-
-def _without_labels(result: Certified | NotCertified) -> Certified | NotCertified:
-    """Where nothing saves: labels do not make probes cheap."""
-    if isinstance(result, Certified):
-        return result
-    return replace(result, labels_needed=None, assumed_risk=None)
+    if isinstance(result, NotCertified) and expected_risk is None:
+        # Where nothing saves: labels do not make probes cheap.
+        return replace(result, labels_needed=None, assumed_risk=None)
+    return result
 
 
 def _certify_sequence(
@@ -416,3 +302,113 @@ def _pick(
     lead = choice.margin if rank_of(best[0].scorer.family) == 2 else SIMPLER_WITHIN
     near = [pair for pair in certified if saving(pair) >= saving(best) - lead]
     return min(near, key=lambda pair: rank_of(pair[0].scorer.family))
+
+
+# --- A drop, several losses, categories, two traces -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one guarantee counts of calibration questions along the thresholds."""
+
+    guarantee: Guarantee
+    n: int
+    lost: IntArray  # (n_thresholds,)
+    """Questions that count 1; of two traces each, those of which both do."""
+    gained: IntArray  # (n_thresholds,)
+    """Questions that count -1; of two traces each, those of which none counts 1."""
+    traces: int = 1
+    """Of each question, with losses of 0 and 1."""
+
+    def passed(self, delta: float) -> BoolArray:
+        """Where the limit passes by itself, (n_thresholds,)."""
+        most = most_of(self.guarantee, self.n, delta, self.traces)
+        return self.lost <= allowed(most, self.gained)
+
+    def at(self, index: int, delta: float) -> Guaranteed:
+        """What was shown at one threshold."""
+        lost, gained = int(self.lost[index]), int(self.gained[index])
+        alpha, category = self.guarantee.alpha, self.guarantee.category
+        if self.traces == 2:
+            upper = min(risk_of_pairs(lost, gained, self.n, delta), alpha)
+            one = self.n - lost - gained
+            counts = (2 * lost + one, 0, upper, category, lost, one, gained)
+            return Guaranteed(self.guarantee.loss, alpha, self.n, *counts)
+        if self.guarantee.counted.is_binary:
+            upper = upper_limit(lost, self.n, delta)
+        else:
+            # Found by halving: never above the limit that the test has excluded.
+            upper = min(drop_limit(lost, gained, self.n, delta), self.guarantee.alpha)
+            upper = max(upper, 0.0)
+        return Guaranteed(self.guarantee.loss, alpha, self.n, lost, gained, upper, category)
+
+
+def counts_of(
+    curve: StopCurve, scorer: Scorer, view: GradedTable, settings: Settings, traces: int = 1
+) -> list[Counts]:
+    """Count every guarantee along the thresholds.
+
+    With two traces a question the view holds all first ones, then all second ones in the same
+    order; a drop counts the first alone.
+    """
+    counts, n = [], view.n_questions // traces
+    for guarantee in settings.guarantees:
+        among = np.zeros((view.n_questions, 1), dtype=bool)
+        among[counted_rows(view, guarantee)] = True
+        if traces == 2 and guarantee.counted.is_binary:
+            is_lost = curve.each(scorer.losses(view, guarantee.counted) > 0).reshape(2, n, -1)
+            both, none = is_lost.all(axis=0), ~is_lost.any(axis=0)
+            both, none = ((found & among[:n]).sum(axis=0) for found in (both, none))
+            counts.append(Counts(guarantee, int(among[:n].sum()), both, none, traces))
+            continue
+        among[n:] = False
+        values = scorer.losses(view, guarantee.counted) * among
+        lost, gained = (
+            curve.totals(np.maximum(sign * values, 0))[0].round().astype(np.int64)
+            for sign in (1, -1)
+        )
+        counts.append(Counts(guarantee, int(among.sum()), lost, gained))
+    return counts
+
+
+def _certify_all(
+    counts: list[Counts], *, delta: float, labels: int | None, assumed_risk: float | None
+) -> Certified | NotCertified:
+    """Find the most aggressive threshold at which every limit passes.
+
+    Each at all of delta (intersection-union): if any limit is broken at a threshold, its own test
+    wrongly passes there with a probability of at most delta.
+    """
+    passed = np.array([each.passed(delta) for each in counts])  # (n_losses, n_thresholds)
+    last = last_passed(np.logical_and.reduce(passed))
+    if last < 0:
+        failed = counts[int(np.argmin(passed[:, 0]))]
+        return NotCertified(_why(failed, delta), labels, assumed_risk)
+    guaranteed = tuple(each.at(last, delta) for each in counts)
+    first = guaranteed[0]
+    return Certified(
+        last,
+        first.alpha,
+        delta,
+        first.n,
+        first.lost,
+        first.upper,
+        first.gained if not counts[0].guarantee.counted.is_binary else None,
+        guaranteed if len(guaranteed) > 1 else (),
+        first.both,
+        first.one,
+        first.none,
+    )
+
+
+def _why(failed: Counts, delta: float) -> str:
+    guarantee, n = failed.guarantee, failed.n
+    lost = f"{int(failed.lost[0])} of {n}"
+    what = {"lost": "lost", "differs": "differ", "drop": "lost"}[guarantee.loss]
+    gained = "" if guarantee.counted.is_binary else f" and {int(failed.gained[0])} gained"
+    if failed.traces == 2:
+        gained = f" with both replies and {n - int((failed.lost + failed.gained)[0])} with one"
+    return (
+        f"at the most careful threshold {lost} calibration questions {what}{gained}: that does not "
+        f"exclude more than {guarantee} at confidence {1 - delta:g}"
+    )

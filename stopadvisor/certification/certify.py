@@ -16,9 +16,9 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
-from stopadvisor.certification.calibration import (
-    Calibration,
-    calibrate,
+from stopadvisor.certification.calibration import Calibration, calibrate
+from stopadvisor.certification.entering import (
+    check_categories,
     check_questions,
     counted_traces,
     require_gold,
@@ -43,7 +43,6 @@ from stopadvisor.certification.looks import (
 )
 from stopadvisor.certification.partial_labels import to_choose_by
 from stopadvisor.certification.refusals import advised_against, refused_beforehand, without_figures
-from stopadvisor.certification.several import check_categories
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.probes.grouping import calibration_rows
@@ -57,14 +56,9 @@ from stopadvisor.stats.bounds import Certified, NotCertified
 from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = [
-    "Certification",
-    "CertifyRequest",
-    "Despite",
-    "Plan",
-    "certify",
-    "plan_choice",
+    "Certification", "CertifyRequest", "Despite", "Plan", "certify", "plan_choice",
     "start_labelling",
-]
+]  # fmt: skip
 
 Despite = Literal["advice", "truncated", "large-alpha"]
 """What a certificate may be wanted despite."""
@@ -87,13 +81,7 @@ class CertifyRequest:
     for as many as change a decision."""
 
     def settings(self, source: Source) -> Settings:
-        """Complete settings, before planned looks share delta.
-
-        Raises
-        ------
-        CalibrationError
-            A setting out of range.
-        """
+        """Complete settings, before planned looks share delta."""
         return self.overrides.settings(
             read_assessment(source.folder),
             defaults=default_settings(source),
@@ -139,7 +127,8 @@ class Certification:
 def certify(source: Source, request: CertifyRequest) -> Certification:
     """Choose on fit questions, look at the calibration questions once, and certify.
 
-    The caller holds the lock of the `source`.
+    The caller holds the lock of the `source`.  Where the advice is full thinking, so is the policy:
+    no question is opened, and no look spent.
 
     Raises
     ------
@@ -148,10 +137,6 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         full thinking.
     ProbeError
         The run's assessment or log of looks cannot be read.
-
-    Notes
-    -----
-    Where the advice is full thinking, so is the policy: no question is opened, and no look spent.
     """
     plan = plan_choice(source, request)
     assessment, choice = plan.assessment, plan.assessment.choice
@@ -176,7 +161,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         calibration = without_figures(calibration, choice.settings, choice)
     policy = _policy(plan, calibration, look, look.created)
     assessed = read_assessment(source.folder)
-    changed = _why_another_rule(assessment, calibration, policy, assessed)
+    changed = _why_another_rule(assessment, calibration, policy.family, assessed)
     remarks = tuple(_remarks(assessment, taken.remarks, policy, changed))
     return Certification(
         choice.settings, calibration, look, policy, remarks, assessment, labels, changed
@@ -186,12 +171,8 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
 def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
     """Choose on fit questions and take the look, for which questions will be labelled.
 
-    It is the look that `certify` will take of this `request`; the caller holds the lock.
-
-    Raises
-    ------
-    CalibrationError
-        As `certify`; or no label could change anything.
+    It is the look that `certify` will take of this `request`; the caller holds the lock.  Raises as
+    `certify`, and where no label could change anything.
     """
     plan = plan_choice(source, request)
     choice = plan.assessment.choice
@@ -257,11 +238,10 @@ def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
 
 def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
     """A calibration that opened no question."""
-    source, choice = plan.assessment.source, plan.assessment.choice
+    source = plan.assessment.source
     nothing = unsealed_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
-    advised = choice.advised.scorer.family if choice.advised else None
     n = int(calibration_rows(plan.look.questions).size)
-    return Calibration(None, refusal, (), nothing, advised, n)
+    return Calibration(None, refusal, (), nothing, n)
 
 
 def _policy(plan: Plan, calibration: Calibration, look: Look | None, created: str) -> Policy:
@@ -343,55 +323,32 @@ def _remarks(
 def _why_another_rule(
     assessment: FitAssessment,
     calibration: Calibration,
-    policy: Policy,
+    exported: str | None,
     assessed: Mapping[str, Any] | None,
 ) -> str | None:
     """Say what changed between the advice and the policy; None where they agree.
 
-    Parameters
-    ----------
-    assessment : FitAssessment
-        Of this calibration: the advice at its own settings.
-    policy : Policy
-        As it is exported.
-    assessed : mapping, optional
-        The run's ``assessment.json``, whose advice the user has read.
+    `assessment` is the advice at the settings of this calibration, and `assessed` the run's
+    ``assessment.json``, which the user has read.
     """
-    exported, advised = policy.family, assessment.recommendation.family
+    advised = assessment.recommendation.family
     if exported is None:
         return None
+    by_test = None if exported == advised else _by_the_test(exported, advised, calibration)
     read = None if assessed is None else assessed["recommendation"]["family"]
-    if assessed is not None and read != advised:
-        differs = _differs(assessment, assessed)
-        because = f" with {differs}" if differs else ""
-        first = (
-            f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at "
-            f"alpha = {assessment.alpha:g}{because} the fit questions choose {_name(advised)}"
+    if assessed is None or read == advised:
+        return by_test and (
+            f"the exported rule is {_name(exported)} where {_name(advised)} was advised: {by_test}"
         )
-        if exported == advised:
-            return first
-        return f"{first}; {_by_the_test(exported, advised, calibration)}"
-    if exported == advised:
-        return None
-    return (
-        f"the exported rule is {_name(exported)} where {_name(advised)} was advised: "
-        f"{_by_the_test(exported, advised, calibration)}"
+    first = (
+        f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at "
+        f"alpha = {assessment.alpha:g} the fit questions choose {_name(advised)}"
     )
+    return first if by_test is None else f"{first}; {by_test}"
 
 
 def _name(family: str | None) -> str:
     return "full thinking" if family is None else rule_name(family)
-
-
-def _differs(assessment: FitAssessment, assessed: Mapping[str, Any]) -> str:
-    """Settings that are not those of the assessment."""
-    settings, read = assessment.choice.settings, assessed.get("settings", {})
-    found = []
-    if read.get("serving", settings.serving) != settings.serving:
-        found.append(f"serving {settings.serving}")
-    if "families" in read and tuple(read["families"]) != settings.families:
-        found.append("other families")
-    return " and ".join(found)
 
 
 def _by_the_test(exported: str, advised: str | None, calibration: Calibration) -> str:

@@ -24,12 +24,7 @@ from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.adaptive_labels import LabelTest, walk
 from stopadvisor.stats.bounds import Certified, NotCertified, last_passed, max_losses
-from stopadvisor.stats.label_sample import (
-    labelled_first,
-    most_lost_labelled,
-    sample_limit,
-    share_lost,
-)
+from stopadvisor.stats.label_sample import labelled_first, most_lost_labelled, sample_limit
 
 __all__ = [
     "AskingPlan",
@@ -162,12 +157,6 @@ class AskingPlan:
         if delta <= 0:
             return np.full(n_thresholds, -1)
         return np.asarray(most_lost_labelled(n, self.labels, alpha, delta)[differs.sum(axis=0)])
-
-    def risk(self, differs: BoolArray, lost: BoolArray) -> FloatArray:
-        """Share of all questions that are lost at each threshold, by the labels that count."""
-        n, labels = len(differs), self.labels or len(differs)
-        counts = zip((lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0), strict=True)
-        return np.array([share_lost(int(k), int(d), n, labels) for k, d in counts])
 
     def certify(
         self, differs: BoolArray, lost: BoolArray, alpha: float, delta: float

@@ -12,12 +12,12 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, risk_to_expect
-from stopadvisor.assessment.limits import counted_rows
+from stopadvisor.assessment.limits import counted_rows, most_of
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
-from stopadvisor.certification.calibration import Calibration, counted_traces
-from stopadvisor.certification.several import Counts, certify_all
+from stopadvisor.certification.calibration import Calibration
+from stopadvisor.certification.entering import counted_traces
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.stats.bounds import Certified, NotCertified, certify_thresholds
+from stopadvisor.stats.bounds import NotCertified, certify_thresholds
 
 __all__ = ["advised_against", "refused_beforehand", "without_figures"]
 
@@ -31,37 +31,41 @@ _FAILED = (
 
 
 def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | None:
-    """Say why no look could end in an exported rule, where that is certain; opens nothing.
-
-    Returns
-    -------
-    NotCertified or None
-        None where a look may succeed.
-    """
+    """Say why no look could end in an exported rule, where that is certain; opens nothing."""
     if choice.nothing is not None:
         return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
         return NotCertified(_NOTHING_SAVES, None, None)
-    found = []
-    for sequence in choice.sequences:
-        best = _at_best(choice, questions, sequence.thresholds.size)
-        if not isinstance(best, NotCertified):
-            return None
-        found.append(best)
-    least = min(found, key=lambda row: row.labels_needed or np.inf)
-    needed, expected = _labels(choice.settings, choice)
-    reason = f"{least.reason}: none was opened, and no look spent"
-    return NotCertified(reason, needed, expected)
+    why = _not_at_best(choice.settings, questions)
+    if why is None:
+        return None
+    return NotCertified(
+        f"{why}: none was opened, and no look spent", *_labels(choice.settings, choice)
+    )
+
+
+def _not_at_best(settings: Settings, questions: ProbeTable) -> str | None:
+    """Why even a calibration in which no question is lost, or each is gained, shows nothing."""
+    rows = counted_traces(questions, settings)
+    if settings.is_plain and len(rows) == 1:
+        none = np.zeros(1, dtype=np.int64)
+        best = certify_thresholds(none, rows.size, alpha=settings.alpha, delta=settings.delta)
+        return best.reason if isinstance(best, NotCertified) else None
+    table = questions.take(rows[0])
+    for each in settings.guarantees:
+        traces = len(rows) if each.counted.is_binary else 1
+        # The last entry is for as many gained, or not lost with either trace, as there are.
+        if most_of(each, counted_rows(table, each).size, settings.delta, traces)[-1] < 0:
+            asked = ", ".join(map(str, settings.guarantees))
+            return (
+                f"{table.n_questions} calibration questions cannot show {asked} at confidence "
+                f"{1 - settings.delta:g}, whatever their answers are"
+            )
+    return None
 
 
 def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
-    """The advice as a refusal, where it is full thinking; opens nothing.
-
-    Returns
-    -------
-    NotCertified or None
-        None where a rule is advised.
-    """
+    """The advice as a refusal, where it is full thinking; opens nothing."""
     if advice.policy != "full-budget":
         return None
     reason = deciding_reason(advice.policy, advice.reasons).rstrip(".")
@@ -74,35 +78,6 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
         "was opened, and no look spent; --despite advice certifies all the same",
         needed if helps else None,
         expected if helps else None,
-    )
-
-
-def _at_best(choice: Choice, questions: ProbeTable, n_thresholds: int) -> Certified | NotCertified:
-    """Outcome of a calibration in which no question is lost."""
-    settings, none = choice.settings, np.zeros(n_thresholds, dtype=np.int64)
-    rows = counted_traces(questions, settings)
-    if settings.is_plain and len(rows) == 1:
-        return certify_thresholds(none, rows.size, alpha=settings.alpha, delta=settings.delta)
-    table = questions.take(rows[0])
-    counts = []
-    for each in settings.guarantees:
-        n, traces = counted_rows(table, each).size, len(rows) if each.counted.is_binary else 1
-        # Of a drop every question is gained at best, and of two traces neither is lost.
-        best = none + n if traces == 2 or not each.counted.is_binary else none
-        counts.append(Counts(each, n, none, best, traces))
-    found = certify_all(
-        counts,
-        delta=settings.delta,
-        labels=counted_labels(settings, settings.delta, 0.0),
-        assumed_risk=0.0,
-    )
-    if isinstance(found, Certified):
-        return found
-    asked = ", ".join(map(str, settings.guarantees))
-    return replace(
-        found,
-        reason=f"{table.n_questions} calibration questions cannot show {asked} at confidence "
-        f"{1 - settings.delta:g}, whatever their answers are",
     )
 
 
@@ -120,11 +95,6 @@ def without_figures(
 
 
 def _labels(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
-    """Labels at the risk that fit questions expect, and that risk.
-
-    Without such a risk the fewest that certify no loss at all.
-    """
-    expected = 0.0
-    if choice is not None:
-        expected = risk_to_expect(choice.fit, choice.sequences)
+    """Labels at the risk that fit questions expect, else the fewest that certify no loss at all."""
+    expected = 0.0 if choice is None else risk_to_expect(choice.fit, choice.sequences)
     return counted_labels(settings, settings.delta, expected), expected

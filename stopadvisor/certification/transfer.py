@@ -17,14 +17,9 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
-from stopadvisor.certification.calibration import (
-    Calibration,
-    counted_traces,
-    entering_rows,
-    recalibrate,
-    require_gold,
-)
+from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.certify import Certification, CertifyRequest
+from stopadvisor.certification.entering import counted_traces, entering_rows, require_gold
 from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.looks import (
     TakenLook,

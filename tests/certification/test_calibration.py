@@ -12,14 +12,8 @@ from scipy import stats
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.forecasts import counted_labels
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
-from stopadvisor.certification.calibration import (
-    Calibration,
-    calibrate,
-    check_questions,
-    entering_rows,
-    recalibrate,
-    require_gold,
-)
+from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
+from stopadvisor.certification.entering import check_questions, entering_rows, require_gold
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import OpenQuestions

@@ -12,8 +12,8 @@ from scipy import stats
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.forecasts import Imitation
 from stopadvisor.assessment.limits import Shares, labels_for, most_of, pass_probability
-from stopadvisor.certification.calibration import calibrate, counted_traces
-from stopadvisor.certification.several import counts_of
+from stopadvisor.certification.calibration import calibrate, counts_of
+from stopadvisor.certification.entering import counted_traces
 from stopadvisor.certification.verification import fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.shown import certificate_of

@@ -14,7 +14,7 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.limits import block_counts, counted_rows
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.several import Counts
+from stopadvisor.certification.calibration import Counts
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.certification.several import counts_of
+from stopadvisor.certification.calibration import counts_of
 from stopadvisor.ground.arrays import BoolArray
 from stopadvisor.stats.bounds import last_passed, max_losses
 from tests.long.broken import Found

@@ -82,6 +82,9 @@ TESTS: dict[str, str] = {
         "cli/test_calibrate*"
     ),
     "certification/check_policy": "cli/test_verify certification/test_verification",
+    "certification/entering": (
+        "certification/test_calibration certification/test_two_traces certification/test_several"
+    ),
     "certification/expectation": "certification/test_expectation",
     "certification/looks": (
         "certification/test_looks studies/test_closed certification/test_groups"
