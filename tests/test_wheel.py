@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HIDE = """
 from importlib.machinery import PathFinder
 
-HIDDEN = {"torch", "transformers", "tokenizers", "safetensors", "httpx2", "anyio", "tenacity",
+HIDDEN = {"torch", "transformers", "tokenizers", "safetensors", "httpx2", "anyio",
           "matplotlib", "jinja2", "datasets", "cryptography", "aiohttp", "starlette", "uvicorn",
           "prometheus_client", "httptools", "yarl", "pyarrow", "backports", "vllm"}
 find = PathFinder.find_spec

@@ -1,4 +1,4 @@
-"""What a served model draws: traces and their ends, answers, and means of log-probabilities.
+"""What a served model draws: traces and their ends, and figures of log-probabilities.
 
 The rules of `engines.hf.rolling` and the figures of `engines.hf.branch`, for one trace at a time.
 Knows ids and numbers; no server and no tokenizer.
@@ -9,37 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from stopadvisor.engines.http.completion import Completion
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.session import Session
 from stopadvisor.probes.asking import ProbePlan, Prompt
 
-__all__ = [
-    "Kind",
-    "RequestUsage",
-    "Trace",
-    "TraceEnd",
-    "mean_statistics",
-    "report_drawn",
-    "token_statistics",
-]
-
-
-Kind = Literal["trace", "probe", "answer"]
-
-
-@dataclass(frozen=True)
-class RequestUsage:
-    """One request that was answered, as the serving regime is measured from it."""
-
-    kind: Kind
-    budget: int
-    """Thinking tokens in its prompt."""
-    prompt_tokens: int
-    cached_tokens: int | None
-    """None where the server does not say."""
+__all__ = ["Trace", "TraceEnd", "mean_figures", "report_drawn", "token_figures"]
 
 
 @dataclass
@@ -97,7 +72,7 @@ class TraceEnd:
 
 @dataclass
 class Trace:
-    """A trace on its way, and then a whole one: what was drawn, and by which requests."""
+    """A trace on its way, and then a whole one."""
 
     prompt_ids: Sequence[int]
     """Thinking opened."""
@@ -109,8 +84,8 @@ class Trace:
     end: TraceEnd
     ids: list[int] = field(default_factory=list)
     """Drawn after the prompt."""
-    requests: list[RequestUsage] = field(default_factory=list)
-    """That it took, and its answers."""
+    cached_tokens: int | None = None
+    """Of the prompt; None where the engine does not say."""
     probe_tokens: int = 0
     """Decoded by its forced answers, those that were given up included."""
     surplus: int = 0
@@ -142,36 +117,22 @@ def report_drawn(session: Session, trace: Trace) -> None:
         session.end(trace.end.thinking, cut=trace.end.cut)
 
 
-def token_statistics(
-    answer: Completion, length: int, k: int | None
-) -> list[tuple[float, float, float]]:
-    """Return log-probability, entropy and tail mass of each token.
+def token_figures(logprob: float, likeliest: Sequence[float]) -> tuple[float, float, float]:
+    """Return log-probability, entropy and tail mass of a token, of the likeliest in its place.
 
     Raises
     ------
     EngineError
-        The server left some out, or they are no numbers.
+        They are no numbers.
     """
-    if k is None:
-        return [(0.0, 0.0, 0.0)] * length
-    logprobs, top = answer.logprobs, answer.top_logprobs
-    if logprobs is None or top is None or len(logprobs) < length or len(top) < length:
-        raise EngineError(
-            f"the server returns no log-probabilities for some of {length} tokens, as logprobs={k} "
-            "asks"
-        )
-    rows = []
-    for logprob, likeliest in zip(logprobs[:length], top[:length], strict=True):
-        shown = likeliest[:k]
-        entropy = -sum(math.exp(x) * max(x, -1e4) for x in shown)
-        tail = 1.0 - sum(math.exp(x) for x in shown)
-        if not math.isfinite(logprob + entropy + tail):
-            raise EngineError("the server returned log-probabilities that are not finite")
-        rows.append((logprob, entropy, tail))
-    return rows
+    entropy = -sum(math.exp(x) * max(x, -1e4) for x in likeliest)
+    tail = 1.0 - sum(math.exp(x) for x in likeliest)
+    if not math.isfinite(logprob + entropy + tail):
+        raise EngineError("the server returned log-probabilities that are not finite")
+    return logprob, entropy, tail
 
 
-def mean_statistics(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+def mean_figures(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
     """Return the mean of each figure over some tokens, at least one."""
     sums = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
     return sums[0], sums[1], sums[2]

@@ -254,7 +254,7 @@ def chat_counts(
         probe_tokens=trace.probe_tokens,
         discarded=discarded,
         budget=None if answered.stop is None else answered.stop.position,
-        cached=trace.requests[0].cached_tokens if shows_cached and trace.requests else None,
+        cached=trace.cached_tokens if shows_cached else None,
     )
 
 

@@ -58,7 +58,7 @@ def measure_server(
     CalibrationError
         What was measured does not separate the costs.
     """
-    require_packages("openai", "httpx2", "tenacity", what="measuring a server")
+    require_packages("openai", "httpx2", what="measuring a server")
     from stopadvisor.engines.http.client import Client, Key
     from stopadvisor.engines.openai.opening import DEFAULT_KEY
 

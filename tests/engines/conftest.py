@@ -100,10 +100,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
     """Have requests be asked again without a wait, and see how long each wait would have been."""
     pauses = Pauses()
 
-    async def skip(self: servers.Waiting, seconds: float) -> None:
+    async def skip(self: servers.Patience, seconds: float) -> None:
         pauses.taken.append(seconds)
 
-    monkeypatch.setattr(servers.Waiting, "sleep", skip)
+    monkeypatch.setattr(servers.Patience, "sleep", skip)
     monkeypatch.setattr(servers, "time", pauses)
     return pauses
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import math
@@ -269,8 +268,6 @@ WRONG: list[tuple[str, Any]] = [
     ("prompt_tokens_details", {"cached_tokens": -32}),
     ("prompt_tokens_details", {"cached_tokens": "32"}),
     ("prompt_tokens_details", 7),
-    ("text", 5),
-    ("text", ["a"]),
     ("finish_reason", ["stop"]),
 ]
 
@@ -290,7 +287,7 @@ def test_numbers_that_are_none_end_in_one_line(name: str, value: Any) -> None:
     if value == [5, 10**400]:
         text = json.dumps(answer_with(token_ids=[5, "BIG"])).replace('"BIG"', "1" * 5000)
         with pytest.raises((ValueError, TypeError)):
-            read_completion(json.loads(text), 0.1)
+            read_completion(json.loads(text))
     with raw(written(answer_with(**{name: value}))) as server, pytest.raises(EngineError) as caught:
         asked([server], whole, retry_timeout=0.1)
     said = str(caught.value)
@@ -301,10 +298,10 @@ def test_numbers_that_are_none_end_in_one_line(name: str, value: Any) -> None:
 
 def test_numbers_within_rounding_are_numbers() -> None:
     tops = [{"a": 1e-6, "b": -1e9}, {"b": -math.inf}]
-    found = read_completion(answer_with(token_logprobs=[1e-6, -0.2], top_logprobs=tops), 0.1)
+    found = read_completion(answer_with(token_logprobs=[1e-6, -0.2], top_logprobs=tops))
     assert found.logprobs == (0.0, -0.2)
     assert found.top_logprobs == ((0.0, -1e9), (-math.inf,))
-    assert read_completion(answer_with(prompt_tokens=None), 0.1).prompt_tokens == 0
+    assert read_completion(answer_with(prompt_tokens=None)).prompt_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -413,40 +410,6 @@ def test_the_key_is_taken_out_of_data_wherever_it_stands(secret: str) -> None:
 
 
 # --- Servers that are down, and Ctrl-C ---
-
-
-def test_requests_under_way_are_counted_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After answers, refusals, failures and a cancelled request, each server has none."""
-
-    async def work(client: Client) -> tuple[list[int], int]:
-        (server,) = client._servers._all
-        seen: list[int] = []
-        pick = Servers.pick
-
-        def watch(self: Servers, *args: Any, **options: Any) -> Any:
-            found = pick(self, *args, **options)
-            seen.append(found.in_flight)
-            return found
-
-        monkeypatch.setattr(Servers, "pick", watch)
-        some = [client.complete(prompt_ids(), max_tokens=1) for _ in range(4)]
-        await asyncio.gather(*some)
-        with pytest.raises(Refused):
-            await client.complete(prompt_ids(), max_tokens=1, logprobs=21)
-        slow = asyncio.create_task(client.complete(prompt_ids(), max_tokens=1))
-        await asyncio.sleep(0.05)
-        slow.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await slow
-        return seen, server.in_flight
-
-    faults = ["500", "close", "truncated"]
-    with fake_server(faults=faults, delay=0.1) as server:
-        seen, left = asked([server], work)
-    assert left == 0
-    assert seen[:4] == [0, 1, 2, 3]
-    assert min(seen) == 0
-    assert max(seen) == 3
 
 
 def test_questions_go_to_servers_that_work() -> None:

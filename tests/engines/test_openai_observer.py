@@ -79,7 +79,7 @@ def watched(
             watcher.stopped = [stop.position for stop in (found.stop or found.shadow,) if stop]
             return bound.reply(request.task, found)
         finally:
-            await served.aclose()
+            await served.client.aclose()
 
     return asyncio.run(work()), watcher
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai import open_model
+from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.engines.openai.opening import open_client
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, policy_source, save_policy
@@ -266,11 +267,11 @@ def test_markers_cost_no_request_a_token() -> None:
 
 @asynccontextmanager
 async def bound_at(server: FakeServer, policy: Policy) -> AsyncIterator[PolicyService]:
-    served = await open_model("tiny-reasoner", [server.url], retry_timeout=1.0)
+    served = await open_client(Client([server.url], "tiny-reasoner", retry_timeout=1.0))
     try:
         yield bind_policy(policy, served, policy_plan(policy, at_server=True))
     finally:
-        await served.aclose()
+        await served.client.aclose()
 
 
 def _ask(server: FakeServer, policy: Policy) -> tuple[Reply, list[str]]:

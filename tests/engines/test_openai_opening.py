@@ -46,7 +46,7 @@ def test_it_runs_without_torch_and_says_nothing_of_it() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("package", ["httpx2", "tenacity", "anyio", "transformers"])
+@pytest.mark.parametrize("package", ["httpx2", "anyio", "transformers"])
 def test_a_missing_package_is_named_with_its_extra(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,8 +96,8 @@ def test_a_server_is_asked_for_answers_alone(prompts: list[Prompt], plan: ProbeP
     plan = replace(plan, budgets=(0, 4, 8), entropy="top-k:20")
     with fake_server() as server, engine_at(server) as engine:
         live = engine.probe(prompts[:3], plan)
-        kinds = {usage.kind for usage in engine.requests}
-        engine.requests.clear()
+        server.asked.clear()
         found = engine.probe(recorded(prompts, live), plan)
-        assert {usage.kind for usage in engine.requests} == kinds - {"trace"}
+        opened = {tuple(engine.chat.prompt_ids(prompt.messages)) for prompt in prompts[:3]}
+        assert not opened & {tuple(body["prompt"]) for body in server.asked}
     check_equal(found, live)

@@ -171,9 +171,7 @@ def test_recorded_thinking_gives_the_same_probes(
         for t in live
     ]
     recorded = [replace(q, traces=t) for q, t in zip(asked.questions, traces, strict=True)]
-    before = len(served.requests)
     again = probed(served, replace(asked, questions=tuple(recorded)), tmp_path / "again")
-    assert {usage.kind for usage in list(served.requests)[before:]} == {"probe"}
     ours = probed(served, asked, tmp_path / "live")
     check_same(*(in_order(run.table().unseal()) for run in (again, ours)))
 

@@ -22,7 +22,7 @@ __all__ = ["AUDITING", "GATEWAY", "audit_settings", "gateway_settings", "require
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _PACKAGES = (
     *("aiohttp", "anyio", "httptools", "httpx2", "jinja2", "prometheus_client", "starlette"),
-    *("tenacity", "transformers", "uvicorn"),
+    *("transformers", "uvicorn"),
 )
 
 _NAMES = (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
-__all__ = ["Body", "BodyLimits", "StreamTimeouts", "UnacceptableBody"]
+__all__ = ["Body", "BodyLimits", "StreamTimeouts", "UnacceptableError"]
 
 _BASE = 2**22
 """Bytes that any answer may have."""
@@ -27,8 +27,8 @@ _MOST_TOKENS = 2**20
 """Tokens of an answer, where the request names more."""
 
 
-class UnacceptableBody(Exception):
-    """The body is too large, or compressed; sent again it would be no other."""
+class UnacceptableError(Exception):
+    """An answer that would be no other if it were asked for again."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,15 @@ class BodyLimits:
 
     total: int = _BASE
     line: int = _BASE
-    streams: bool = False
-    """It comes piece by piece."""
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> BodyLimits:
         """Return what an honest answer to a request of completions may take."""
         most = _MOST_TOKENS if "messages" in request else 0  # a chat may name no limit
         tokens = min(int(request.get("max_tokens") or most), _MOST_TOKENS)
-        prompt = request.get("prompt") or ()
-        line = _BASE + _PER_PROMPT_TOKEN * len(prompt)
+        line = _BASE + _PER_PROMPT_TOKEN * len(request.get("prompt") or ())
         each = _PER_TOKEN + _PER_LOGPROB * int(request.get("logprobs") or 0)
-        return cls(line + tokens * each, line, bool(request.get("stream")))
+        return cls(line + tokens * each, line)
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,12 @@ class StreamTimeouts:
 
 @dataclass(frozen=True)
 class Body:
-    """A body that has not been read yet."""
+    """A body that has not been read yet.
+
+    Reading raises `UnacceptableError` where it is compressed, which was not asked for, or larger
+    than its limits, and `TimeoutError` where it is not over at the deadline, or silent for too
+    long.
+    """
 
     response: httpx2.Response
     limits: BodyLimits
@@ -73,18 +75,10 @@ class Body:
     """None: nothing but the deadline."""
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield it piece by piece.
-
-        Raises
-        ------
-        UnacceptableBody
-            It is compressed, which was not asked for, or larger than the limit.
-        TimeoutError
-            It is not over at the deadline, or silent for too long.
-        """
+        """Yield it piece by piece."""
         encoding = self.response.headers.get("Content-Encoding", "identity").lower()
         if encoding != "identity":
-            raise UnacceptableBody(
+            raise UnacceptableError(
                 f"sends an answer with Content-Encoding {encoding!r:.30}, which was not asked for"
             )
         size = 0
@@ -102,13 +96,13 @@ class Body:
                     return
                 size += len(chunk)
                 if size > self.limits.total:
-                    raise UnacceptableBody(
+                    raise UnacceptableError(
                         f"sends more than the {self.limits.total} bytes that its answer may have"
                     )
                 yield chunk
 
     async def whole(self) -> bytes:
-        """Return all of it; errors are those of `chunks`."""
+        """Return all of it."""
         async with aclosing(self.chunks()) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
@@ -120,7 +114,7 @@ class Body:
                 # Cut at newlines alone: JSON may hold whatever else Unicode calls a line's end.
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > self.limits.line:
-                    raise UnacceptableBody(
+                    raise UnacceptableError(
                         f"sends a line of more than the {self.limits.line} bytes it may have"
                     )
                 for line in lines:
@@ -129,12 +123,10 @@ class Body:
     async def begin(self, size: int) -> bytes:
         """Return its first bytes: as many as come, however it ends, for a message about it."""
         found = b""
-        try:
+        with suppress(httpx2.HTTPError, TimeoutError, UnacceptableError):
             async with aclosing(self.chunks()) as chunks:
                 async for chunk in chunks:
                     found += chunk
                     if len(found) >= size:
                         break
-        except (httpx2.HTTPError, TimeoutError, UnacceptableBody):
-            return found[:size]
         return found[:size]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,14 +17,12 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import httpx2
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from stopadvisor.engines.http.body import Body, BodyLimits, StreamTimeouts, UnacceptableBody
+from stopadvisor.engines.http.body import Body, BodyLimits, StreamTimeouts, UnacceptableError
 from stopadvisor.engines.http.completion import (
     Completion,
     StreamReader,
     Take,
-    Unfinished,
     read_completion,
     read_events,
 )
@@ -32,10 +30,10 @@ from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.http.servers import (
     OPENING_TIMEOUT,
     MalformedError,
+    Patience,
     Server,
     Servers,
     TransientError,
-    Waiting,
 )
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import EngineError
@@ -58,8 +56,8 @@ RETRY_TIMEOUT = 300.0
 """Seconds for which a request that fails is sent again before the run gives up."""
 REQUEST_TIMEOUT = 600.0
 """Seconds that a server may take over one answer."""
-CONNECT_TIMEOUT = 10.0
-KEEP_ALIVE = 4.0
+_CONNECT_TIMEOUT = 10.0
+_KEEP_ALIVE = 4.0
 """Seconds an idle connection is kept: less than the 5 after which uvicorn closes it."""
 
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
@@ -75,8 +73,6 @@ _ERROR_BYTES = 2**14
 
 
 _Result = TypeVar("_Result")
-_Receive = Callable[[Body, float], Awaitable[_Result]]
-"""Reads an answer that has begun, asked for at that time."""
 
 
 class Refused(EngineError):
@@ -99,10 +95,9 @@ class Unreachable(EngineError):
 
 @dataclass
 class Traffic:
-    """What was answered so far; attempts that failed count as `failed` only."""
+    """What was answered so far."""
 
     requests: int = 0
-    failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
 
@@ -135,16 +130,16 @@ class Client:
         key: Key | None = None,
         request_timeout: float = REQUEST_TIMEOUT,
         retry_timeout: float = RETRY_TIMEOUT,
-        connect_timeout: float = CONNECT_TIMEOUT,
+        connect_timeout: float = _CONNECT_TIMEOUT,
         stream_timeouts: StreamTimeouts | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self.model = model
         self.key = key
-        self._on_wait = on_wait
         self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
         self.traffic = Traffic()
+        self._on_wait = on_wait
         self._stream_timeouts = stream_timeouts
         self._servers = Servers(base_urls)
         self._http = httpx2.AsyncClient(
@@ -153,7 +148,7 @@ class Client:
             headers={"Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(request_timeout, connect=connect_timeout, pool=None),
             limits=httpx2.Limits(
-                max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEP_ALIVE
             ),
         )
 
@@ -184,15 +179,15 @@ class Client:
         take: Take | None = None,
         replica: int | None = None,
         opening: bool = False,
-        temperature: float | None = 0.0,
+        temperature: float = 0.0,
         **fields: Any,
     ) -> Completion:
         """Continue token ids; nothing is added to them.
 
         Further fields of the request, such as ``seed``, ``logprobs`` and ``stop_token_ids``, may be
-        named; one that is None is left out, and so is `temperature`.  While the `replica` is down
-        another server is asked; not so while that replica is being opened (`opening`), and answers
-        that cannot be read are then asked for again for five seconds at most.
+        named; one that is None is left out.  While the `replica` is down another server is asked;
+        not so while that replica is being opened (`opening`), and answers that cannot be read are
+        then asked for again for five seconds at most.
 
         With `take` the answer is streamed, and its tokens are handed on as they are decoded.  When
         `take` wants no more the connection is closed, and so it is when this call is cancelled: the
@@ -215,40 +210,19 @@ class Client:
             "return_tokens_as_token_ids": True,
             "max_tokens": max_tokens,
             "temperature": temperature,
-            **fields,
+            **{name: value for name, value in fields.items() if value is not None},
         }
         if take is not None:
             # Without the running counts a stream that is closed early says nothing of its prompt.
             usage = {"include_usage": True, "continuous_usage_stats": True}
             body |= {"stream": True, "stream_options": usage}
-        body = {name: value for name, value in body.items() if value is not None}
-        receive = self._whole(read_completion) if take is None else self._streamed(take)
-        found = await self._ask_until("POST", "/completions", body, receive, replica, opening)
+        read = partial(self._read_completion, take=take)
+        found = await self._ask(
+            "POST", "/completions", body, read, replica=replica, opening=opening
+        )
         self.traffic.prompt_tokens += found.prompt_tokens
         self.traffic.cached_tokens += found.cached_tokens or 0
         return found
-
-    def _streamed(self, take: Take) -> _Receive[Completion]:
-        """Make a receiver of a streamed completion."""
-
-        async def receive(answer: Body, began: float) -> Completion:
-            reader = StreamReader(take)
-            try:
-                async with (
-                    aclosing(answer.lines()) as lines,
-                    aclosing(read_events(lines, self._read)) as events,
-                ):
-                    async for event in events:
-                        if not reader.read(event):
-                            break
-                return reader.result(time.monotonic() - began)
-            except (httpx2.HTTPError, TimeoutError, *_MALFORMED):
-                if not reader.ids:
-                    raise
-                self.traffic.failed += 1
-                return reader.result(time.monotonic() - began, broken=True)
-
-        return receive
 
     async def ask(
         self,
@@ -266,75 +240,65 @@ class Client:
         without its ``/v1``, as in ``//version``.  What is `optional` is waited for five seconds at
         most.  Errors are those of `complete`.
         """
-        receive = self._whole(lambda data, seconds: data)
-        wait = min(OPENING_TIMEOUT, self.retry_timeout) if optional else None
-        return await self._ask_until(method, path, body, receive, replica, opening, wait)
+        return await self._ask(
+            method,
+            path,
+            body or {},
+            self._read_object,
+            replica=replica,
+            opening=opening,
+            most=OPENING_TIMEOUT if optional else math.inf,
+        )
 
-    async def _ask_until(
+    async def _ask(
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None,
-        receive: _Receive[_Result],
+        body: Mapping[str, Any],
+        read: Callable[[Body], Awaitable[_Result]],
+        *,
         replica: int | None,
         opening: bool,
-        retry_timeout: float | None = None,
+        most: float = math.inf,
     ) -> _Result:
-        """Ask until it works, or until `retry_timeout` is over; None for the client's own."""
-        seconds = self.retry_timeout if retry_timeout is None else retry_timeout
-        limit = Waiting(seconds, min(seconds, OPENING_TIMEOUT) if opening else seconds)
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(TransientError),
-            stop=limit.stop,
-            wait=limit.wait,
-            sleep=limit.sleep,
-            before_sleep=partial(self._tell, limit) if opening else None,
-            reraise=True,
-        )
-        content = None if body is None else json.dumps(body).encode()
-        limits = BodyLimits.of(body or {})
-
-        async def once() -> _Result:
+        """Ask until it works, or until the retry time-out, or the `most` seconds, are over."""
+        seconds = min(self.retry_timeout, most)
+        patience = Patience(seconds, min(seconds, OPENING_TIMEOUT) if opening else seconds)
+        while True:
             server = self._servers.pick(replica, alone=opening)
-            return await self._once(server, method, path, content, limits, receive)
-
-        try:
-            return await retrying(once)
-        except TransientError as error:
-            malformed = isinstance(error, MalformedError)
-            waited = limit.malformed_seconds if malformed else limit.seconds
-            tried = f"for {waited:.0f} s " if waited >= 1 else ""
-            kind = EngineError if malformed else Unreachable
-            raise kind(f"no answer {tried}from {error}") from error
-
-    def _tell(self, limit: Waiting, state: RetryCallState) -> None:
-        """Say that a server is waited for, unless that was said before or lasts no time."""
-        error = state.outcome.exception() if state.outcome else None
-        # What fails once only is no reason to say anything.
-        if self._on_wait is not None and state.attempt_number > 1 and error is not None:
-            tell, self._on_wait = self._on_wait, None
-            tell(f"waiting for a server, for {limit.seconds:.0f} s at most (--patience): {error}")
+            try:
+                return await self._once(server, method, path, body, read)
+            except TransientError as error:
+                pause = patience.pause(error)
+                if pause is None:
+                    waited = patience.allowed(error)
+                    tried = f"for {waited:.0f} s " if waited >= 1 else ""
+                    kind = EngineError if isinstance(error, MalformedError) else Unreachable
+                    raise kind(f"no answer {tried}from {error}") from error
+                # What fails once only is no reason to say anything.
+                if opening and patience.failures > 1 and self._on_wait is not None:
+                    tell, self._on_wait = self._on_wait, None
+                    waiting = f"for {seconds:.0f} s at most (--patience)"
+                    tell(f"waiting for a server, {waiting}: {error}")
+            await patience.sleep(pause)
 
     async def _once(
         self,
         server: Server,
         method: str,
         path: str,
-        content: bytes | None,
-        limits: BodyLimits,
-        receive: _Receive[_Result],
+        body: Mapping[str, Any],
+        read: Callable[[Body], Awaitable[_Result]],
     ) -> _Result:
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
-        headers = dict(TRACE_CONTEXT.get())
-        if content is not None:
-            headers["Content-Type"] = "application/json"
+        headers = {**TRACE_CONTEXT.get(), "Content-Type": "application/json"}
+        content = json.dumps(body).encode() if method == "POST" else None
         request = self._http.build_request(method, url, content=content, headers=headers)
-        server.in_flight += 1
-        began = time.monotonic()
         now = asyncio.get_running_loop().time()
-        deadline = now + self.request_timeout
-        timeouts = self._stream_timeouts if limits.streams else None
-        begins_by = deadline if timeouts is None else min(deadline, now + timeouts.first)
+        deadline = begins_by = now + self.request_timeout
+        timeouts = self._stream_timeouts if body.get("stream") else None
+        if timeouts is not None:
+            begins_by = min(deadline, now + timeouts.first)
         status = 0
         try:
             # The library's own time-outs are each for one read: bytes that drip pass them.
@@ -342,29 +306,22 @@ class Client:
                 response = await self._http.send(request, stream=True)
             try:
                 status = response.status_code
-                answer = Body(response, limits, deadline, timeouts)
+                answer = Body(response, BodyLimits.of(body), deadline, timeouts)
                 if not response.is_success:
                     self._raise_for(server, response, await answer.begin(_ERROR_BYTES))
-                result = await receive(answer, began)
+                result = await read(answer)
             finally:
                 await response.aclose()
         except (httpx2.HTTPError, TimeoutError) as error:
-            self.traffic.failed += 1
             server.rest()
             raise TransientError(f"{server.url}: {self._one_line(_reason(error))}") from error
-        except TransientError:
-            self.traffic.failed += 1
-            raise
-        except (Unfinished, UnacceptableBody) as error:
+        except UnacceptableError as error:
             raise Refused(f"{server.url} {self._one_line(str(error))}", status) from None
         except _MALFORMED as error:
-            self.traffic.failed += 1
             server.rest()
             # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
             reason = self._one_line(f"malformed answer ({type(error).__name__}: {error})")
             raise MalformedError(f"{server.url}: {reason}") from None
-        finally:
-            server.in_flight -= 1
         server.worked()
         self.traffic.requests += 1
         return result
@@ -373,19 +330,48 @@ class Client:
         """Say what a status means: ask again, after a pause perhaps, or give up."""
         status = response.status_code
         said = self._said(body) or self._one_line(response.reason_phrase)
+        if status in (401, 403):
+            key = f"the key in {self.key.name}" if self.key else "a request without a key"
+            raise Refused(f"{server.url} does not accept {key} ({status} {said})", status)
         if status not in _TRANSIENT:
-            raise self._refused(server, status, said)
-        pause = _retry_after(response)
+            raise Refused(f"{server.url} refuses the request: {status} {said}", status)
+        asked = response.headers.get("Retry-After", "")  # seconds, or a date
+        pause = float(asked) if asked.isdecimal() else 0.0
         server.rest(pause)
-        if self._servers.any_well():
+        if self._servers.well():
             pause = 0.0  # the next attempt goes to another
         raise TransientError(f"{server.url}: {status} {said}", pause)
 
-    def _refused(self, server: Server, status: int, said: str) -> Refused:
-        if status in (401, 403):
-            key = f"the key in {self.key.name}" if self.key else "a request without a key"
-            return Refused(f"{server.url} does not accept {key} ({status} {said})", status)
-        return Refused(f"{server.url} refuses the request: {status} {said}", status)
+    # --- What a server says ---
+
+    def _read(self, text: bytes) -> Any:
+        """Return the value of JSON text, without the key; errors are those of `parse_json`."""
+        data = parse_json(text)
+        return self.key.hide_in_data(data) if self.key else data
+
+    async def _read_object(self, answer: Body) -> dict[str, Any]:
+        data = self._read(await answer.whole())
+        if not isinstance(data, dict):
+            raise TypeError(f"expected an object, got {type(data).__name__}")
+        return data
+
+    async def _read_completion(self, answer: Body, take: Take | None) -> Completion:
+        if take is None:
+            return read_completion(await self._read_object(answer))
+        reader = StreamReader(take)
+        try:
+            async with (
+                aclosing(answer.lines()) as lines,
+                aclosing(read_events(lines, self._read)) as events,
+            ):
+                async for event in events:
+                    if not reader.read(event):
+                        break
+            return reader.result()
+        except (httpx2.HTTPError, TimeoutError, *_MALFORMED):
+            if not reader.ids:
+                raise
+            return reader.result(broken=True)
 
     def _said(self, body: bytes) -> str:
         """What the server says is wrong, in one short line and without the key."""
@@ -397,26 +383,6 @@ class Client:
             if isinstance(data, dict) and data.get(name):
                 data = data[name]
         return self._one_line(str(data))
-
-    # --- What a server says ---
-
-    def _read(self, text: bytes) -> Any:
-        """Return the value of JSON text, without the key; errors are those of `parse_json`."""
-        data = parse_json(text)
-        return self.key.hide_in_data(data) if self.key else data
-
-    def _whole(self, parse: Callable[[Any, float], _Result]) -> _Receive[_Result]:
-        """Make a receiver of what reads a whole JSON object, and the seconds that it took."""
-
-        async def receive(answer: Body, began: float) -> _Result:
-            text = await answer.whole()
-            seconds = time.monotonic() - began
-            data = self._read(text)
-            if not isinstance(data, dict):
-                raise TypeError(f"expected an object, got {type(data).__name__}")
-            return parse(data, seconds)
-
-        return receive
 
     def _one_line(self, text: str) -> str:
         """Shorten a text that may hold what a server sent, without the key."""
@@ -432,9 +398,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, httpx2.TimeoutException):
         return f"timed out ({type(error).__name__})"
     return str(error) or type(error).__name__
-
-
-def _retry_after(response: httpx2.Response) -> float:
-    """Seconds the server asks to be left alone; 0 where it does not, or gives a date."""
-    text = response.headers.get("Retry-After", "")
-    return float(text) if text.isdecimal() else 0.0

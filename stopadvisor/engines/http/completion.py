@@ -10,17 +10,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any
 
+from stopadvisor.engines.http.body import UnacceptableError
 from stopadvisor.ground.json_text import parse_json
 
 __all__ = [
     "Completion",
     "StreamReader",
     "Take",
-    "Unfinished",
     "read_completion",
     "read_count",
     "read_events",
-    "read_text",
     "read_usage",
 ]
 
@@ -37,16 +36,10 @@ _FINISHES = {
 """What servers call an answer's end, and what it is called here."""
 _GIVEN_UP = ("abort", "error", "insufficient_system_resource")
 """What servers say that are shut down or overloaded; another attempt may do better."""
-
-
 _MOST = 2**31
 """Ids and counts are below it."""
 _ROUNDING = 0.01
 """Above 0, what a log-probability may show by rounding in half precision."""
-
-
-class Unfinished(Exception):
-    """The server ended an answer for a reason of its own; asked again it would do the same."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +48,6 @@ class Completion:
 
     token_ids: tuple[int, ...] | None
     """Decoded tokens, the ending one included where the server counts it; None if not returned."""
-    text: str
-    """The decoded text as the server gives it."""
     logprobs: tuple[float, ...] | None
     """Log-probability (nats) of each decoded token; None if not asked or not returned."""
     top_logprobs: tuple[tuple[float, ...], ...] | None
@@ -65,37 +56,30 @@ class Completion:
     """``stop`` or ``length``; of a stream also ``closed``, when no more of it was wanted, and
     ``broken``, when it came to no end."""
     prompt_tokens: int
-    decoded_tokens: int
     cached_tokens: int | None
     """Prompt tokens that the server took from its cache; None where it does not say."""
-    seconds: float
-    """Wall-clock of the attempt that succeeded."""
 
 
-def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
-    """Read an answer that took `seconds`.
+def read_completion(data: Mapping[str, Any]) -> Completion:
+    """Read a whole answer.
 
     Raises
     ------
     KeyError, TypeError, ValueError, IndexError, AttributeError
         It does not look like one, or the server gave it up halfway, as some do when they are shut
         down; the client asks again.
-    Unfinished
-        The server gives no more of this answer, whoever asks.
+    UnacceptableError
+        The server ended it for a reason of its own, such as ``content_filter``.
     """
-    choice, usage = data["choices"][0], data.get("usage") or {}
+    choice = data["choices"][0]
     given = choice.get("logprobs") or {}
-    prompt, decoded, cached = read_usage(usage)
-    finish = read_finish(choice["finish_reason"])
+    prompt, _, cached = read_usage(data.get("usage") or {})
+    finish = _read_finish(choice["finish_reason"])
     if finish is None:
         raise ValueError("finish_reason must be 'stop' or 'length', got none")
-    ids = choice.get("token_ids")
-    if ids is None:
-        ids = _ids_of_names(given.get("tokens"))
-    logprobs, top = given.get("token_logprobs"), given.get("top_logprobs")
+    ids, logprobs, top = _read_ids(choice), given.get("token_logprobs"), given.get("top_logprobs")
     return Completion(
-        token_ids=None if ids is None else tuple(_read_ids(ids)),
-        text=read_text(choice["text"]),
+        token_ids=None if ids is None else tuple(ids),
         logprobs=None if logprobs is None else tuple(_read_logprob(x) for x in logprobs),
         top_logprobs=(
             None
@@ -104,29 +88,8 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
         ),
         finish_reason=finish,
         prompt_tokens=prompt,
-        decoded_tokens=decoded or (len(ids) if ids else 0),
         cached_tokens=cached,
-        seconds=seconds,
     )
-
-
-def read_finish(reason: str | None) -> str | None:
-    """Return ``stop``, ``length``, or None where an answer is not over.
-
-    Raises
-    ------
-    ValueError
-        The server gave it up; another attempt may do better.
-    Unfinished
-        It was ended for another reason, such as ``content_filter``.
-    """
-    if not reason:
-        return None
-    if reason in _GIVEN_UP:
-        raise ValueError(f"finish_reason must be 'stop' or 'length', got {reason!r}")
-    if reason not in _FINISHES:
-        raise Unfinished(f"ended an answer with finish_reason {reason!r:.60}")
-    return _FINISHES[reason]
 
 
 def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
@@ -149,20 +112,29 @@ def read_count(value: Any, name: str) -> int:
     return value
 
 
-def _read_ids(values: Sequence[Any]) -> list[int]:
+def _read_finish(reason: str | None) -> str | None:
+    """Return ``stop``, ``length``, or None where an answer is not over."""
+    if not reason:
+        return None
+    if reason in _GIVEN_UP:
+        raise ValueError(f"finish_reason must be 'stop' or 'length', got {reason!r}")
+    if reason not in _FINISHES:
+        raise UnacceptableError(f"ended an answer with finish_reason {reason!r:.60}")
+    return _FINISHES[reason]
+
+
+def _read_ids(choice: Mapping[str, Any]) -> list[int] | None:
+    """Return the ids of a choice; None where it names none."""
+    values = choice.get("token_ids")
+    if values is None:  # ``token_id:N``, as ``return_tokens_as_token_ids`` names tokens
+        names, prefix = (choice.get("logprobs") or {}).get("tokens"), "token_id:"
+        if not names or not all(name.startswith(prefix) for name in names):
+            return None
+        values = [int(name.removeprefix(prefix)) for name in names]
     for value in values:
         if type(value) is not int or not 0 <= value < _MOST:
             raise ValueError(f"token_ids must be ids of tokens, got {value!r:.40}")
     return list(values)
-
-
-def read_text(value: Any) -> str:
-    """Return a text; an empty one where none is given, and `TypeError` where it is none."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise TypeError(f"a text must be a string, got {value!r:.40}")
-    return value
 
 
 def _read_logprob(value: Any) -> float:
@@ -178,14 +150,6 @@ def _read_top(value: Any) -> float:
     if type(value) not in (int, float) or not value <= _ROUNDING:
         raise ValueError(f"a log-probability must be a number <= 0, got {value!r:.40}")
     return min(float(max(value, -math.inf)), 0.0)
-
-
-def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
-    """Read ids out of ``token_id:N``, as ``return_tokens_as_token_ids`` names tokens."""
-    prefix = "token_id:"
-    if not tokens or not all(token.startswith(prefix) for token in tokens):
-        return None
-    return _read_ids([int(token[len(prefix) :]) for token in tokens])
 
 
 # --- Streams --------------------------------------------------------------------------------------
@@ -210,11 +174,10 @@ class StreamReader:
 
     take: Take
     ids: list[int] = field(default_factory=list)
-    named: bool = True
+    _named: bool = True
     """All text so far came with its token ids."""
-    text: str = ""
-    finish: str | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    _finish: str | None = None
+    _usage: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, event: Mapping[str, Any]) -> bool:
         """Take one event and hand its tokens on; return whether more are wanted.
@@ -223,38 +186,30 @@ class StreamReader:
         """
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']!s:.200}")
-        self.usage = event.get("usage") or self.usage
+        self._usage = event.get("usage") or self._usage
         choices: Sequence[Mapping[str, Any]] = event["choices"]
         if not choices:
             return True  # an event that counts tokens, for example
         choice = choices[0]
-        self.finish = read_finish(choice.get("finish_reason")) or self.finish
-        ids = choice.get("token_ids")
-        if ids is None:
-            ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
-        text = read_text(choice.get("text"))
-        self.text += text
-        self.named = self.named and (ids is not None or not text)
-        new = _read_ids(ids or ())
-        self.ids += new
+        self._finish = _read_finish(choice.get("finish_reason")) or self._finish
+        new = _read_ids(choice)
+        self._named = self._named and (new is not None or not choice.get("text"))
+        self.ids += new or ()
         if not new or self.take(new):
             return True
-        self.finish = self.finish or "closed"
+        self._finish = self._finish or "closed"
         return False
 
-    def result(self, seconds: float, *, broken: bool = False) -> Completion:
+    def result(self, *, broken: bool = False) -> Completion:
         """Return what came.  Without a ``finish_reason`` it must be known to have `broken` off."""
-        if self.finish is None and not broken:
+        if self._finish is None and not broken:
             raise ValueError("the stream ends without a finish_reason")
-        prompt, decoded, cached = read_usage(self.usage)
+        prompt, _, cached = read_usage(self._usage)
         return Completion(
-            token_ids=tuple(self.ids) if self.named else None,
-            text=self.text,
+            token_ids=tuple(self.ids) if self._named else None,
             logprobs=None,
             top_logprobs=None,
-            finish_reason=self.finish or "broken",
+            finish_reason=self._finish or "broken",
             prompt_tokens=prompt,
-            decoded_tokens=len(self.ids) if self.named else decoded,
             cached_tokens=cached,
-            seconds=seconds,
         )

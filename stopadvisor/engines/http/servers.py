@@ -1,27 +1,31 @@
 """Servers of the same model: their addresses, which of them work, which is asked next, when again.
 
-Clocks and pauses are for `tenacity`.  Knows no requests.
+Knows no requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
-from tenacity import RetryCallState
-from tenacity.wait import wait_random_exponential
 
 from stopadvisor.ground.errors import ModelError
 
-__all__ = ["OPENING_TIMEOUT", "MalformedError", "Server", "Servers", "TransientError", "Waiting"]
+__all__ = ["OPENING_TIMEOUT", "MalformedError", "Patience", "Server", "Servers", "TransientError"]
 
 _REST = 1.0
 """Seconds for which a server that failed is asked last; doubled with each further failure."""
 _LONGEST_REST = 60.0
+OPENING_TIMEOUT = 5.0
+"""Seconds at most, while a server is opened, for which it is asked again what it answers in a way
+that cannot be read, and for which it is asked what it may leave out."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+"""Seconds between two attempts at most, unless the server asks for more; doubled each time."""
 
 
 @dataclass(eq=False)
@@ -29,7 +33,6 @@ class Server:
     """One base URL and how it is doing."""
 
     url: str
-    in_flight: int = 0
     questions: int = 0
     """Questions that were given to it."""
     failures: int = 0
@@ -69,36 +72,26 @@ class Servers:
 
         Those that do not work are passed over, while any does.
         """
-        well = self._well() or self._all
-        number = min(
-            (i for i, server in enumerate(self._all) if server in well),
-            key=lambda i: self._all[i].questions,
-        )
-        self._all[number].questions += 1
-        return number
+        server = min(self.well() or self._all, key=lambda server: server.questions)
+        server.questions += 1
+        return self._all.index(server)
 
     def pick(self, replica: int | None, *, alone: bool = False) -> Server:
-        """Take the replica while it works, else the least busy server that does.
-
-        With `alone` no other is taken in its place.
-        """
+        """Take the replica while it works, else one that does; with `alone`, the replica."""
         if alone and replica is not None:
             return self._all[replica]
-        well = self._well() or self._all
+        well = self.well() or self._all
         if replica is not None and self._all[replica] in well:
             server = self._all[replica]
         else:
-            server = min(well, key=lambda server: server.in_flight)
+            server = min(well, key=lambda server: server.questions)
         if server.failures and len(self._all) > 1:
             # One request finds out whether it works again; until then the others go elsewhere.
             server.resting_until = time.monotonic() + _LONGEST_REST
         return server
 
-    def any_well(self) -> bool:
-        """Whether one has not failed just now."""
-        return bool(self._well())
-
-    def _well(self) -> list[Server]:
+    def well(self) -> list[Server]:
+        """Return those that have not failed just now."""
         now = time.monotonic()
         return [server for server in self._all if server.resting_until <= now]
 
@@ -131,13 +124,6 @@ def _checked(url: str) -> str:
 # --- When to ask again ----------------------------------------------------------------------------
 
 
-OPENING_TIMEOUT = 5.0
-"""Seconds at most, while a server is opened, for which it is asked again what it answers in a way
-that cannot be read, and for which it is asked what it may leave out."""
-LONGEST_PAUSE = 10.0
-"""Seconds between two attempts at most, unless the server asks for more."""
-
-
 class TransientError(Exception):
     """A failure that another attempt may not meet."""
 
@@ -151,48 +137,36 @@ class MalformedError(TransientError):
 
 
 @dataclass
-class Waiting:
-    """When to ask again, and when to give up: clocks from a request's first failure.
-
-    Answers that cannot be read have a clock of their own, from the first of them in a row: a server
-    that gives them is there, and may never give others.
-    """
+class Patience:
+    """For how long one request is asked again, from its first failure."""
 
     seconds: float
     malformed_seconds: float
-    _since: float | None = None
-    _malformed_since: float | None = None
-    _pause: wait_random_exponential = field(
-        default_factory=lambda: wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE)
-    )
+    """Where its answers cannot be read: a server that gives them is there, and may never give
+    others."""
+    failures: int = 0
+    _since: float = 0.0
 
-    def _left(self, error: BaseException | None) -> float:
+    def allowed(self, error: TransientError) -> float:
+        """Return for how many seconds a request that failed so is asked again."""
+        return self.malformed_seconds if isinstance(error, MalformedError) else self.seconds
+
+    def pause(self, error: TransientError) -> float | None:
+        """Return the seconds until the next attempt, as many as the server asks for; None: give up.
+
+        Random below a limit that doubles, so that requests that failed together come apart.
+        """
         now = time.monotonic()
-        if self._since is None:
+        if not self.failures:
             self._since = now
-        left = self._since + self.seconds - now
-        if not isinstance(error, MalformedError):
-            self._malformed_since = None
-            return left
-        if self._malformed_since is None:
-            self._malformed_since = now
-        return min(left, self._malformed_since + self.malformed_seconds - now)
-
-    def stop(self, state: RetryCallState) -> bool:
-        """Whether to give up."""
-        return self._left(_error(state)) <= 0
-
-    def wait(self, state: RetryCallState) -> float:
-        """Seconds until the next attempt: more each time, and as many as the server asks for."""
-        error = _error(state)
-        asked = error.retry_after if isinstance(error, TransientError) else 0.0
+        self.failures += 1
+        left = self._since + self.allowed(error) - now
+        if left <= 0:
+            return None
+        most = min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
         # Never beyond the time-out: the last attempt is made when it is over.
-        return max(0.0, min(max(asked, self._pause(state)), self._left(error)))
+        return min(max(error.retry_after, random.uniform(0.0, most)), left)
 
     async def sleep(self, seconds: float) -> None:
         """Pause before the next attempt."""
         await asyncio.sleep(seconds)
-
-
-def _error(state: RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None

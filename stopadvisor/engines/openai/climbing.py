@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stopadvisor.answers.normal_form import extract_natural
@@ -227,7 +226,7 @@ class LadderEngine:
         """Answer requests and yield each as it is over; without a `rule` by the reference alone."""
         del plan, on_stop
 
-        async def ask(request: Request, _: anyio.CapacityLimiter) -> Reply:
+        async def ask(request: Request) -> Reply:
             began = time.perf_counter()
             climbed = await climb(
                 self.servers,

@@ -24,30 +24,28 @@ _Result = TypeVar("_Result")
 def asked_each(
     portal: BlockingPortal,
     items: Sequence[_Item],
-    ask: Callable[[_Item, anyio.CapacityLimiter], Awaitable[_Result]],
+    ask: Callable[[_Item], Awaitable[_Result]],
     size: int,
 ) -> Iterator[tuple[int, _Result]]:
-    """Ask for each item in the portal's loop and yield the results, with the items' numbers.
+    """Ask for each item in the portal's loop, `size` at once; yield results with their numbers.
 
     Of several errors the first of ours is raised, after the results finished before it.  No
     item is asked while `size` results wait to be taken: a consumer that is slow, or killed,
     holds no more than that.
     """
+    places = anyio.Semaphore(size)
     room = anyio.Semaphore(2 * size)  # items that are being asked, and results not yet taken
     done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
-    waiting = iter(enumerate(items))
+
+    async def one(number: int, item: _Item) -> None:
+        async with places:
+            done.put((number, await ask(item)))
 
     async def work() -> None:
-        slots = anyio.CapacityLimiter(size)
-
-        async def worker() -> None:
-            for number, item in waiting:
-                await room.acquire()
-                done.put((number, await ask(item, slots)))
-
         async with anyio.create_task_group() as group:
-            for _ in range(min(size, len(items))):
-                group.start_soon(worker)
+            for number, item in enumerate(items):
+                await room.acquire()
+                group.start_soon(one, number, item)
 
     running = portal.start_task_soon(work)
     # Put there when the work is over, so after all its results.

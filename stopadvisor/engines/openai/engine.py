@@ -8,11 +8,10 @@ that grading and writing do not hold the server up.  Knows no gold answer and no
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -23,30 +22,22 @@ from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.each import asked_each, result_of
 from stopadvisor.engines.openai.early_exit import PolicyService, entropy_at
+from stopadvisor.engines.openai.endpoint import USUAL_TOP
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.raw_trace import raw_trace
-from stopadvisor.engines.trace import RequestUsage
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import Capabilities, Check, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import trace_positions
 
-if TYPE_CHECKING:
-    from stopadvisor.engines.openai.served_model import ServedModel
-    from stopadvisor.engines.trace import RequestUsage
-
 __all__ = ["OpenAiEngine"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-BATCH = 256
+_BATCH = 256
 """Questions that pilot and preflight hand over at once; `probe_each` has no batches."""
-KEPT = 100_000
-"""Requests that are remembered."""
-USUAL_TOP = 20
-"""Log-probabilities that are asked for unless the plan says another number."""
 
 
 @dataclass
@@ -69,9 +60,7 @@ class OpenAiEngine(ChatEngine):
     """Most requests at once."""
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each, in the order it came up."""
-    requests: deque[RequestUsage] = field(default_factory=lambda: deque(maxlen=KEPT), repr=False)
-    """The requests that were answered last."""
-    _began: float | None = field(default=None, repr=False)
+    _began: float = field(default_factory=time.monotonic, repr=False)
     _before: Traffic = field(default_factory=Traffic, repr=False)
     """Of the client when work began."""
 
@@ -84,11 +73,6 @@ class OpenAiEngine(ChatEngine):
     def chat(self) -> Chat:
         """Tokenizer, chat template and markers."""
         return self.served_model.chat
-
-    @property
-    def context(self) -> int | None:
-        """Most tokens a sequence may have, where the server says so."""
-        return self.served_model.context
 
     @property
     def capabilities(self) -> Capabilities:
@@ -107,28 +91,29 @@ class OpenAiEngine(ChatEngine):
     def auto_batch_size(self, plan: ProbePlan) -> int:
         """Return how many questions pilot and preflight hand over at once."""
         del plan  # memory is the server's affair
-        return BATCH
+        return _BATCH
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
         """Return what the context leaves to each of these prompts, at most the plan's cap."""
-        if self.context is None:
+        model = self.served_model
+        if model.context is None:
             return None
-        rendered = (self.chat.prompt_ids(p.messages) for p in prompts)
-        return min(self.served_model.thinking_room(ids, plan) for ids in rendered)
+        return min(model.thinking_room(model.open(p.messages), plan) for p in prompts)
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""
-        self.served_model.check_entropy(plan.entropy)
-        ids = self.served_model.open(prompt.messages)
-        return self.call(_server_checks, self.served_model, ids, plan)
+        model = self.served_model
+        top, ids = _top_k(model, plan), model.open(prompt.messages)
+        obeys, resumes = self._call(_obeys, model, ids), self._call(_resumes, model, ids)
+        return [obeys, resumes, _caches(model), top]
 
     def status(self) -> str:
         """Return requests a second and the cached share of prompt tokens, since work began."""
         traffic, before = self.served_model.client.traffic, self._before
-        spent = time.monotonic() - (self._began or time.monotonic())
+        spent = time.monotonic() - self._began
         text = f"{(traffic.requests - before.requests) / max(spent, 1e-9):.0f} requests/s"
         sent = traffic.prompt_tokens - before.prompt_tokens
-        if self.served_model.endpoint.counts_cached and sent:
+        if self.served_model.endpoint.cached_tokens is not None and sent:
             share = (traffic.cached_tokens - before.cached_tokens) / sent
             text += f", {share:.0%} of prompt tokens cached"
         return text
@@ -152,8 +137,9 @@ class OpenAiEngine(ChatEngine):
         del on_tokens
         self.served_model.sampling(plan)  # refused before, not after, anything is asked
         self.served_model.check_entropy(plan.entropy)
+        slots = anyio.Semaphore(self.concurrency)
 
-        async def ask(prompt: Prompt, slots: anyio.CapacityLimiter) -> RawTrace:
+        async def ask(prompt: Prompt) -> RawTrace:
             return await self._question(prompt, plan, slots)
 
         yield from self._each(prompts, ask, None)
@@ -187,38 +173,27 @@ class OpenAiEngine(ChatEngine):
         What was over before an error is yielded before the error is raised.
         """
         service = PolicyService(self.served_model, plan, rule, on_stop, self.remarks)
-
-        async def ask(request: Request, _: anyio.CapacityLimiter) -> Reply:
-            return await service.answer(request)
-
-        return self._each(requests, ask, batch_size)
+        return self._each(requests, service.answer, batch_size)
 
     # --- The event loop ---
 
     def _each(
-        self,
-        items: Sequence[_Item],
-        ask: Callable[[_Item, anyio.CapacityLimiter], Awaitable[_Result]],
-        size: int | None,
+        self, items: Sequence[_Item], ask: Callable[[_Item], Awaitable[_Result]], size: int | None
     ) -> Iterator[tuple[int, _Result]]:
         """Ask for each item in the engine's loop; see `asked_each`."""
         self._began, self._before = time.monotonic(), replace(self.served_model.client.traffic)
         return asked_each(self.portal, items, ask, size or self.concurrency)
 
-    def call(self, function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
+    def _call(self, function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
         """Run one asynchronous function in the engine's loop and wait for it."""
         return result_of(self.portal.start_task_soon(function, *arguments))
 
     def close(self) -> None:
         """Close the connections and end the thread."""
-        self.portal.call(self.served_model.aclose)
+        self.portal.call(self.served_model.client.aclose)
         self.thread.__exit__(None, None, None)
 
-    # --- In the event loop's thread ---
-
-    async def _question(
-        self, prompt: Prompt, plan: ProbePlan, slots: anyio.CapacityLimiter
-    ) -> RawTrace:
+    async def _question(self, prompt: Prompt, plan: ProbePlan, slots: anyio.Semaphore) -> RawTrace:
         """Draw or read one trace, then ask all its answers at once: a drawn one is in the cache."""
         model = self.served_model
         replica = model.client.assign_replica()
@@ -247,7 +222,6 @@ class OpenAiEngine(ChatEngine):
             for position in positions.probed if plan.on_stop == "answer" else ():
                 if position < length:
                     group.start_soon(write, position)
-        self.requests += trace.requests
         return raw_trace(
             model.stops,
             plan,
@@ -262,33 +236,18 @@ class OpenAiEngine(ChatEngine):
         )
 
 
-# --- Checks that only a server needs --------------------------------------------------------------
+# --- Checks that only a server needs: it may accept fields in silence and ignore them -------------
 
 
 _TRIED = 8
 
 
-async def _server_checks(
-    model: ServedModel, prompt_ids: Sequence[int], plan: ProbePlan
-) -> list[Check]:
-    """Try the server with one prompt: it may accept fields in silence and ignore them."""
-    return [
-        await _obeys(model, prompt_ids),
-        await _continues(model, prompt_ids),
-        _caches(model),
-        _top_k(model, plan),
-    ]
-
-
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
     """The server obeys limits and stops, and takes ids as they are."""
     drawn = await model.client.complete(ids, max_tokens=_TRIED)
-    tokens = drawn.token_ids or ()
     wrong = await _wrong_ends(model, ids, drawn)
     if drawn.prompt_tokens != len(ids):
         wrong.append(f"counts {drawn.prompt_tokens} prompt tokens for {len(ids)} ids")
-    if max(drawn.decoded_tokens, len(tokens)) > _TRIED:
-        wrong.append(f"decodes {drawn.decoded_tokens} tokens under max_tokens={_TRIED}")
     if wrong:
         return Check(
             "server-obeys",
@@ -301,9 +260,9 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
 
 
 async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
-    """What is wrong with where it ends: too early, or not at a stop id."""
+    """What is wrong with where it ends: at another number of tokens, or not at a stop id."""
     tokens, wrong = drawn.token_ids or (), []
-    if len(tokens) < _TRIED and drawn.finish_reason != "stop":
+    if len(tokens) > _TRIED or (len(tokens) < _TRIED and drawn.finish_reason != "stop"):
         wrong.append(f"decodes {len(tokens)} tokens under max_tokens={_TRIED}")
     new = [i for i, token in enumerate(tokens) if i and token not in tokens[:i]]
     if new:
@@ -317,7 +276,7 @@ async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion)
     return wrong
 
 
-async def _continues(model: ServedModel, ids: Sequence[int]) -> Check:
+async def _resumes(model: ServedModel, ids: Sequence[int]) -> Check:
     """A resumed trace continues with the tokens that it would have had anyway."""
     client = model.client
     whole = (await client.complete(ids, max_tokens=_TRIED)).token_ids or ()
@@ -335,38 +294,33 @@ async def _continues(model: ServedModel, ids: Sequence[int]) -> Check:
 
 def _caches(model: ServedModel) -> Check:
     """A prompt that is sent again comes from the cache."""
-    endpoint = model.endpoint
-    if endpoint.cached_tokens is None:
-        return Check(
-            "server-caches",
-            "warn",
-            "the server does not say how many prompt tokens it cached",
-            "vLLM says so with --enable-prompt-tokens-details; otherwise costs are estimates",
-        )
-    cached, sent = endpoint.cached_tokens, endpoint.repeated_tokens
-    detail = f"{cached} of {sent} repeated prompt tokens were cached"
+    cached, sent = model.endpoint.cached_tokens, model.endpoint.repeated_tokens
+    if cached:
+        detail = f"{cached} of {sent} repeated prompt tokens were cached"
+        return Check("server-caches", "pass", detail)
     if cached == 0:
         return Check(
             "server-caches",
             "warn",
-            detail,
+            f"0 of {sent} repeated prompt tokens were cached",
             "every probe reads its whole prefix again: switch prefix caching on, or assess with "
             "--serving black-box",
         )
-    return Check("server-caches", "pass", detail)
+    return Check(
+        "server-caches",
+        "warn",
+        "the server does not say how many prompt tokens it cached",
+        "vLLM says so with --enable-prompt-tokens-details; otherwise costs are estimates",
+    )
 
 
 def _top_k(model: ServedModel, plan: ProbePlan) -> Check:
-    """The plan's log-probabilities are given."""
-    limit = model.endpoint.top_limit
-    if plan.entropy == NO_ENTROPY:
-        return Check(
-            "top-k",
-            "pass" if limit == 0 else "warn",
-            f"the server gives {limit} log-probabilities per token, none are asked for",
-            "" if limit == 0 else f"--entropy top-k:{limit} lets every family be compared",
-        )
+    """The plan's log-probabilities are given; where they are not, the plan is refused."""
+    gives = f"the server gives {model.endpoint.top_limit} log-probabilities per token"
     k = model.check_entropy(plan.entropy)
-    return Check(
-        "top-k", "pass", f"the server gives {limit} log-probabilities per token, {k} are asked for"
-    )
+    if k is not None:
+        return Check("top-k", "pass", f"{gives}, {k} are asked for")
+    if not model.endpoint.top_limit:
+        return Check("top-k", "pass", f"{gives}, none are asked for")
+    advice = f"--entropy top-k:{model.endpoint.top_limit} lets every family be compared"
+    return Check("top-k", "warn", f"{gives}, none are asked for", advice)

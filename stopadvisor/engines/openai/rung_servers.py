@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from stopadvisor.engines.asked_rungs import AskedReply, LocalRungs, RungAnswer
@@ -244,7 +243,7 @@ class AskedRungs:
     def replies(self, asked: Sequence[AskedReply]) -> Iterator[tuple[int, RungAnswer]]:
         """Ask for each and yield the replies as they come, with their numbers in `asked`."""
 
-        async def ask(one: AskedReply, _: anyio.CapacityLimiter) -> RungAnswer:
+        async def ask(one: AskedReply) -> RungAnswer:
             return await self.servers.ask(
                 one.rung, one.prompt, max_tokens=one.rung.max_tokens, logprobs=True
             )

@@ -20,14 +20,7 @@ from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.openai.endpoint import Endpoint
 from stopadvisor.engines.raw_trace import recorded_ids
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings, thinking_room
-from stopadvisor.engines.trace import (
-    Kind,
-    RequestUsage,
-    Trace,
-    TraceEnd,
-    mean_statistics,
-    token_statistics,
-)
+from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import ProbePlan, Prompt
 
@@ -64,10 +57,6 @@ class ServedModel:
     def context(self) -> int | None:
         """Most tokens a sequence may have."""
         return self.endpoint.context
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self.client.aclose()
 
     def identity(self) -> dict[str, Any]:
         """Return what is known of the model that decides the outcome; not where it is served."""
@@ -172,10 +161,8 @@ class ServedModel:
         while not trace.end.over and len(trace.ids) < most:
             at = len(trace.ids)
             answer = await self._continue(
-                "trace",
                 trace,
                 [*trace.prompt_ids, *trace.ids],
-                at,
                 take=None if grown is None else take,
                 max_tokens=most - at,
                 **_sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
@@ -226,10 +213,8 @@ class ServedModel:
         rows: list[tuple[float, float, float]] = []
         while not forced.over and len(ids) < cap:
             answer = await self._continue(
-                "probe",
                 trace,
                 [*trace.prompt_ids, *trace.ids[:at], *suffix, *ids],
-                at,
                 max_tokens=min(most, cap - len(ids)),
                 logprobs=k,
                 # A newline ends the request; one before any content does not end the answer.
@@ -237,8 +222,7 @@ class ServedModel:
                 **_GREEDY,
             )
             new = self._new_ids(answer, newline=True)
-            # An ending token that was put there for the server has no figures.
-            rows += token_statistics(answer, len(new if k is None else answer.token_ids or ()), k)
+            rows += [(0.0, 0.0, 0.0)] * len(new) if k is None else _figures(answer, k)
             forced.extend(new, cap)
             if forced.ended:  # in open thinking: does the closer follow?
                 most = len(self.chat.closer.ids)
@@ -247,7 +231,7 @@ class ServedModel:
                 "the server returns no log-probability of a token that ends an answer"
             )
         trace.probe_tokens += len(ids)
-        logprob, entropy, tail = mean_statistics(rows[: forced.counted])
+        logprob, entropy, tail = mean_figures(rows[: forced.counted])
         return forced.forced(logprob, entropy, None if k is None else tail)
 
     async def write(
@@ -263,10 +247,8 @@ class ServedModel:
         while not over:  # once, unless the server has a limit of its own below the cap
             drawn = at + len(closer) + len(ids)
             answer = await self._continue(
-                "answer",
                 trace,
                 [*trace.prompt_ids, *trace.ids[:at], *closer, *ids],
-                at,
                 max_tokens=plan.answer_cap - len(ids),
                 **_sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
             )
@@ -280,10 +262,8 @@ class ServedModel:
                 show(ids[before:])
         return ids
 
-    async def _continue(
-        self, kind: Kind, trace: Trace, prefix: Sequence[int], budget: int, **options: Any
-    ) -> Completion:
-        """Ask once and record what came from the cache, if the server took what was sent."""
+    async def _continue(self, trace: Trace, prefix: Sequence[int], **options: Any) -> Completion:
+        """Ask once; refuse an answer to anything but what was sent."""
         answer = await self.client.complete(
             prefix, stop_token_ids=self.stop_ids, replica=trace.replica, **options
         )
@@ -294,8 +274,6 @@ class ServedModel:
                 f"the server counts {answer.prompt_tokens} prompt tokens where {len(prefix)} ids "
                 "were sent: it does not take ids as they are"
             )
-        usage = RequestUsage(kind, budget, answer.prompt_tokens, answer.cached_tokens)
-        trace.requests.append(usage)
         return answer
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
@@ -324,6 +302,18 @@ class ServedModel:
                 "another model"
             )
         return list(ids)
+
+
+def _figures(answer: Completion, k: int) -> list[tuple[float, float, float]]:
+    """Return the figures of an answer's tokens; one that was put there for the server has none."""
+    length = len(answer.token_ids or ())
+    logprobs, top = answer.logprobs or (), answer.top_logprobs or ()
+    if len(logprobs) < length or len(top) < length:
+        raise EngineError(
+            f"the server returns no log-probabilities for some of {length} tokens, as logprobs={k} "
+            "asks"
+        )
+    return [token_figures(logprobs[i], top[i][:k]) for i in range(length)]
 
 
 def _sampling_params(

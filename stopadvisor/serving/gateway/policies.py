@@ -260,12 +260,12 @@ class PolicySet:
         try:
             service = bind_policy(served.policy, model, served.plan)
         except BaseException:
-            await model.aclose()
+            await client.aclose()
             raise
         # Waiting was for the opening: a request that fails is sent to another upstream.
         client.retry_timeout = 0.0
         service = replace(service, shadow=settings.shadow, probe_timeout=limits.probe)
-        return Bound(service, model.aclose)
+        return Bound(service, client.aclose)
 
 
 def entries(listed: Any, names: frozenset[str]) -> dict[str, Any]:

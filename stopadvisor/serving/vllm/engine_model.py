@@ -19,16 +19,9 @@ import numpy as np
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.live import LiveRequest, Observer
 from stopadvisor.engines.sampling import Sampling
-from stopadvisor.engines.trace import (
-    RequestUsage,
-    Trace,
-    TraceEnd,
-    mean_statistics,
-    token_statistics,
-)
+from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
@@ -189,9 +182,8 @@ class EngineModel:
             parameters["stream_interval"] = _SELDOM
         async with aclosing(self.ask("think", trace.prompt_ids, parameters)) as outputs:
             async for output in outputs:
-                if not trace.requests:
-                    cached = output.num_cached_tokens
-                    trace.requests.append(RequestUsage("trace", 0, len(trace.prompt_ids), cached))
+                if trace.cached_tokens is None:
+                    trace.cached_tokens = output.num_cached_tokens
                 was_over = trace.end.over
                 trace.take(output.outputs[0].token_ids)
                 if trace.end.over and not output.finished and not was_over:
@@ -270,7 +262,7 @@ class EngineModel:
             if forced.ended:  # in open thinking: does the closer follow?
                 most = len(self.chat.closer.ids)
         rows = rows[: forced.counted]
-        logprob, entropy, tail = mean_statistics(figures(rows)) if rows else (0.0, 0.0, 0.0)
+        logprob, entropy, tail = mean_figures(figures(rows)) if rows else (0.0, 0.0, 0.0)
         if likeliest is None:
             return forced.forced(logprob, entropy, tail if k else None)
         more, slack = likeliest.rest(rows)
@@ -384,10 +376,7 @@ def positions(logprobs: Any, ids: Sequence[int], k: int) -> list[Position]:
 
 def figures(rows: Sequence[Position]) -> list[tuple[float, float, float]]:
     """Return log-probability, entropy and tail mass of each token."""
-    own = tuple(row.own for row in rows)
-    top = tuple(tuple(row.likeliest) for row in rows)
-    whole = Completion(None, "", own, top, "stop", 0, 0, None, 0.0)
-    return token_statistics(whole, len(rows), len(top[0]))
+    return [token_figures(row.own, row.likeliest) for row in rows]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from stopadvisor.engines.trace import Trace, TraceEnd, mean_statistics
+from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.serving.vllm.engine_model import EngineModel, Position, figures, positions
@@ -150,7 +150,7 @@ class _SelfTest:
 
 
 def _means(rows: Sequence[Position]) -> tuple[float, float, float]:
-    return mean_statistics(figures(rows))
+    return mean_figures(figures(rows))
 
 
 def _failed(what: str, found: str, does: str = "gives") -> ModelError:
