@@ -15,9 +15,10 @@ from stopadvisor.certification.calibration import ExportedRule, calibrate
 from stopadvisor.cli.main import main
 from stopadvisor.ground.constants import PAPER_BOOTSTRAP_RESAMPLES, PROBE_CAP
 from stopadvisor.paper.analysis import assess_paper
-from stopadvisor.paper.protocol import paper_split
+from stopadvisor.paper.protocol import PaperSetting, paper_split, threshold_grid
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.costs import Weights
+from stopadvisor.runs.access import open_all
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
@@ -214,10 +215,11 @@ def test_grids_and_mean_tokens_equal_the_published_scripts(
     name: str, expected: dict[str, Any], tmp_path: Path
 ) -> None:
     source = open_source(ARCHIVES / f"{name}.npz", root=tmp_path)
-    paper = assess_paper(source, alpha=0.15, delta=0.05).paper
-    assert paper is not None
-    assert dict(paper.grid_sizes) == expected[name]["K"]
-    _, test = paper_split(source.table.n_questions)
+    paper = assess_paper(source, alpha=0.15, delta=0.05)
+    setting = PaperSetting.build(open_all(source).with_reference("last-checkpoint"))
+    calibration, test = paper_split(source.table.n_questions)
+    sizes = {f: len(threshold_grid(s[calibration])) for f, s in setting.scores.items()}
+    assert sizes == expected[name]["K"]
     full = float((source.table.trace_tokens[test] + PROBE_CAP).mean())
     for row in paper.matched_risk:
         want = expected[name]["alpha"][f"{row.alpha:.2f}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,8 @@ from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, study_sheet
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
-from stopadvisor.studies.batch import run_studies, together
-from stopadvisor.studies.registry import STUDIES, run_study
-from stopadvisor.studies.report import SkippedStudy, StudyReports, listed_studies, write_study
+from stopadvisor.studies.registry import ALONE, STUDIES, StudyList, run_study
+from stopadvisor.studies.report import SkippedStudy, StudyReports, write_study
 from stopadvisor.studies.tables import StudyOptions, StudyReport
 
 __all__ = ["command"]
@@ -100,7 +100,7 @@ def command(
     alone and say so.
     """
     if name == LIST:
-        listed = listed_studies(STUDIES)
+        listed = StudyList(tuple(STUDIES.values()))
         show(listed, study_list_sheet(listed), json=json)
         return 0
     with progress_on(sys.stderr, quiet=quiet) as progress:
@@ -154,26 +154,25 @@ def _all(
     sources: Sequence[Source], options: StudyOptions, progress: Progress
 ) -> tuple[StudyReports, bool]:
     """Run every study; skip what a study refuses with its reason, and say whether one failed."""
-    known = {key for entry in STUDIES.values() for key in entry.options}
+    known = {key for line in STUDIES.values() for key in line.options}
     if strange := sorted(set(options.extra) - known):
         raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")
     reports: dict[str, StudyReport] = {}
     reasons: dict[str, str] = {}
     broken = False
-    for name, found in tracked("studies", run_studies(sources, options), len(together())):
-        if isinstance(found, StudyReport):
-            write_study(found, sources[0].folder)
-            reports[name] = found
-        elif isinstance(found, StopAdvisorError):
-            reasons[name] = str(found)
-        else:
+    for name in tracked("studies", [name for name in STUDIES if name != ALONE]):
+        own = {k: v for k, v in options.extra.items() if k in STUDIES[name].options}
+        try:
+            reports[name] = run_study(name, sources, replace(options, extra=own))
+            write_study(reports[name], sources[0].folder)
+        except StopAdvisorError as error:
+            reasons[name] = str(error)
+        except Exception as error:  # noqa: BLE001  the others shall still run
             broken = True
-            reasons[name] = f"internal error: {type(found).__name__}: {found}"
+            reasons[name] = f"internal error: {type(error).__name__}: {error}"
             progress.remark(f"study {name}: {reasons[name]}")
     if not reports and not broken:
-        first = next(name for name in STUDIES if name in reasons)
-        raise StudyError(f"these runs allow no study; {first}: {reasons[first]}")
-    return StudyReports(
-        tuple(reports[name] for name in STUDIES if name in reports),
-        tuple(SkippedStudy(name, reasons[name]) for name in STUDIES if name in reasons),
-    ), broken
+        first, reason = next(iter(reasons.items()))
+        raise StudyError(f"these runs allow no study; {first}: {reason}")
+    skipped = tuple(SkippedStudy(name, reason) for name, reason in reasons.items())
+    return StudyReports(tuple(reports.values()), skipped), broken

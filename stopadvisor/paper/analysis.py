@@ -13,7 +13,8 @@ from stopadvisor.assessment.fit_assessment import Assessment, check_labels, mark
 from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
 from stopadvisor.ground.constants import PAPER_ALPHAS
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.paper.protocol import MatchedRisk, PaperResult, PaperServing, run_paper
+from stopadvisor.paper.peaks import PaperServing, peak_serving
+from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.runs.access import open_all
@@ -26,7 +27,8 @@ __all__ = ["PaperAssessment", "assess_paper", "recommend_paper"]
 class PaperAssessment(Assessment):
     """An assessment with the figures of the paper's analysis."""
 
-    paper: PaperResult
+    matched_risk: tuple[MatchedRisk, ...]
+    serving: PaperServing
 
     @property
     def graded_by(self) -> GradedBy:
@@ -58,10 +60,12 @@ def assess_paper(
     table = traces.take(traces.samples == 0).with_reference("last-checkpoint")
     check_labels(table)
     levels = sorted({*PAPER_ALPHAS, alpha})
-    result = run_paper(table, alphas=levels, delta=delta)
-    row = next(r for r in result.matched_risk if r.alpha == alpha)
+    setting, (calibration, test) = PaperSetting.build(table), paper_split(table.n_questions)
+    rows = match_risk(setting, calibration, test, alphas=levels, delta=delta)
+    priced = peak_serving(setting)
+    row = next(r for r in rows if r.alpha == alpha)
     shape = profile(trajectory(table), rng=np.random.default_rng(source.seed))
-    advice = recommend_paper(shape, row, result.serving, serving)
+    advice = recommend_paper(shape, row, priced, serving)
     if advice.family is not None:
         # The paper probes at every checkpoint.
         advice = replace(advice, schedule=tuple(table.budgets.tolist()))
@@ -74,12 +78,13 @@ def assess_paper(
         table.n_questions,
         table.reference,
         float(table.truncated.mean()),
-        {"fit": 0, "calibration": result.n_calibration, "test": result.n_test},
+        {"fit": 0, "calibration": calibration.size, "test": test.size},
         shape,
         "all",
         float(table.full_correct.mean()),
         advice,
-        result,
+        rows,
+        priced,
     )
 
 

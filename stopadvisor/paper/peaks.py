@@ -22,32 +22,14 @@ from stopadvisor.assessment.frontier import (
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
 from stopadvisor.paper.protocol import PaperSetting, first_stops
-from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, RulePeak, pair_peak
+from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, Peak, pair_peak
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.stats.bootstrap import block_sums, resample_counts
 
 __all__ = [
-    "Peak",
-    "find_peak",
-    "fixed_budgets",
-    "gain_at",
-    "learned_peak",
-    "peak",
-    "peak_thresholds",
-    "resample_gains",
-]
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The threshold with the highest gain."""
-
-    threshold: float
-    gain: float
-    """Accuracy above fixed budgets at the same mean thinking tokens."""
-    accuracy: float
-    cost: float
-    """Mean thinking tokens per question."""
+    "PaperServing", "Peak", "find_peak", "fixed_budgets", "learned_peak", "peak", "peak_serving",
+    "peak_thresholds", "resample_gains",
+]  # fmt: skip
 
 
 def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
@@ -96,14 +78,27 @@ def peak(
     rule = grid_frontier(scores, thinking, correct, thresholds)
     above = gains(rule, fixed, how)
     k = int(np.argmax(above))
-    return Peak(float(rule.at[k]), float(above[k]), float(rule.accuracy[k]), float(rule.cost[k]))
+    at = float(rule.at[k])
+    figures = float(above[k]), float(rule.accuracy[k]), float(rule.cost[k])
+    return Peak((at,), *figures, first_stops(scores, at))
 
 
-def gain_at(
-    scores: FloatArray, thinking: FloatArray, correct: BoolArray, threshold: float, fixed: Frontier
-) -> float:
-    """Gain of a threshold that was chosen elsewhere."""
-    return peak(scores, thinking, correct, np.array([threshold]), fixed).gain
+def find_peak(
+    family: str,
+    table: GradedTable,
+    setting: PaperSetting,
+    fixed: Frontier,
+    how: Interpolation = "linear",
+) -> Peak:
+    """Peak of a family, over the thresholds of the published scripts.
+
+    `family` is one of the setting's, which is that of the table; `fixed` is its frontier of fixed
+    budgets.
+    """
+    if family in TWO_CONDITION_FAMILIES:
+        return pair_peak(family, table, setting, fixed, how)
+    scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
+    return peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
 
 
 def learned_peak(setting: PaperSetting) -> Peak:
@@ -113,30 +108,40 @@ def learned_peak(setting: PaperSetting) -> Peak:
     ----------
     Paper, Appendix "Full In-Distribution Frontier Summary" (LS8 Peak Gain).
     """
-    scores = setting.scores["learned"]
+    scores, fixed = setting.scores["learned"], fixed_budgets(setting)
     thresholds = peak_thresholds("learned", scores)
-    fixed = fixed_budgets(setting)
     return peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed)
 
 
-def find_peak(
-    family: str,
-    table: GradedTable,
-    setting: PaperSetting,
-    fixed: Frontier,
-    how: Interpolation = "linear",
-) -> RulePeak:
-    """Peak of a family, over the thresholds of the published scripts.
+@dataclass(frozen=True)
+class PaperServing:
+    """The learned rule at its threshold of peak gain, under the three serving regimes."""
 
-    `family` is one of the setting's, which is that of the table; `fixed` is its frontier of fixed
-    budgets.
+    threshold: float
+    peak_gain: float
+    saving_pct: Mapping[str, float]
+    """Of each regime: percent of the tokens of full thinking, every probe at its cap."""
+
+
+def peak_serving(setting: PaperSetting) -> PaperServing:
+    """Savings of the learned rule at its peak.
+
+    References
+    ----------
+    Paper, Section "Training and Metrics", Eq. for G(tau); Appendix "Cost and Serving Profiles".
     """
-    if family in TWO_CONDITION_FAMILIES:
-        return pair_peak(family, table, setting, fixed, how)
-    scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
-    best = peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
-    stops = first_stops(scores, best.threshold)
-    return RulePeak((best.threshold,), best.gain, best.accuracy, best.cost, stops)
+    best, costs = learned_peak(setting), setting.costs
+    by_regime = {
+        "kv-fork": costs.total,
+        "prefix-cache": costs.prefix_cache,
+        "black-box": costs.black_box,
+    }
+    full, at = costs.full_total.mean(), best.stops[:, None]
+    saving = {
+        name: float(100 * (1 - np.take_along_axis(values, at, axis=1).mean() / full))
+        for name, values in by_regime.items()
+    }
+    return PaperServing(best.threshold, best.gain, saving)
 
 
 # --- Resamples ------------------------------------------------------------------------------------

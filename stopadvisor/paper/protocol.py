@@ -21,7 +21,6 @@ from stopadvisor.ground.constants import (
     PAPER_BOOTSTRAP_SEED,
     PAPER_CACHED_WEIGHT,
     PAPER_CALIBRATION_SHARE,
-    PAPER_OPERATING_GRID,
     PAPER_SPLIT_SEED,
     PROBE_CAP,
 )
@@ -35,20 +34,9 @@ from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
 from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
 
 __all__ = [
-    "MatchedRisk",
-    "PaperResult",
-    "PaperRule",
-    "PaperServing",
-    "PaperSetting",
-    "first_stops",
-    "match_risk",
-    "operating_points",
-    "paper_costs",
-    "paper_split",
-    "peak_serving",
-    "run_paper",
-    "threshold_grid",
-]
+    "MatchedRisk", "PaperRule", "PaperSetting", "first_stops", "match_risk", "operating_points",
+    "paper_costs", "paper_split", "threshold_grid",
+]  # fmt: skip
 
 _GRID_QUANTILES = np.unique(np.concatenate([[0, 0.005], np.arange(1, 100) / 100, [0.995, 1.0]]))
 _MOST_UNIQUE_SCORES = 500
@@ -93,28 +81,6 @@ class MatchedRisk:
         """`delta_saving_pp` if both sides are feasible, else None."""
         both = self.learned.feasible and self.scalar.feasible
         return self.delta_saving_pp if both else None
-
-
-@dataclass(frozen=True)
-class PaperServing:
-    """The learned rule at its threshold of peak gain, under the three serving regimes."""
-
-    threshold: float
-    peak_gain: float
-    saving_pct: Mapping[str, float]
-    """Of each regime: percent of the tokens of full thinking, every probe at its cap."""
-
-
-@dataclass(frozen=True)
-class PaperResult:
-    """Everything the paper's analysis says about one workload."""
-
-    n_calibration: int
-    n_test: int
-    grid_sizes: Mapping[str, int]
-    """Thresholds of each family."""
-    matched_risk: tuple[MatchedRisk, ...]
-    serving: PaperServing
 
 
 @dataclass(frozen=True)
@@ -238,41 +204,6 @@ def _verdict(learned: PaperRule, scalar: PaperRule, delta: Interval) -> str:
     return "scalar better" if delta.high < 0 else "comparable"
 
 
-def peak_serving(setting: PaperSetting) -> PaperServing:
-    """Savings at the learned threshold with the highest gain over fixed budgets.
-
-    References
-    ----------
-    Paper, Section "Training and Metrics", Eq. for G(tau); Appendix "Cost and Serving Profiles".
-    """
-    costs = setting.costs
-    fixed_cost = costs.thinking.mean(axis=0)
-    fixed_accuracy = setting.correct.mean(axis=0)
-    start, stop, number = PAPER_OPERATING_GRID
-    best: tuple[float, float, IntArray] | None = None
-    for threshold in np.linspace(start, stop, number).round(3).tolist():
-        stops = first_stops(setting.scores["learned"], threshold)
-        at_cost = _at(costs.thinking, stops).mean()
-        gain = float(
-            _at(setting.correct, stops).mean() - np.interp(at_cost, fixed_cost, fixed_accuracy)
-        )
-        if best is None or gain > best[0]:
-            best = (gain, threshold, stops)
-    assert best is not None  # the grid is not empty
-    gain, threshold, stops = best
-    full = costs.full_total.mean()
-    by_regime = {
-        "kv-fork": costs.total,
-        "prefix-cache": costs.prefix_cache,
-        "black-box": costs.black_box,
-    }
-    saving = {
-        name: float(100 * (1 - _at(values, stops).mean() / full))
-        for name, values in by_regime.items()
-    }
-    return PaperServing(threshold, gain, saving)
-
-
 def paper_split(n_questions: int, seed: int = PAPER_SPLIT_SEED) -> tuple[IntArray, IntArray]:
     """Rows of the 40 % calibration and the 60 % test questions."""
     order = np.random.default_rng(seed).permutation(n_questions)
@@ -343,24 +274,6 @@ def match_risk(
         spread = interval(deltas[:, k])
         rows.append(MatchedRisk(alpha, point, scalar, spread, _verdict(point, scalar, spread)))
     return tuple(rows)
-
-
-def run_paper(table: GradedTable, *, alphas: Sequence[float], delta: float) -> PaperResult:
-    """Reproduce the paper's matched-risk comparison and serving table.
-
-    References
-    ----------
-    Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
-    """
-    setting = PaperSetting.build(table)
-    calibration, test = paper_split(table.n_questions)
-    return PaperResult(
-        int(calibration.size),
-        int(test.size),
-        {f: len(threshold_grid(scores[calibration])) for f, scores in setting.scores.items()},
-        match_risk(setting, calibration, test, alphas=alphas, delta=delta),
-        peak_serving(setting),
-    )
 
 
 @dataclass(frozen=True)

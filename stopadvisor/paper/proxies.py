@@ -32,7 +32,7 @@ from stopadvisor.rules.scores import out_of_fold, paper_folds
 __all__ = [
     "AUDIT_FAMILIES",
     "TWO_CONDITION_FAMILIES",
-    "RulePeak",
+    "Peak",
     "audit_setting",
     "pair_peak",
     "proxy_scores",
@@ -113,16 +113,22 @@ def _entropy_variance(table: GradedTable, window: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class RulePeak:
+class Peak:
     """The point of a rule with the highest gain, and where it stops each question."""
 
     settings: tuple[float, ...]
     """Its threshold, or both numbers of a rule of two conditions."""
     gain: float
+    """Accuracy above fixed budgets at the same mean thinking tokens."""
     accuracy: float
     cost: float
     """Mean thinking tokens per question."""
     stops: IntArray  # (n_questions,)
+
+    @property
+    def threshold(self) -> float:
+        """Of a rule of one condition."""
+        return self.settings[0]
 
     @property
     def spelled(self) -> str:
@@ -136,7 +142,7 @@ def pair_peak(
     setting: PaperSetting,
     fixed: Frontier,
     how: Interpolation = "linear",
-) -> RulePeak:
+) -> Peak:
     """Peak gain of a rule that stops where two conditions hold; the first of equals.
 
     Parameters
@@ -167,7 +173,7 @@ def pair_peak(
     rule = Frontier(np.arange(len(pairs), dtype=np.float64), cost, accuracy)
     above = gains(rule, fixed, how)
     k = int(np.argmax(above))
-    return RulePeak(pairs[k], float(above[k]), float(accuracy[k]), float(cost[k]), at[:, k])
+    return Peak(pairs[k], float(above[k]), float(accuracy[k]), float(cost[k]), at[:, k])
 
 
 def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:

@@ -158,11 +158,11 @@ _NO_COST = StackCost(None, None, None, None, None, None, None, None)
 
 
 def _by_paper(assessment: PaperAssessment, common: dict[str, Any]) -> AssessedByPaper:
-    serving = assessment.paper.serving
+    serving = assessment.serving
     saving = {name: PaperSaving(value) for name, value in serving.saving_pct.items()}
     return AssessedByPaper(
         **common,
-        matched_risk=tuple(_paper_comparison(row) for row in assessment.paper.matched_risk),
+        matched_risk=tuple(_paper_comparison(row) for row in assessment.matched_risk),
         serving=PaperStacks(
             f"learned at its peak-gain threshold {serving.threshold:g}, probing at every "
             "checkpoint; all questions, out of fold",

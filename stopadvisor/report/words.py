@@ -8,9 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from stopadvisor.assessment.recommendation import deciding_reason, probability_words, standing
+from stopadvisor.assessment.recommendation import deciding_reason, standing
 from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.report.assessed import (
     Assessed,
@@ -38,7 +37,6 @@ __all__ = [
     "advised_rule",
     "bracketed",
     "by_load",
-    "cell",
     "computed_for",
     "cost_noun",
     "explained",
@@ -124,27 +122,6 @@ def percent(value: float | None) -> str:
 def number(value: float | None) -> str:
     """A threshold."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def cell(value: Any, unit: str, *, none: str = "-", digits: int = 3, decimals: int = 0) -> str:
-    """A table's value as people read it.
-
-    Plain numbers have `digits` digits, tokens `decimals` decimals, and `none` stands for None.
-    """
-    if value is None:
-        return none
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    words = {"%": percent, "share": share, "chance": probability_words}
-    if unit in words:
-        return words[unit](value)
-    if unit == "pp":
-        return f"{value:+.1f}"
-    if isinstance(value, int):
-        return str(value)
-    return f"{value:.{decimals}f}" if unit == "tokens" else f"{value:.{digits}g}"
 
 
 def bracketed(values: Sequence[float] | None, scale: float = 1.0) -> str:

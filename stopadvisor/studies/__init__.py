@@ -1,3 +1,3 @@
 """The paper's constructions over finished runs, one module per study."""
 
-__all__ = ["batch", "registry", "report", "tables"]
+__all__ = ["registry", "report", "tables"]

@@ -8,14 +8,13 @@ workload file, if that is still there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.runs.archives import read_answers
@@ -25,7 +24,7 @@ from stopadvisor.studies.runner import paper_setting, paper_views
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["OUTLINE", "run"]
+__all__ = ["OUTLINE", "find_cases", "run"]
 
 # fmt: off
 _COUNTS = layout("counts", "Cases, alpha = {alpha:g}", run="Run", protocol="Protocol",
@@ -53,70 +52,103 @@ OUTLINE = Outline(
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Cases and trajectories; ``extra["cases"]`` is the number of questions shown of each case."""
     shown = OUTLINE.whole(options, "cases")
-    rows: list[Row] = []
     views = paper_views(sources)
-    for source, view in zip(sources, views, strict=True):
-        rows += _rows(view, _source_texts(source), shown, options)
+    pairs = zip(sources, views, strict=True)
+    rows = [row for source, view in pairs for row in _rows(source, view, shown, options)]
     return OUTLINE.result(rows, options, views)
 
 
-def _rows(view: View, texts: SourceTexts, shown: int, options: StudyOptions) -> Iterator[Row]:
-    setting = paper_setting(view)
-    calibration, test = paper_split(view.table.n_questions)
+def _rows(source: Source, view: View, shown: int, options: StudyOptions) -> Iterator[Row]:
+    setting, (calibration, test) = paper_setting(view), paper_split(view.table.n_questions)
     points = operating_points(setting, calibration, test, alpha=options.alpha, delta=options.delta)
     names, scores = (view.label, "paper"), [setting.scores[p.family][test] for p in points]
     stops = [first_stops(each, p.threshold) for each, p in zip(scores, points, strict=True)]
     at, table, correct = np.arange(test.size), view.table.take(test), setting.correct[test]
+    full = (correct[:, -1], setting.costs.full_total[test])
+    right = [correct[at, each] for each in stops]
     costs = [setting.costs.total[test][at, each].astype(np.float64) for each in stops]
-    right, full = [correct[at, each] for each in stops], setting.costs.full_total[test]
-    (a, b), (x, y), (u, v) = stops, right, costs
-    rules = RulePair(a, b, x, y, correct[:, -1], u, v, full)
     listed: dict[int, None] = {}
-    for case in find_cases(rules):
-        n, families = case.rows.size, (p.family for p in points)
-        yield Row(_COUNTS, (*names, *families, case.name, n, n / test.size))
-        for row in case.rows[:shown].tolist():
+    for case, found in find_cases(stops, right, costs, *full).items():
+        n, families = found.size, (p.family for p in points)
+        yield Row(_COUNTS, (*names, *families, case, n, n / test.size))
+        for row in found[:shown].tolist():
             listed[row] = None
-            whole = (*stops, rules.full_correct, *right, *costs, full)
-            yield Row(_CASES, (*names, case.name, table.ids[row], *(c[row].item() for c in whole)))
+            whole = (*stops, full[0], *right, *costs, full[1])
+            yield Row(_CASES, (*names, case, table.ids[row], *(c[row].item() for c in whole)))
+    answers, texts = _texts(source)
     for row in listed:
-        answers = texts.answers.get((table.ids[row], int(table.samples[row])))
+        forced = answers.get((table.ids[row], int(table.samples[row])))
         for j in range(table.n_checkpoints):
-            answer = answers[j] if answers else None
+            answer = forced[j] if forced else None
             ended, right_here = bool(table.ended[row, j]), bool(table.correct[row, j])
             cells = (ended, answer, right_here, *(float(each[row, j]) for each in scores))
             yield Row(_PATHS, (*names, table.ids[row], j, int(table.budgets[j]), *cells))
-        if table.ids[row] in texts.questions:
-            yield Row(_TEXTS, (view.label, table.ids[row], *texts.questions[table.ids[row]]))
+        if table.ids[row] in texts:
+            yield Row(_TEXTS, (view.label, table.ids[row], *texts[table.ids[row]]))
 
 
-@dataclass(frozen=True)
-class SourceTexts:
-    """Answers and questions in words."""
+def find_cases(
+    stops: Sequence[IntArray],
+    right: Sequence[BoolArray],
+    costs: Sequence[FloatArray],
+    full_right: BoolArray,
+    full_cost: FloatArray,
+) -> dict[str, IntArray]:
+    """Rows of the questions of each case, the clearest first; a question may be of several.
 
-    answers: Mapping[tuple[str, int], Sequence[str]]
-    """Forced answers, by id and sample."""
-    questions: Mapping[str, tuple[str | None, str | None, str | None]]
-    """By id: question, gold, and the natural answer of the first sample."""
+    ``lost-correct``: full thinking is right and the learned rule wrong.  ``scalar lost-correct``:
+    full thinking and the learned rule are right and the scalar rule is wrong.  ``overhead
+    failure``: the learned rule is right and costs more than full thinking.  ``learned wins`` and
+    ``scalar wins``: all three are right, and that rule stops earlier than the other and is cheaper.
+    Within a case, the largest difference in cost comes first.
+
+    Parameters
+    ----------
+    stops, right, costs
+        Of the learned rule and of the scalar one: the checkpoint that answers, whether it is right,
+        and tokens of the whole request; (n_questions,) each.
+    full_right, full_cost
+        The same of full thinking.
+
+    References
+    ----------
+    Paper, Appendix "Interpolation and Failure-Case Checks", Table "Failure cases", which lists
+    such questions and names the cases without defining them.
+    """
+    (a, b), (learned, scalar) = stops, right
+    both, saved, ahead = full_right & learned & scalar, full_cost - costs[0], costs[1] - costs[0]
+    kinds = {
+        "lost-correct": (full_right & ~learned, saved),
+        "scalar lost-correct": (full_right & learned & ~scalar, full_cost - costs[1]),
+        "overhead failure": (learned & (saved < 0), -saved),
+        "learned wins": (both & (a < b) & (ahead > 0), ahead),
+        "scalar wins": (both & (b < a) & (ahead < 0), -ahead),
+    }
+    rows = {name: np.flatnonzero(mask) for name, (mask, _) in kinds.items()}
+    return {n: here[np.argsort(-kinds[n][1][here], kind="stable")] for n, here in rows.items()}
 
 
-def _source_texts(source: Source) -> SourceTexts:
-    """Read the texts of a source; an archive holds answers only."""
+_Answers = Mapping[tuple[str, int], Sequence[str]]
+"""Forced answers, by id and sample."""
+_Texts = Mapping[str, tuple[str | None, str | None, str | None]]
+"""By id: question, gold, and the natural answer of the first sample."""
+
+
+def _texts(source: Source) -> tuple[_Answers, _Texts]:
+    """Answers and questions in words; an archive holds answers only."""
     if source.manifest is None:
         path = parse_json((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
         rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
-        return SourceTexts({(name, 0): answers for name, answers in rows}, {})
+        return {(name, 0): answers for name, answers in rows}, {}
     records = RunDirectory.load(source.folder).records()
     try:
         workload = read_workload(Path(source.manifest["workload"]["path"]))
         asked = {q.key: q.messages[-1]["content"] for q in workload.questions}
     except WorkloadError:
         asked = {}  # the file is gone or damaged: answers are shown without questions
-    return SourceTexts(
-        {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records},
-        {
-            r.id: (asked.get(r.key), r.gold, r.natural_answer and r.natural_answer.strip())
-            for r in records
-            if r.sample == 0
-        },
-    )
+    answers = {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records}
+    return answers, {
+        r.id: (asked.get(r.key), r.gold, r.natural_answer and r.natural_answer.strip())
+        for r in records
+        if r.sample == 0
+    }

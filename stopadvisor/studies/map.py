@@ -13,8 +13,7 @@ import numpy as np
 
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.map import PAPER_ROWS, PaperRow
-from stopadvisor.paper.peaks import find_peak, fixed_budgets
-from stopadvisor.paper.protocol import peak_serving
+from stopadvisor.paper.peaks import find_peak, fixed_budgets, peak_serving
 from stopadvisor.probes.trajectories import TYPES, profile, regime, trajectory
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View

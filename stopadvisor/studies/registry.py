@@ -7,7 +7,7 @@ all sources.  It is imported when its study runs, so that listing the studies im
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from stopadvisor.ground.errors import StudyError
@@ -15,79 +15,91 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import study_each
 from stopadvisor.studies.tables import StudyOptions, StudyReport
 
-__all__ = ["STUDIES", "StudyEntry", "run_study"]
+__all__ = ["ALONE", "STUDIES", "StudyLine", "StudyList", "run_study"]
 
 
 @dataclass(frozen=True)
-class StudyEntry:
-    """One line of the table of studies."""
+class StudyLine:
+    """A study that can be run."""
 
+    name: str
+    """Its name."""
     help: str
-    fewest_runs: int = 1
+    """What it shows."""
     needs: str = "one run"
+    """Which runs it takes."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options that no other study has, and what they mean."""
-    slow: bool = False
-    """`study all` starts it first."""
-    alone: bool = False
-    """`study all` leaves it out: it takes minutes."""
+    """Options that it alone has, for `--set`."""
 
 
-STUDIES: Mapping[str, StudyEntry] = {
-    "frontier": StudyEntry(
-        "Peak gain: how far each rule gets above fixed budgets at equal thinking."
+@dataclass(frozen=True)
+class StudyList:
+    """`study list --json`."""
+
+    studies: tuple[StudyLine, ...]
+    """All of them."""
+
+
+_STUDIES = (
+    StudyLine(
+        "frontier", "Peak gain: how far each rule gets above fixed budgets at equal thinking."
     ),
-    "validation-selected": StudyEntry(
-        "Thresholds chosen on validation questions, measured on the others."
+    StudyLine(
+        "validation-selected", "Thresholds chosen on validation questions, measured on the others."
     ),
-    "alpha-grid": StudyEntry("Learned against scalar rules at several risk targets."),
-    "split-sensitivity": StudyEntry("The matched-risk comparison under five calibration splits."),
-    "rivals": StudyEntry(
+    StudyLine("alpha-grid", "Learned against scalar rules at several risk targets."),
+    StudyLine("split-sensitivity", "The matched-risk comparison under five calibration splits."),
+    StudyLine(
+        "rivals",
         "Fixed budget, equal answers and confidence at markers against ours, at equal certified "
         "risk over many splits.",
         options={"splits": "N: splits of the questions, 30 by default"},
-        alone=True,
     ),
-    "proxies": StudyEntry(
-        "DEER-, EAT-, PUMA-style and TERMINATOR-light rules, at peak and at matched risk."
+    StudyLine(
+        "proxies",
+        "DEER-, EAT-, PUMA-style and TERMINATOR-light rules, at peak and at matched risk.",
     ),
-    "ablation": StudyEntry("Peak gain of subsets of the features."),
-    "classifiers": StudyEntry(
-        "Logistic regression against forest, boosting and a neural network.", slow=True
+    StudyLine("ablation", "Peak gain of subsets of the features."),
+    StudyLine("classifiers", "Logistic regression against forest, boosting and a neural network."),
+    StudyLine(
+        "schedules", "What fewer and other checkpoints keep of the gain, and what they cost."
     ),
-    "schedules": StudyEntry(
-        "What fewer and other checkpoints keep of the gain, and what they cost."
+    StudyLine("probe-cap", "Savings if probes were capped at other lengths."),
+    StudyLine(
+        "calibration", "Calibration of the scores as probabilities: ECE, Brier score, reliability."
     ),
-    "probe-cap": StudyEntry("Savings if probes were capped at other lengths."),
-    "calibration": StudyEntry(
-        "Calibration of the scores as probabilities: ECE, Brier score, reliability."
-    ),
-    "calibration-size": StudyEntry("What is certified with fewer calibration questions."),
-    "transfer": StudyEntry(
+    StudyLine("calibration-size", "What is certified with fewer calibration questions."),
+    StudyLine(
+        "transfer",
         "A rule of one run on another: zero-shot, target-calibrated, target-trained.",
-        2,
         "two runs or more",
     ),
-    "cues": StudyEntry(
+    StudyLine(
+        "cues",
         "Accuracy and gain under other cues, the words that force an answer.",
-        2,
         "two runs or more that differ in their cue only",
     ),
-    "temperature": StudyEntry(
+    StudyLine(
+        "temperature",
         "Accuracy and gain at other sampling temperatures, seeds and samples.",
         needs="one run with several samples, or runs that differ in temperature or seed only",
     ),
-    "failure-cases": StudyEntry(
+    StudyLine(
+        "failure-cases",
         "Lost questions, wins and overhead failures, with their trajectories.",
         options={"cases": "N: questions shown of each case, 5 by default"},
     ),
-    "serving": StudyEntry("Savings under each serving regime, and where they end."),
-    "map": StudyEntry(
+    StudyLine("serving", "Savings under each serving regime, and where they end."),
+    StudyLine(
+        "map",
         "One row a run: profile, regime, verdict and savings.",
         options={"paper": "1 (the paper's 18 settings next to your own)"},
     ),
-}
-"""In the order of `study list`, and of the tables that `study all` prints."""
+)
+STUDIES = {line.name: line for line in _STUDIES}
+"""By name, in the order of `study list`, and of the tables that `study all` prints."""
+ALONE = "rivals"
+"""`study all` leaves it out: it takes minutes."""
 
 
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
@@ -98,20 +110,14 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
     StudyError
         There are too few runs, the study has no such option, or it refuses the runs itself.
     """
-    entry = STUDIES[name]
-    if len(sources) < entry.fewest_runs:
-        raise StudyError(f"needs {entry.needs}, got {len(sources)}")
-    for option in options.extra:
-        if option not in entry.options:
-            known = ", ".join(entry.options) or "none"
-            raise StudyError(f"study {name} has no option {option!r}; its own options: {known}")
+    line = STUDIES[name]
+    if len(sources) < 2 and line.needs.startswith("two"):
+        raise StudyError(f"needs {line.needs}, got {len(sources)}")
+    if strange := options.extra.keys() - line.options.keys():
+        known = ", ".join(line.options) or "none"
+        raise StudyError(f"study {name} has no option {min(strange)!r}; its own options: {known}")
     module = import_module(f"stopadvisor.studies.{name.replace('-', '_')}")
     if hasattr(module, "rows"):
-        result = study_each(module.OUTLINE, sources, options, module.rows)
-    else:
-        result = module.run(sources, options)
-    simulated = [source.folder.name for source in sources if source.simulated]
-    if not simulated:
-        return result
-    remark = f"Simulated probes, measured on no model: {', '.join(simulated)}."
-    return replace(result, remarks=(remark, *result.remarks))
+        return study_each(module.OUTLINE, sources, options, module.rows)
+    found: StudyReport = module.run(sources, options)
+    return found

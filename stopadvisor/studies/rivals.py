@@ -24,9 +24,10 @@ from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.runner import study_settings
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
-from stopadvisor.studies.trial import Trial, draw_split
 
-__all__ = ["OURS", "OUTLINE", "AppliedRule", "certified", "run"]
+__all__ = [
+    "OURS", "OUTLINE", "AppliedRule", "Saving", "Split", "Trial", "certified", "draw_split", "run",
+]  # fmt: skip
 
 OURS = "StopAdvisor"
 _AT_MARKERS = "sure at markers"
@@ -38,7 +39,7 @@ _SIMPLE: Mapping[str, tuple[str, ...]] = {
 """Simple contestants, and the families that each chooses from."""
 _FIT, _CALIBRATION = 0.32, 0.48
 """Shares of the questions; the rest measures.  Their ratio is that of the default 40/60 split."""
-
+_RESAMPLES = 2000
 
 # fmt: off
 _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}, {serving}, "
@@ -59,72 +60,26 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     settings = replace(study_settings(options), allow_truncated=True)
     rows: list[Row | str] = []
     for shown in views:
-        if shown.table.graded_by == "agreement":
-            bare = replace(settings, loss="differs")
-            rows += [f"{shown.label}: no gold for every question: what differs counts as lost"]
-            rows += _rows(shown, bare, n_splits)
-        else:
-            rows += _rows(shown, settings, n_splits)
+        bare = shown.table.graded_by == "agreement"
+        if bare:
+            rows.append(f"{shown.label}: no gold for every question: what differs counts as lost")
+        rows += _rows(shown, replace(settings, loss="differs") if bare else settings, n_splits)
     return OUTLINE.result(rows, options, views)
 
 
-# --- One rule in one split ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class AppliedRule:
-    """What a certified rule does to each question: full thinking if nothing was certified."""
-
-    lost: BoolArray  # (n_questions,)
-    cost: FloatArray  # (n_questions,)
-
-
-def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRule:
-    """Certify a choice on some questions of a table, and apply the rule to all of them.
-
-    Parameters
-    ----------
-    rows : ndarray of int
-        They certify; a row may come twice if questions were drawn with replacement.
-    """
-    settings = choice.settings
-    names = tuple(f"calibration {number}" for number in range(rows.size))
-    drawn = replace(table.take(rows), ids=names, keys=names, groups=names)
-    rule = calibrate(choice, drawn.as_calibration()).rule
-    if rule is None:
-        return _full_thinking(table, settings)
-    scorer = rule.scorer
-    seen = scorer.view(table)
-    stops = scorer.stops(seen, rule.threshold)
-    every = np.arange(table.n_questions)
-    return AppliedRule(
-        scorer.losses(seen, settings.counted)[every, stops] > 0,
-        scorer.costs(seen, settings.costing)[every, stops],
-    )
-
-
-def _full_thinking(table: OpenQuestions, settings: Settings) -> AppliedRule:
-    full = settings.costing.full(table)
-    return AppliedRule(np.zeros(table.n_questions, dtype=bool), full)
-
-
-# --- All rules in all splits ----------------------------------------------------------------------
-
-
 def _rows(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
-    table = _one_a_group(shown.table)
-    if table.n_questions < shown.table.n_questions:
-        yield (
-            f"{shown.label}: one question of each group, {table.n_questions} of "
-            f"{shown.table.n_questions}"
-        )
+    first = {group: row for row, group in reversed(list(enumerate(shown.table.groups)))}
+    table = shown.table.take(np.array(sorted(first.values())))
+    n = table.n_questions
+    if n < shown.table.n_questions:
+        yield f"{shown.label}: one question of each group, {n} of {shown.table.n_questions}"
     wanted = {OURS: settings.families, **_SIMPLE}
     if table.marker_positions is None:
         del wanted[_AT_MARKERS]
         yield f"{shown.label}: {_AT_MARKERS}: needs answers that were forced at markers"
+    full = settings.costing.full(table)
     outcomes: dict[str, list[AppliedRule]] = {name: [] for name in wanted}
     reasons: dict[str, str] = {}
-    n = table.n_questions
     n_fit, n_calibration = round(_FIT * n), round(_CALIBRATION * n)
     held_out = np.zeros((n_splits, n), dtype=bool)
     for number in tracked(f"splits of {shown.label}", range(n_splits)):
@@ -139,8 +94,7 @@ def _rows(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]
                 if name == OURS and not isinstance(error, NothingToChoose):
                     raise StudyError(f"{shown.label}: {error}") from error
                 reasons[name] = str(error)
-                outcomes[name].append(_full_thinking(table, settings))
-    full = settings.costing.full(table)
+                outcomes[name].append(AppliedRule(np.zeros(n, dtype=bool), full))
     trial = Trial(
         held_out,
         np.broadcast_to(table.truncated, held_out.shape),
@@ -149,28 +103,118 @@ def _rows(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]
         {name: np.stack([o.lost for o in applied]) for name, applied in outcomes.items()},
     )
     for name in (*list(wanted)[1:], OURS):
-        if name in reasons and not trial.stopping_share(name):
+        stops = trial.stopping_share(name)
+        if name in reasons and not stops:
             yield f"{shown.label}: {name}: {reasons[name]}"
-        else:
-            yield _row(shown.label, name, trial)
+            continue
+        saving = trial.saving(name)
+        ahead = None if name == OURS else trial.saving(OURS, name)
+        yield _SAVINGS.row(run=shown.label, rule=name, saving_pct=saving.mean,
+            saving_ci=(saving.low, saving.high), lost=trial.lost_share(name), stops=stops,
+            uncut_saving_pct=trial.saving(name, uncut=True).mean, ahead_pp=ahead and ahead.mean,
+            ahead_ci=ahead and (ahead.low, ahead.high))  # fmt: skip
 
 
-def _one_a_group(table: OpenQuestions) -> OpenQuestions:
-    first = {group: row for row, group in reversed(list(enumerate(table.groups)))}
-    return table.take(np.array(sorted(first.values())))
+# --- One rule in one split ------------------------------------------------------------------------
 
 
-def _row(label: str, name: str, trial: Trial) -> Row:
-    saving = trial.saving(name)
-    ahead = None if name == OURS else trial.saving(OURS, name)
-    return _SAVINGS.row(
-        run=label,
-        rule=name,
-        saving_pct=saving.mean,
-        saving_ci=(saving.low, saving.high),
-        uncut_saving_pct=trial.saving(name, uncut=True).mean,
-        lost=trial.lost_share(name),
-        stops=trial.stopping_share(name),
-        ahead_pp=None if ahead is None else ahead.mean,
-        ahead_ci=None if ahead is None else (ahead.low, ahead.high),
+@dataclass(frozen=True)
+class AppliedRule:
+    """What a certified rule does to each question: full thinking if nothing was certified."""
+
+    lost: BoolArray  # (n_questions,)
+    cost: FloatArray  # (n_questions,)
+
+
+def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRule:
+    """Certify a choice on some `rows` of a table, and apply the rule to all of its questions.
+
+    A row may come twice if questions were drawn with replacement.
+    """
+    settings = choice.settings
+    names = tuple(f"calibration {number}" for number in range(rows.size))
+    drawn = replace(table.take(rows), ids=names, keys=names, groups=names)
+    rule = calibrate(choice, drawn.as_calibration()).rule
+    if rule is None:
+        nothing = np.zeros(table.n_questions, dtype=bool)
+        return AppliedRule(nothing, settings.costing.full(table))
+    scorer = rule.scorer
+    seen = scorer.view(table)
+    stops, every = scorer.stops(seen, rule.threshold), np.arange(table.n_questions)
+    return AppliedRule(
+        scorer.losses(seen, settings.counted)[every, stops] > 0,
+        scorer.costs(seen, settings.costing)[every, stops],
     )
+
+
+# --- Splits, and what rules save over them --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers: which questions choose a rule, which certify it, and which measure it."""
+
+    number: int
+    fit: IntArray
+    calibration: IntArray
+    held_out: IntArray
+
+
+def draw_split(rows: IntArray, n_fit: int, n_calibration: int, number: int) -> Split:
+    """Split `number`: the same for every rule, risk and price."""
+    mixed = np.random.default_rng([n_fit, n_calibration, number]).permutation(rows)
+    fit, rest = np.sort(mixed[:n_fit]), mixed[n_fit:]
+    return Split(number, fit, rest[:n_calibration], np.sort(rest[n_calibration:]))
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Saving in percent of the cost of full thinking, mean over splits."""
+
+    mean: float
+    low: float
+    """Lower end of the 95 % interval over resampled questions."""
+    high: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What each certified rule did in each split."""
+
+    held_out: BoolArray  # (n_splits, n_questions)
+    truncated: BoolArray  # (n_splits, n_questions)
+    full_cost: FloatArray  # (n_splits, n_questions)
+    cost: Mapping[str, FloatArray]  # (n_splits, n_questions) each
+    lost: Mapping[str, BoolArray]  # (n_splits, n_questions) each
+
+    def saving(self, name: str, minus: str | None = None, *, uncut: bool = False) -> Saving:
+        """Mean net saving of a rule on held-out questions, or how far it is ahead of another one.
+
+        With `uncut` only on traces that were not cut off at the cap on thinking.  The interval
+        resamples questions, the same for every split and both rules; rules and thresholds stay
+        those of the split.
+        """
+        here = self.held_out & ~self.truncated if uncut else self.held_out
+        measured = np.flatnonzero(here.any(axis=0))
+        n = measured.size
+        drawn = np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), _RESAMPLES)
+        counts = np.vstack([np.ones(n), drawn])  # (1 + n_resamples, n_measured)
+
+        def spent(cost: FloatArray) -> FloatArray:
+            return counts @ np.where(here, cost, 0.0)[:, measured].T  # (1 + n_resamples, n_splits)
+
+        full = spent(self.full_cost)
+        other = full if minus is None else spent(self.cost[minus])
+        saved = (100 * (other - spent(self.cost[name])) / full).mean(axis=1)
+        low, high = np.quantile(saved[1:], [0.025, 0.975]).tolist()
+        return Saving(float(saved[0]), low, high)
+
+    def lost_share(self, name: str) -> float:
+        """Share of the held-out questions that were lost, mean over splits."""
+        lost = (self.lost[name] & self.held_out).sum(axis=1)
+        return float((lost / self.held_out.sum(axis=1)).mean())
+
+    def stopping_share(self, name: str) -> float:
+        """Share of the splits in which the certified rule ever stops a held-out question."""
+        stopped = (self.cost[name] != self.full_cost) & self.held_out
+        return float(stopped.any(axis=1).mean())

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from stopadvisor.ground.constants import PAPER_CACHED_WEIGHT
-from stopadvisor.paper.protocol import first_stops, peak_serving
+from stopadvisor.paper.peaks import peak_serving
+from stopadvisor.paper.protocol import first_stops
 from stopadvisor.runs.access import View
 from stopadvisor.studies.runner import paper_setting
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout

@@ -15,24 +15,11 @@ from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
-    "Cell",
-    "Column",
-    "Layout",
-    "Outline",
-    "Row",
-    "StudyOptions",
-    "StudyReport",
-    "Table",
-    "Unit",
-    "layout",
-]
+    "Cell", "Column", "Layout", "Outline", "Row", "StudyOptions", "StudyReport", "Table", "layout",
+]  # fmt: skip
 
 Cell = str | int | float | bool | None
 """A value as computed, neither rounded nor formatted; None where there is none."""
-
-Unit = str
-"""Empty for words and plain numbers, else ``%``, ``pp``, ``tokens`` or ``share``; report pages also
-have ``chance``, an estimated probability, which is never quite 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +30,8 @@ class Column:
     """Its key in JSON and CSV: lower case, with underscores."""
     title: str
     """Its heading on a screen."""
-    unit: Unit = ""
-    """Empty, `%`, `pp`, `tokens`, `share` or `chance`."""
+    unit: str = ""
+    """Empty for words and plain numbers, else `%`, `pp`, `tokens` or `share`."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +48,6 @@ class Table:
     """Values in the order of the columns, as computed; null where there is none."""
     note: str = ""
     """How to read it; empty where the title says it all."""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(
-                    f"table {self.name!r} has {len(self.columns)} columns, got a row of {len(row)}"
-                )
 
 
 @dataclass(frozen=True)
@@ -137,8 +117,6 @@ class Layout:
 
     def row(self, **values: Any) -> Row:
         """Make a row; an interval is an `Interval`, a pair, or None."""
-        if values.keys() != set(self.keys):
-            raise TypeError(f"table {self.name!r}: expected {self.keys}, got {tuple(values)}")
         cells: list[Cell] = []
         for key in self.keys:
             value = values[key]
@@ -151,7 +129,7 @@ class Layout:
         return Row(self, tuple(cells))
 
 
-def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str, Unit]) -> Layout:
+def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str, str]) -> Layout:
     """Declare a table: each column's title, or its title and unit, by its key.
 
     A key ``NAME_ci`` declares two columns: ``NAME_low`` with this title, and ``NAME_high``.

@@ -9,7 +9,6 @@ questions; it certifies nothing, because nothing here is recorded as a look.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
@@ -22,7 +21,7 @@ from stopadvisor.certification.transfer import TARGET_CALIBRATED, calibrate_tran
 from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.ground.arrays import FloatArray, IntArray
 from stopadvisor.ground.errors import CalibrationError, PolicyError
-from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
+from stopadvisor.paper.peaks import Peak, fixed_budgets, learned_peak, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting, paper_split
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.terms import PolicyTerms
@@ -32,7 +31,7 @@ from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel, fit_logistic
+from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.runs.access import View, open_all, open_test, unsealed_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval
@@ -69,24 +68,62 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     return OUTLINE.result(rows, options, views)
 
 
+# --- The paper's gains ----------------------------------------------------------------------------
+
+
 def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:
-    learners = [Learner.build(view.table, paper_setting(view)) for view in views]
+    """Gains on the target's test questions.
+
+    References
+    ----------
+    Paper, Appendix "Transfer Protocols".  Features are those of its text, the budget as a fraction
+    of the last one, so that grids of different length can be compared.
+    """
+    settings = [paper_setting(view) for view in views]
+    features = [feature_array(view.table) for view in views]
+    models = [  # fitted on all questions of a workload; they score other workloads only
+        fit_logistic(f.reshape(-1, f.shape[-1]), setting.correct.ravel(), solver="lbfgs")
+        for f, setting in zip(features, settings, strict=True)
+    ]
+    peaks = [learned_peak(setting) for setting in settings]
     for a, b in permutations(range(len(sources)), 2):
-        moved = _transfer_gains(learners[a], learners[b])
+        target = settings[b]
+        calibration, test = paper_split(len(target.correct))
+        moved, trained = expit(models[a].scores(features[b])), target.scores["learned"]
         yield _GAINS.row(
             source=views[a].label,
             target=views[b].label,
             type=_kind(sources[a], sources[b]),
-            source_gain=learners[a].peak_gain,
-            zero_shot_gain=moved.zero_shot,
-            target_calibrated_gain=moved.target_calibrated,
-            target_trained_gain=moved.target_trained,
+            source_gain=peaks[a].gain,
+            zero_shot_gain=_peak(target, moved, test, peaks[a].threshold).gain,
+            target_calibrated_gain=_calibrated_gain(target, moved, calibration, test),
+            target_trained_gain=_calibrated_gain(target, trained, calibration, test),
         )
         if a < b and _keys(sources[a]) & _keys(sources[b]):
             yield (
                 f"{views[a].label} and {views[b].label} share questions: between them the paper's "
                 "gains are those of another model or decoding on questions already seen"
             )
+
+
+def _calibrated_gain(
+    setting: PaperSetting, scores: FloatArray, calibration: IntArray, test: IntArray
+) -> float:
+    """Gain on test questions at the threshold with the highest gain on calibration questions."""
+    return _peak(setting, scores, test, _peak(setting, scores, calibration).threshold).gain
+
+
+def _peak(
+    setting: PaperSetting, scores: FloatArray, rows: IntArray, threshold: float | None = None
+) -> Peak:
+    """The threshold with the highest gain on some questions, or what a given one gains there."""
+    return peak(
+        scores[rows],
+        setting.costs.thinking[rows],
+        setting.correct[rows],
+        peak_thresholds("learned", scores[rows]) if threshold is None else np.array([threshold]),
+        fixed_budgets(setting, rows),
+    )
 
 
 def _keys(source: Source) -> set[str]:
@@ -102,6 +139,9 @@ def _kind(source: Source, target: Source) -> str:
     if source.model == target.model:
         return "same task and model" if same_task else "cross-task"
     return "cross-model" if same_task else "cross-task and -model"
+
+
+# --- Savings of exported policies -----------------------------------------------------------------
 
 
 def _savings(
@@ -202,79 +242,3 @@ def _on_test(
         return Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, 0.0, 0.0))
     rng = np.random.default_rng(seed)
     return measure_rule(*rule, test, settings.costing, loss=settings.counted, rng=rng)
-
-
-@dataclass(frozen=True)
-class Learner:
-    """A workload as source and as target of a transfer."""
-
-    table: GradedTable
-    setting: PaperSetting
-    model: LinearModel
-    """Fitted on all questions of the workload; scores other workloads only."""
-    threshold: float
-    """Threshold of the workload's own peak gain, out of fold."""
-    peak_gain: float
-
-    @classmethod
-    def build(cls, table: GradedTable, setting: PaperSetting) -> Learner:
-        """Fit a workload's classifier and find its threshold."""
-        features = feature_array(table)
-        model = fit_logistic(
-            features.reshape(-1, features.shape[-1]), setting.correct.ravel(), solver="lbfgs"
-        )
-        best = learned_peak(setting)
-        return cls(table, setting, model, best.threshold, best.gain)
-
-
-@dataclass(frozen=True)
-class TransferGains:
-    """Gains on the target's test questions."""
-
-    zero_shot: float
-    """Source classifier, source threshold."""
-    target_calibrated: float
-    """Source classifier, threshold with the highest gain on the target's calibration questions."""
-    target_trained: float
-    """The same with a classifier fitted on the target, out of fold."""
-
-
-def _transfer_gains(source: Learner, target: Learner) -> TransferGains:
-    """What a source's rule gains on a target.
-
-    References
-    ----------
-    Paper, Appendix "Transfer Protocols".  Features are those of its text, the budget as a fraction
-    of the last one, so that grids of different length can be compared.
-    """
-    calibration, test = paper_split(target.table.n_questions)
-    scores = expit(source.model.scores(feature_array(target.table)))
-    trained = target.setting.scores["learned"]
-    return TransferGains(
-        _test_gain(target.setting, scores, source.threshold, test),
-        _test_gain(target.setting, scores, _threshold(target.setting, scores, calibration), test),
-        _test_gain(target.setting, trained, _threshold(target.setting, trained, calibration), test),
-    )
-
-
-def _threshold(setting: PaperSetting, scores: FloatArray, rows: IntArray) -> float:
-    """Threshold with the highest gain on some questions."""
-    return peak(
-        scores[rows],
-        setting.costs.thinking[rows],
-        setting.correct[rows],
-        peak_thresholds("learned", scores[rows]),
-        fixed_budgets(setting, rows),
-    ).threshold
-
-
-def _test_gain(
-    setting: PaperSetting, scores: FloatArray, threshold: float, rows: IntArray
-) -> float:
-    return gain_at(
-        scores[rows],
-        setting.costs.thinking[rows],
-        setting.correct[rows],
-        threshold,
-        fixed_budgets(setting, rows),
-    )

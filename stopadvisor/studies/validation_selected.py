@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from stopadvisor.ground.constants import PAPER_VALIDATION_POINTS
-from stopadvisor.paper.peaks import fixed_budgets, gain_at, peak, resample_gains
+from stopadvisor.paper.peaks import fixed_budgets, peak, resample_gains
 from stopadvisor.paper.protocol import first_stops, paper_split
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval
@@ -57,7 +57,9 @@ def rows(view: View, options: StudyOptions) -> Iterator[Row]:
             family=family,
             threshold=best.threshold,
             validation_gain=best.gain,
-            test_gain=gain_at(scores, thinking[test], correct[test], best.threshold, fixed_test),
+            test_gain=peak(
+                scores, thinking[test], correct[test], np.array([best.threshold]), fixed_test
+            ).gain,
             test_gain_ci=interval(resampled[family]),
             test_accuracy=float(correct[test][every, stops[family]].mean()),
             total_saving_pct=float(100 * (1 - spent)),

@@ -18,7 +18,8 @@ from stopadvisor.assessment.recommendation import (
 )
 from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
 from stopadvisor.paper.analysis import recommend_paper
-from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperServing
+from stopadvisor.paper.peaks import PaperServing
+from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.probes.trajectories import Profile, profile
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import BlindStopping

@@ -51,9 +51,11 @@ from typing import Any
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # before numpy is imported
     os.environ.setdefault(_name, "1")
 
+import numpy as np  # noqa: E402
+
 from stopadvisor.ground.arrays import BoolArray, FloatArray  # noqa: E402
 from stopadvisor.rules.families import FIXED_BUDGET  # noqa: E402
-from stopadvisor.studies.trial import Trial, draw_split  # noqa: E402
+from stopadvisor.studies.rivals import Trial, draw_split  # noqa: E402
 from tests.benchmarks.real_advisor import StopAdvisor  # noqa: E402
 from tests.benchmarks.real_rivals import (  # noqa: E402
     AGREEMENT_EVERY,
@@ -65,7 +67,7 @@ from tests.benchmarks.real_rivals import (  # noqa: E402
     fixed_budget,
 )
 from tests.benchmarks.real_traces import HALVES, MODELS, PASSES, WAIT_MODEL, load_traces, load_waits  # noqa: E402
-from tests.benchmarks.real_trial import Broken, Sizes, broken, run_trial  # noqa: E402
+from tests.benchmarks.real_trial import Broken, Sizes, broken, draw_from_population, run_trial  # noqa: E402
 
 DELTA = 0.05
 ALPHAS = (0.05, 0.10)
@@ -136,10 +138,8 @@ def measure(cell: Cell, half: str, n_splits: int, fits: int, draws: int) -> dict
         load_traces(cell.model, number, with_waits=cell.with_waits) for number in range(len(PASSES))
     )
     rows, sizes = passes[0].rows_of(half), SIZES[cell.with_waits]
-    splits = [
-        draw_split(rows, sizes.fit, sizes.calibration, number, with_replacement=half != "all")
-        for number in range(n_splits)
-    ]
+    draw = draw_split if half == "all" else draw_from_population
+    splits = [draw(rows, sizes.fit, sizes.calibration, number) for number in range(n_splits)]
     full = tuple(map(cell.full_cost, range(len(PASSES))))
     trial = run_trial(passes, splits, make, full)
     failures: dict[str, Broken] = {}
@@ -156,6 +156,7 @@ def _document(
     simple = [name for name in trial.cost if name in SIMPLE]
     best = max(simple, key=lambda name: trial.saving(name).mean)
     rules = {}
+    at_shift = replace(trial, held_out=np.broadcast_to(shifted, trial.held_out.shape))
     for name in trial.cost:
         rules[name] = {
             "saving_pct": asdict(trial.saving(name)),
@@ -168,8 +169,8 @@ def _document(
             "amc_aime": None
             if cell.with_waits
             else {
-                "saving_pct": trial.saving(name, among=shifted).mean,
-                "lost_pct": 100 * trial.lost_share(name, among=shifted),
+                "saving_pct": at_shift.saving(name).mean,
+                "lost_pct": 100 * at_shift.lost_share(name),
             },
         }
     return asdict(cell) | {"name": cell.name, "best_simple": best, "rules": rules}

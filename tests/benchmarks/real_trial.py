@@ -12,11 +12,22 @@ import numpy as np
 from scipy import stats
 
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.studies.trial import Split, Trial, draw_split
+from stopadvisor.studies.rivals import Split, Trial
 from tests.benchmarks.real_rivals import Contestant
 from tests.benchmarks.real_traces import PASSES, Traces
 
-__all__ = ["Broken", "Sizes", "broken", "run_trial"]
+__all__ = ["Broken", "Sizes", "broken", "draw_from_population", "run_trial"]
+
+
+def draw_from_population(rows: IntArray, n_fit: int, n_calibration: int, number: int) -> Split:
+    """Split `number`, with all questions outside fit for a small population.
+
+    Calibration questions are independent draws from it, and the rule is measured on all of it.
+    """
+    rng = np.random.default_rng([n_fit, n_calibration, number])
+    mixed = rng.permutation(rows)
+    fit, rest = np.sort(mixed[:n_fit]), mixed[n_fit:]
+    return Split(number, fit, rng.choice(rest, n_calibration), np.sort(rest))
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,7 @@ def broken(
     contestants = [make(number) for number in range(len(passes))]
     counts = dict.fromkeys(contestants[0], 0)
     for number in range(fits):
-        split = draw_split(rows, sizes.fit, sizes.calibration, number, with_replacement=True)
+        split = draw_from_population(rows, sizes.fit, sizes.calibration, number)
         rng = np.random.default_rng([number, draws])
         drawn = rng.choice(split.held_out, (draws, sizes.calibration))
         for name, contestant in contestants[number % len(passes)].items():

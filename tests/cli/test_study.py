@@ -222,8 +222,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch, names: Sequence[str], broken: str = "
         )
 
     keep_studies(monkeypatch, *names)
-    monkeypatch.setattr("stopadvisor.studies.batch.run_study", run)
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("stopadvisor.cli.study.run_study", run)
 
 
 def test_runs_that_allow_no_study_are_exit_2(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +254,6 @@ def test_no_study_shows_a_calibration_outcome_before_a_look(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classifiers, "CLASSIFIERS", CLASSIFIERS[:1])  # given what all are given
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
     words = ("all", "runs/sums")
     before = studied(call, *words)
     assert looks_of(Path("runs/sums")) == []

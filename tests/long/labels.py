@@ -21,7 +21,7 @@ from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
 from stopadvisor.stats.adaptive_labels import LabelTest, LabelWalk, asking_order, walk
 from stopadvisor.stats.label_sample import most_lost_labelled
-from stopadvisor.studies.trial import draw_split
+from stopadvisor.studies.rivals import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_traces import PASSES, load_traces
 from tests.long.broken import Found

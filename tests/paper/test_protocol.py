@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper import protocol as paper
 from stopadvisor.paper.protocol import (
+    MatchedRisk,
     PaperSetting,
     first_stops,
     match_risk,
     paper_split,
-    run_paper,
     threshold_grid,
 )
-from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.outcomes import GradedTable, OpenQuestions
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
@@ -54,13 +54,19 @@ def test_the_grid_is_quantiles_unique_scores_and_no_stop() -> None:
     assert threshold_grid(many)[-1] == many.max() + 1
 
 
+def compared(probes: GradedTable, alpha: float) -> MatchedRisk:
+    setting, split = PaperSetting.build(probes), paper_split(probes.n_questions)
+    (row,) = match_risk(setting, *split, alphas=[alpha], delta=0.05)
+    return row
+
+
 def test_the_whole_protocol_equals_a_plain_rewrite() -> None:
     probes, alpha, delta = table(260, 3), 0.15, 0.05
     n, m = probes.correct.shape
-    result = run_paper(probes, alphas=[alpha], delta=delta)
+    row = compared(probes, alpha)
     order = np.random.default_rng(123).permutation(n)
     calibration, test = order[: int(0.4 * n)], order[int(0.4 * n) :]
-    assert (result.n_calibration, result.n_test) == (calibration.size, test.size)
+    assert [part.tolist() for part in paper_split(n)] == [calibration.tolist(), test.tolist()]
 
     z = out_of_fold(feature_array(probes), probes.correct, paper_folds(n), solver="lbfgs")
     scores = {"learned": 1 / (1 + np.exp(-z))}
@@ -74,7 +80,6 @@ def test_the_whole_protocol_equals_a_plain_rewrite() -> None:
         tokens = min(int(probes.trace_tokens[i]), int(probes.budgets[stop])) + 48 * (stop + 1)
         return int(lost), tokens, stop
 
-    row = result.matched_risk[0]
     for point, families in ((row.learned, ["learned"]), (row.scalar, list(SCALAR_FAMILIES))):
         grids = {f: threshold_grid(scores[f][calibration]).tolist() for f in families}
         k = sum(map(len, grids.values()))
@@ -103,7 +108,7 @@ def test_the_whole_protocol_equals_a_plain_rewrite() -> None:
 
 def test_the_bootstrap_is_paired_over_questions() -> None:
     probes = table(400, 4)
-    row = run_paper(probes, alphas=[0.2], delta=0.05).matched_risk[0]
+    row = compared(probes, 0.2)
     assert row.learned.feasible
     assert row.scalar.feasible
     gain = row.learned.total_saving_pct - row.scalar.total_saving_pct
@@ -145,7 +150,7 @@ def test_many_questions_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_feasible_is_no_stop_and_says_so() -> None:
-    row = run_paper(table(60, 5), alphas=[0.05], delta=0.05).matched_risk[0]
+    row = compared(table(60, 5), 0.05)
     assert not row.learned.feasible
     assert not row.scalar.feasible
     assert row.verdict == "inconclusive"
@@ -154,4 +159,4 @@ def test_nothing_feasible_is_no_stop_and_says_so() -> None:
 
 def test_too_few_questions_are_refused() -> None:
     with pytest.raises(CalibrationError, match="at least 10 questions"):
-        run_paper(table(9, 6), alphas=[0.15], delta=0.05)
+        PaperSetting.build(table(9, 6))

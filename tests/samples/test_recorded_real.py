@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.ground.arrays import IntArray
-from stopadvisor.studies.trial import draw_split
+from stopadvisor.studies.rivals import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_rivals import (
     Agreement,
@@ -31,6 +31,7 @@ from tests.benchmarks.real_traces import (
     load_traces,
     load_waits,
 )
+from tests.benchmarks.real_trial import draw_from_population
 
 NUMBERS = range(len(PASSES))
 # Two questions, probed at 64, 128 and 192 tokens.  The first is right from 128 on and ends by
@@ -149,7 +150,7 @@ def test_parts_of_a_split_are_disjoint_and_draws_may_repeat() -> None:
     split = draw_split(rows, 160, 60, 3)
     parts = [split.fit, split.calibration, split.held_out]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), rows)
-    drawn = draw_split(rows, 160, 240, 3, with_replacement=True)
+    drawn = draw_from_population(rows, 160, 240, 3)
     assert drawn.calibration.size == 240
     assert {*drawn.calibration.tolist()} <= {*drawn.held_out.tolist()}
     assert not {*drawn.held_out.tolist()} & {*drawn.fit.tolist()}
@@ -161,7 +162,7 @@ def test_stopadvisor_certifies_what_it_chose_on_fit_questions_alone(with_waits: 
     traces = load_traces(WAIT_MODEL, 0, with_waits=with_waits)
     waits = load_waits(0) if with_waits else None
     sizes = (128, 192) if with_waits else (160, 240)
-    split = draw_split(traces.rows_of("develop"), *sizes, 0, with_replacement=True)
+    split = draw_from_population(traces.rows_of("develop"), *sizes, 0)
     advisor = StopAdvisor(traces, waits, 0.10, 0.05, 1.0)
     chosen = advisor.fit(split.fit, sizes[1])
     sequence = chosen.choice.sequences[0]

@@ -13,9 +13,8 @@ from scipy.stats import binom
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.access import view
-from stopadvisor.studies.rivals import OURS
+from stopadvisor.studies.rivals import OURS, Trial, draw_split
 from stopadvisor.studies.tables import StudyOptions
-from stopadvisor.studies.trial import Trial, draw_split
 from tests.studies.material import Sums, row_of, rows_of, studied, study
 
 run = study("rivals")

@@ -9,8 +9,9 @@ from textwrap import wrap
 
 from stopadvisor.report.screen import WIDTH
 from stopadvisor.report.sheet import Section, Sheet
-from stopadvisor.report.words import cell
-from stopadvisor.studies.report import SkippedStudy, StudyList
+from stopadvisor.report.words import percent, share
+from stopadvisor.studies.registry import StudyList
+from stopadvisor.studies.report import SkippedStudy
 from stopadvisor.studies.tables import Cell, Column, StudyReport, Table
 
 __all__ = ["skipped_sheet", "study_list_sheet", "study_sheet"]
@@ -120,13 +121,30 @@ class _Printed:
 def _column(rows: Sequence[Mapping[str, Cell]], columns: Sequence[Column]) -> _Printed:
     first = columns[0]
     values = [[row[c.name] for c in columns] for row in rows]
-    cells = tuple(_joined([cell(v, first.unit) for v in value]) for value in values)
+    cells = tuple(_joined([_cell(v, first.unit) for v in value]) for value in values)
     words = any(isinstance(value[0], str) for value in values)
     title = first.title
     if len(columns) > 1:
         title = title.removesuffix(" low").replace("95%", "95 % CI")
     widest = max(len(text) for text in (*cells, *title.split()))
     return _Printed("\n".join(wrap(title, widest)) or " ", cells, words, len(columns) > 1)
+
+
+def _cell(value: Cell, unit: str) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if unit in ("%", "share"):
+        return percent(value) if unit == "%" else share(value)
+    if unit == "pp":
+        return f"{value:+.1f}"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.0f}" if unit == "tokens" else f"{value:.3g}"
 
 
 def _joined(cells: Sequence[str]) -> str:
