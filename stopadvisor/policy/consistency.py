@@ -7,6 +7,7 @@ what that may cost is counted here.  Knows no file.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 from stopadvisor.answers.normal_form import NORMALIZER
@@ -40,6 +41,11 @@ MAX_TREE_STEPS = 1_000_000
 """Most nodes visited by all golden steps; the policies made here visit 150,000 at most."""
 
 
+_BOUND = ("model", "engine", "probe", "sampling", "max_think")
+_LINEAR = ("features", "mean", "scale", "coef")
+_RULE = ("family", "threshold", "decision_threshold", "trigger")
+
+
 def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
     """Refuse a policy whose fields are at odds with each other.
 
@@ -53,10 +59,9 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
     PolicyError
         Names the first field at fault, what is required, and what was found.
     """
+    certificate = terms.certificate
     if terms.model is not None:
-        for key in ("probe", "engine", "max_think", "split", "sampling"):
-            if getattr(terms, key) is None:
-                raise PolicyError(f"field '{key}': required when a model is named, got null")
+        _given(terms, (*_BOUND, "split"), "when a model is named")
     for key in reserved_arguments(terms.chat_template_kwargs):
         raise PolicyError(
             f"field 'chat_template_kwargs': argument {short_repr(key)} is reserved: "
@@ -69,22 +74,18 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
         )
     if terms.ladder is not None:
         check_ladder(terms)
-        nothing = ("model", "engine", "probe", "sampling", "max_think", "trees")
-        for key in nothing:
-            expect(getattr(terms, key) is None, key, "null with a ladder", getattr(terms, key))
-    expect(
-        (terms.serving == "ladder") == (terms.ladder is not None),
-        "serving",
-        "'ladder' with a ladder, and nowhere else",
-        terms.serving,
-    )
+        _absent(terms, (*_BOUND, "trees"), "with a ladder")
+    what = "'ladder' with a ladder, and nowhere else"
+    same = (terms.serving == "ladder") == (terms.ladder is not None)
+    expect(same, "serving", what, terms.serving)
     if terms.kind == "full-budget":
-        _check_full_budget(terms)
+        rest = ("budgets", "order", "golden", "certificate", "expected", "served")
+        rule = (*_RULE, *_LINEAR, "intercept", "trees", *rest, "calibration_features")
+        _absent(terms, rule, "for kind 'full-budget'")
     else:
         _check_stop(terms)
         if golden:
             _check_golden(terms)
-    certificate = terms.certificate
     if certificate is not None:
         check_certificate(certificate)
         _check_repeated(terms, certificate)
@@ -92,6 +93,18 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
         check_split(terms.split, certificate)
     if terms.expected is not None and certificate is not None:
         check_expected(terms.expected, certificate)
+
+
+def _given(terms: PolicyTerms, names: Sequence[str], when: str) -> None:
+    for name in names:
+        expect(getattr(terms, name) is not None, name, f"a value {when}", None)
+
+
+def _absent(terms: PolicyTerms, names: Sequence[str], when: str) -> None:
+    for name in names:
+        found = getattr(terms, name)
+        empty = "an empty list" if isinstance(found, tuple) and name != "trees" else "null"
+        expect(found is None or (found == () and name != "trees"), name, f"{empty} {when}", found)
 
 
 def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
@@ -124,40 +137,30 @@ def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:
         expect(certificate.labelled <= most, "certificate.labelled", what, certificate.labelled)
 
 
-def _check_full_budget(terms: PolicyTerms) -> None:
-    rule = ("family", "intercept", "threshold", "decision_threshold", "trigger", "trees")
-    for key in (*rule, "certificate", "expected", "calibration_features", "served"):
-        found = getattr(terms, key)
-        expect(found is None, key, "null for kind 'full-budget'", found)
-    for key in ("features", "mean", "scale", "coef", "budgets", "order", "golden"):
-        found = getattr(terms, key)
-        expect(not found, key, "an empty list for kind 'full-budget'", list(found))
-
-
 def _check_stop(terms: PolicyTerms) -> None:
-    for key in ("family", "threshold", "decision_threshold", "certificate", "trigger"):
-        expect(getattr(terms, key) is not None, key, "a value for kind 'stop'", None)
+    _given(terms, (*_RULE, "certificate"), "for kind 'stop'")
     assert terms.trigger is not None  # just checked, as are the next
     assert terms.threshold is not None
     assert terms.decision_threshold is not None
-    family = str(terms.family)
+    family, order, linear = str(terms.family), terms.order, terms.decision_threshold
     check_trigger(terms)
     _check_where(terms, terms.trigger, family)
-    _check_threshold(family, terms.threshold, terms.decision_threshold)
-    if terms.order:
-        descending = all(a > b for a, b in pairwise(terms.order))
-        expect(descending, "order", "strictly descending thresholds", list(terms.order))
-        what = f"to hold decision_threshold {terms.decision_threshold!r}"
-        expect(terms.decision_threshold in terms.order, "order", what, list(terms.order))
+    try:
+        threshold = display_threshold(family, linear)
+    except OverflowError:
+        threshold = math.inf
+    what = f"{threshold!r}, which family '{family}' gives for decision_threshold {linear!r}"
+    same = math.isclose(terms.threshold, threshold, rel_tol=1e-9, abs_tol=1e-12)
+    expect(same, "threshold", what, terms.threshold)
+    if order:
+        descending = all(a > b for a, b in pairwise(order))
+        expect(descending, "order", "strictly descending thresholds", list(order))
+        what = f"to hold decision_threshold {linear!r}"
+        expect(linear in order, "order", what, list(order))
     if family in (*LEARNED_FAMILIES, "rung-learned"):
         _check_learned(terms, family)
     else:
-        for key in ("features", "mean", "scale", "coef"):
-            found = getattr(terms, key)
-            expect(not found, key, f"an empty list for family '{family}'", list(found))
-        for key in ("intercept", "trees"):
-            found = getattr(terms, key)
-            expect(found is None, key, f"null for family '{family}'", found)
+        _absent(terms, (*_LINEAR, "intercept", "trees"), f"for family '{family}'")
     if terms.entropy_source == "none" and terms.reads_logprobs:
         raise PolicyError(
             f"field 'entropy_source': family '{family}' reads log-probabilities, got 'none'"
@@ -186,18 +189,6 @@ def _check_where(terms: PolicyTerms, trigger: TriggerTerms, family: str) -> None
         expect(name not in terms.features, "features", what, list(terms.features))
 
 
-def _check_threshold(family: str, threshold: float, linear: float) -> None:
-    try:
-        expected = display_threshold(family, linear)
-    except OverflowError:
-        expected = math.inf
-    if not math.isclose(threshold, expected, rel_tol=1e-9, abs_tol=1e-12):
-        raise PolicyError(
-            f"field 'threshold': expected {expected!r}, which family '{family}' gives for "
-            f"decision_threshold {linear!r}, got {threshold!r}"
-        )
-
-
 def _check_learned(terms: PolicyTerms, family: str) -> None:
     """Check that features, scales and trees of a learned rule fit together."""
     features = terms.features
@@ -211,17 +202,15 @@ def _check_learned(terms: PolicyTerms, family: str) -> None:
     if family == "learned-text":
         for name in features:
             expect(name in TEXT_FEATURES, "features", f"only {', '.join(TEXT_FEATURES)}", name)
-    expect(terms.intercept is not None, "intercept", f"a float for '{family}'", None)
+    _given(terms, ("intercept",), f"for family '{family}'")
     if family == "learned-boosted":
-        for key in ("mean", "scale", "coef"):
-            found = getattr(terms, key)
-            expect(not found, key, f"an empty list for family '{family}'", list(found))
+        _absent(terms, _LINEAR[1:], f"for family '{family}'")
         expect(bool(terms.trees), "trees", "at least one tree", terms.trees)
         for index, tree in enumerate(terms.trees or ()):
             _check_tree(tree, f"trees[{index}]", len(features))
         return
-    expect(terms.trees is None, "trees", f"null for family '{family}'", terms.trees)
-    for key in ("mean", "scale", "coef"):
+    _absent(terms, ("trees",), f"for family '{family}'")
+    for key in _LINEAR[1:]:
         what, size = f"{len(features)} numbers, one per feature", len(getattr(terms, key))
         expect(size == len(features), key, what, size)
 

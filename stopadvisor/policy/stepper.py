@@ -33,12 +33,16 @@ _SLACK = 1e-3
 """Nats by which a mean log-probability may pass 0, or an entropy fall below it, by rounding."""
 
 _KNOWN = FEATURES + POSITION_FEATURES + OPEN_FEATURES
-_OF_ANSWERS = frozenset(
-    ("previous_match", "run_length", "vote_share", "log_run", "log_votes", "vote_fraction")
+_OF_ANSWERS = (
+    *("previous_match", "run_length", "vote_share", "log_run", "log_votes", "vote_fraction"),
 )
 _ANYWHERE = 2**63
 """No position is so far."""
-
+_LIMITS = {
+    "mean_logprob": (-math.inf, _SLACK, "finite and at most 0 (nats)"),
+    "mean_entropy": (-_SLACK, math.inf, "finite and at least 0 (nats)"),
+    "markers": (0.0, math.inf, "a count, finite and >= 0"),
+}
 
 Node = Any
 """Of a tree: the value of a leaf, else (index into `_KNOWN`, threshold, left, right)."""
@@ -70,6 +74,8 @@ class StopRule:
     """Positions that a trace can have."""
     stop_at: int | None
     """The position that stops everybody."""
+    furthest: int
+    """No position lies beyond it."""
     decision_threshold: float
     task: str
     intercept: float
@@ -93,39 +99,36 @@ class StopRule:
     def of(cls, terms: PolicyTerms) -> StopRule:
         """Take the rule out of checked terms; of a ladder's it stops nothing."""
         names = terms.features if terms.ladder is None else ()
-        family, used = terms.family, frozenset(names)
-        linear = family in ("learned", "learned-keeps", "learned-text")
+        family, used, threshold = terms.family, frozenset(names), terms.decision_threshold
         places = tuple(_KNOWN.index(name) for name in names)
+        # Of another family, and of trees, these lists are empty.
+        columns = zip(places, terms.mean, terms.scale, terms.coef, strict=False)
         trigger = trigger_of(terms)
-        threshold, intercept = terms.decision_threshold, terms.intercept or 0.0
+
+        def reads(*features: str) -> bool:
+            return not used.isdisjoint(features)
+
         return cls(
             family=family,
             trigger=trigger,
             positions=trigger.positions,
             most_probes=trigger.most_probes,
             stop_at=trigger.stop_at,
+            furthest=_ANYWHERE if trigger.stop_at is None else trigger.stop_at,
             decision_threshold=math.inf if threshold is None else threshold,
             task=terms.task,
-            intercept=intercept,
-            columns=(
-                tuple(zip(places, terms.mean, terms.scale, terms.coef, strict=True))
-                if linear
-                else ()
-            ),
+            intercept=terms.intercept or 0.0,
+            columns=tuple(columns),
             trees=tuple(_root(tree, places) for tree in terms.trees or ()),
             features=used,
-            reads_positions=not used.isdisjoint(POSITION_FEATURES + OPEN_FEATURES),
-            needs_answer=(
-                family in ("run-stability", *AGREEMENT_FAMILIES) or not used.isdisjoint(_OF_ANSWERS)
-            ),
-            needs_logprob=(
-                family in ("confidence", "confidence-leap", "deer")
-                or not used.isdisjoint(("answer_logprob", "answer_log_odds"))
-            ),
-            needs_entropy=family == "entropy" or "answer_entropy" in used,
+            reads_positions=reads(*POSITION_FEATURES, *OPEN_FEATURES),
+            needs_answer=family in ("run-stability", *AGREEMENT_FAMILIES) or reads(*_OF_ANSWERS),
+            needs_logprob=family in ("confidence", "confidence-leap", "deer")
+            or reads("answer_logprob", "answer_log_odds"),
+            needs_entropy=family == "entropy" or reads("answer_entropy"),
             entropy_slope=_entropy_slope(terms),
-            needs_markers="marker_density" in used,
-            needs_closed=not used.isdisjoint(OPEN_FEATURES),
+            needs_markers=reads("marker_density"),
+            needs_closed=reads(*OPEN_FEATURES),
         )
 
 
@@ -214,47 +217,27 @@ class Stepper:
         j = self._next
         if self._finished:
             raise PolicyError(self._why_finished())
+        positions = rule.positions
         if type(think_tokens) is not int:
             think_tokens = _whole(think_tokens)
-        positions = rule.positions
-        if positions is None:
-            self._check_position(think_tokens)
-        elif not self._think <= think_tokens <= positions[j]:
+        if positions is not None:
+            if not self._think <= think_tokens <= positions[j]:
+                raise PolicyError(
+                    f"think_tokens at checkpoint {j} must be from {self._think} to its budget "
+                    f"{positions[j]}, got {think_tokens}"
+                )
+        elif not (self._think + 1 if j else 0) <= think_tokens <= rule.furthest:
             raise PolicyError(
-                f"think_tokens at checkpoint {j} must be from {self._think} to its budget "
-                f"{positions[j]}, got {think_tokens}"
+                f"think_tokens at checkpoint {j} must come after {self._think} and not after "
+                f"stop_at ({rule.stop_at}), got {think_tokens}"
             )
-        if mean_logprob is None:
-            if rule.needs_logprob:
-                raise PolicyError(_missing(rule, "mean_logprob"))
-            mean_logprob = 0.0
-        else:
-            if type(mean_logprob) is not float:
-                mean_logprob = _real("mean_logprob", mean_logprob)
-            if not -math.inf < mean_logprob <= _SLACK:
-                raise PolicyError(
-                    f"mean_logprob must be finite and at most 0 (nats), got {mean_logprob!r}"
-                )
-        if mean_entropy is None:
-            if rule.needs_entropy:
-                raise PolicyError(_missing(rule, "mean_entropy"))
-            mean_entropy = 0.0
-        else:
-            if type(mean_entropy) is not float:
-                mean_entropy = _real("mean_entropy", mean_entropy)
-            if not -_SLACK <= mean_entropy < math.inf:
-                raise PolicyError(
-                    f"mean_entropy must be finite and at least 0 (nats), got {mean_entropy!r}"
-                )
-        if markers is None:
-            if rule.needs_markers:
-                raise PolicyError(_missing(rule, "markers"))
-            markers = 0.0
-        else:
-            if type(markers) is not float:
-                markers = _real("markers", markers)
-            if not 0.0 <= markers < math.inf:
-                raise PolicyError(f"markers must be a count, finite and >= 0, got {markers!r}")
+        # What is a float within its limits needs no second look: this runs for every probe.
+        if type(mean_logprob) is not float or not -math.inf < mean_logprob <= _SLACK:
+            mean_logprob = _number("mean_logprob", mean_logprob, rule, rule.needs_logprob)
+        if type(mean_entropy) is not float or not -_SLACK <= mean_entropy < math.inf:
+            mean_entropy = _number("mean_entropy", mean_entropy, rule, rule.needs_entropy)
+        if type(markers) is not float or not 0.0 <= markers < math.inf:
+            markers = _number("markers", markers, rule, rule.needs_markers)
         if type(closed_by_itself) is not bool:
             if closed_by_itself is not None:
                 raise PolicyError(
@@ -344,18 +327,6 @@ class Stepper:
         # A named tuple's own constructor takes twice the time.
         return tuple.__new__(Decision, (stop, score, j, self._finished and not stop))
 
-    def _check_position(self, think_tokens: int) -> None:
-        """Refuse a position that no trace with these markers can have next."""
-        least = self._think + 1 if self._next else 0
-        stop_at = self._rule.stop_at
-        if least <= think_tokens <= (_ANYWHERE if stop_at is None else stop_at):
-            return
-        at_most = "" if stop_at is None else f", and at most {stop_at}, where everybody stops"
-        raise PolicyError(
-            f"think_tokens at checkpoint {self._next} must be at least {least}{at_most}, "
-            f"got {think_tokens}"
-        )
-
     def _normalized(self, answer: str | None) -> str:
         if answer is None:
             raise PolicyError(_missing(self._rule, "answer"))
@@ -422,22 +393,28 @@ def _missing(rule: StopRule, name: str) -> str:
     return f"family {rule.family!r} with its features needs {name}, got None"
 
 
-def _real(name: str, value: object) -> float:
-    """Convert a number that is no Python float: an int, a numpy scalar, a tensor of one element."""
-    if isinstance(value, SupportsFloat) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise PolicyError(f"{name} must be a number, got {short_repr(value)}") from error
-    raise PolicyError(f"{name} must be a number, got {short_repr(value)}")
+def _number(name: str, value: object, rule: StopRule, needed: bool) -> float:
+    """A number that is no Python float: none, an int, a numpy scalar, a tensor of one element."""
+    if value is None and not needed:
+        return 0.0
+    if value is None:
+        raise PolicyError(_missing(rule, name))
+    if not isinstance(value, SupportsFloat) or isinstance(value, bool):
+        raise PolicyError(f"{name} must be a number, got {short_repr(value)}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise PolicyError(f"{name} must be a number, got {short_repr(value)}") from error
+    low, high, expected = _LIMITS[name]
+    if not (math.isfinite(number) and low <= number <= high):
+        raise PolicyError(f"{name} must be {expected}, got {number!r}")
+    return number
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        try:
+    try:
+        if isinstance(value, SupportsIndex) and not isinstance(value, bool):
             return value.__index__()
-        except TypeError as error:
-            raise PolicyError(
-                f"think_tokens must be an integer, got {short_repr(value)}"
-            ) from error
+    except TypeError:  # an array of several
+        pass
     raise PolicyError(f"think_tokens must be an integer, got {short_repr(value)}")
