@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, repr=False)
 class Policy:
     """A checked policy.  Made by `load_policy`, or by `build_policy`.
 
@@ -65,86 +67,80 @@ class Policy:
         The terms do not pass every check that loading makes.
     """
 
-    def __init__(self, terms: PolicyTerms) -> None:
+    terms: PolicyTerms
+    """Everything that the file says, as one tree of frozen classes."""
+    signed_by: str | None = None
+    """Fingerprint of the key whose signature was required and is right; None without one."""
+    rule: StopRule = field(init=False, compare=False)
+    """The rule as it is stepped; its `needs_…` say which figures it reads."""
+    climb_rule: ClimbRule | None = field(init=False, compare=False)
+    """The rule as it is climbed; None for a trace's policy."""
+
+    def __post_init__(self) -> None:
+        terms = self.terms
         check_consistency(terms)
-        self._rule = StopRule.of(terms)
-        self._climb = None if terms.ladder is None else ClimbRule.of(terms)
-        replay_golden(self._climb or self._rule, terms.golden)
-        self._terms = terms
-        self._signed_by: str | None = None
+        object.__setattr__(self, "rule", StopRule.of(terms))
+        climb = None if terms.ladder is None else ClimbRule.of(terms)
+        object.__setattr__(self, "climb_rule", climb)
+        replay_golden(climb or self.rule, terms.golden)
 
     @classmethod
-    def of(cls, data: bytes) -> Policy:
+    def of(cls, data: bytes, signed_by: str | None = None) -> Policy:
         """The policy in the bytes of a file, or a refusal."""
-        return cls(parse(PolicyTerms, decode(data)))
-
-    @property
-    def terms(self) -> PolicyTerms:
-        """Everything that the file says, as one tree of frozen classes."""
-        return self._terms
+        return cls(parse(PolicyTerms, decode(data)), signed_by)
 
     @property
     def content(self) -> dict[str, Any]:
-        """The same as JSON values: a copy, made at each call."""
-        return dict(plain(self._terms))
+        """The terms as JSON values: a copy, made at each call."""
+        return dict(plain(self.terms))
 
     @property
     def kind(self) -> str:
         """``stop``, or ``full-budget``: no probes, the natural end."""
-        return self._terms.kind
+        return self.terms.kind
 
     @property
     def family(self) -> str | None:
         """Which score decides; None for ``full-budget``."""
-        return self._terms.family
+        return self.terms.family
 
     @property
     def budgets(self) -> tuple[int, ...]:
         """Thinking tokens at which to probe; empty where the trigger is no grid."""
-        return self._terms.budgets
+        return self.terms.budgets
 
     @property
     def ladder(self) -> tuple[Rung, ...]:
         """The rung of each reply of the ladder, the reference last; empty for a trace's policy."""
-        return () if self._climb is None else self._climb.rungs
+        return () if self.climb_rule is None else self.climb_rule.rungs
 
     @property
     def trigger(self) -> Trigger:
         """Where to probe; of a ``full-budget`` policy nowhere."""
-        return self._rule.trigger
+        return self.rule.trigger
 
     @property
     def needs_markers(self) -> bool:
         """Whether the rule reads how many markers the thinking holds."""
-        return self._rule.needs_markers
+        return self.rule.needs_markers
 
     @property
     def on_stop(self) -> OnStop:
         """What a stopped request gets: the ``probe``'s answer, or a visible ``answer``."""
-        return self._terms.on_stop
+        return self.terms.on_stop
 
     @property
     def digest(self) -> str:
         """SHA-256 over the text: names the policy in logs."""
-        return self._terms.digest
-
-    @property
-    def signed_by(self) -> str | None:
-        """Fingerprint of the key whose signature was required and is right; None without one."""
-        return self._signed_by
-
-    def __repr__(self) -> str:
-        return f"Policy(kind={self.kind!r}, family={self.family!r}, digest={self.digest[:8]!r})"
+        return self.terms.digest
 
     @property
     def reads_logprobs(self) -> bool:
         """Whether the rule reads log-probability or entropy, and not answers alone."""
-        return self._terms.reads_logprobs
+        return self.terms.reads_logprobs
 
-    @property
-    def rule(self) -> StopRule:
-        """The rule as it is stepped; its `needs_…` say which figures it reads."""
-        return self._rule
+    def __repr__(self) -> str:
+        return f"Policy(kind={self.kind!r}, family={self.family!r}, digest={self.digest[:8]!r})"
 
     def start(self, task: str | None = None) -> Stepper:
         """Give a stepper for one question.
@@ -157,9 +153,9 @@ class Policy:
         PolicyError
             Another task than the policy's, or a policy that climbs a ladder.
         """
-        if self._climb is not None:
+        if self.climb_rule is not None:
             raise PolicyError("the policy climbs a ladder and stops no trace: climb() follows it")
-        return Stepper(self._rule, task)
+        return Stepper(self.rule, task)
 
     def climb(self, task: str | None = None, *, reference_alone: bool = False) -> Climber:
         """Give a climber for one question of a policy that climbs a ladder; as `start`.
@@ -171,15 +167,12 @@ class Policy:
         PolicyError
             Another task than the policy's, or a policy that stops a trace.
         """
-        if self._climb is None:
+        rule = self.climb_rule
+        if rule is None:
             raise PolicyError("the policy stops a trace and climbs no ladder: start() follows it")
-        rule = self._climb
         return Climber(rule.of_reference() if reference_alone else rule, task)
 
     check_source = check_source
-
-
-# --- Building and writing -------------------------------------------------------------------------
 
 
 def build_policy(terms: PolicyTerms) -> Policy:
@@ -224,28 +217,17 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], *, format: Format 
         raise PolicyError(
             f"{target}: a policy has at most {MAX_BYTES} bytes, this one would have {len(data)}"
         )
-
-    def check(written: Path) -> None:
-        if load_policy(written).digest != digest:
-            raise PolicyError(
-                f"{target}: the file that was written does not read back as the same policy"
-            )
-
-    same = _holds(target, data)
-    replace_file(target, data, check=check)
+    try:
+        same = read_bytes(target) == data
+    except PolicyError:  # none, or none that a policy could be
+        same = False
+    replace_file(target, data)
     if not same and is_signed(target):
         remove_file(signature_path(target))  # of what stood there
 
 
-def _holds(file: Path, data: bytes) -> bool:
-    try:
-        return read_bytes(file) == data
-    except PolicyError:  # none, or none that a policy could be
-        return False
-
-
-def sign_policy(path: str | os.PathLike[str], key: Key, *, digest: str) -> Path:
-    """Write the signature of a policy's file next to it.
+def sign_policy(path: str | os.PathLike[str], key: Key, *, digest: str) -> None:
+    """Write the signature of a policy's file next to it, as ``POLICY.sig``.
 
     Parameters
     ----------
@@ -253,11 +235,6 @@ def sign_policy(path: str | os.PathLike[str], key: Key, *, digest: str) -> Path:
         From `signature.signing_key`.
     digest : str
         Of the policy that is meant: another one that has taken its place is not signed.
-
-    Returns
-    -------
-    Path
-        ``POLICY.sig``.
 
     Raises
     ------
@@ -274,12 +251,7 @@ def sign_policy(path: str | os.PathLike[str], key: Key, *, digest: str) -> Path:
         raise PolicyError(f"{file}: {error}") from error
     if found != digest:
         raise PolicyError(f"{file}: expected policy {digest[:8]}, got {found[:8]}: nothing signed")
-    target = signature_path(file)
-    replace_file(target, sign(data, key))
-    return target
-
-
-# --- Loading --------------------------------------------------------------------------------------
+    replace_file(signature_path(file), sign(data, key))
 
 
 def load_policy(
@@ -310,9 +282,7 @@ def load_policy(
             raise PolicyError("require_signature: expected at least one public key, got none")
     try:
         data = read_bytes(file)
-        signer = None if trusted is None else check_signature(data, file, trusted)
-        policy = Policy.of(data)
+        signer = None if trusted is None else check_signature(data, file, trusted).fingerprint
+        return Policy.of(data, signer)
     except PolicyError as error:
         raise PolicyError(f"{path}: {error}") from error
-    policy._signed_by = None if signer is None else signer.fingerprint
-    return policy

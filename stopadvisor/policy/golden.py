@@ -47,11 +47,12 @@ _DISTANCE = 1e-7
 
 _RANGES = {"mean_logprob": (-30.0, 0.0), "mean_entropy": (0.0, 20.0), "markers": (0.0, 64.0)}
 
+Rule = StopRule | ClimbRule
 GoldenStep = dict[str, Any]
 """Inputs of one checkpoint, by the names that `Stepper.observe` gives them."""
 
 
-def make_golden(rule: StopRule | ClimbRule) -> list[dict[str, Any]]:
+def make_golden(rule: Rule) -> list[dict[str, Any]]:
     """Make examples for a rule: steady, changing and empty answers, next to the threshold too.
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
@@ -62,20 +63,31 @@ def make_golden(rule: StopRule | ClimbRule) -> list[dict[str, Any]]:
     if isinstance(rule, ClimbRule):
         candidates = _climbs(rule)
     else:
-        candidates = _trajectories(rule, _positions(rule, _MOST_STEPS))
+        candidates = _trajectories(rule, _MOST_STEPS)
     golden = [_entry(rule, tasks[k % len(tasks)], steps) for k, steps in enumerate(candidates)]
     edges: list[dict[str, Any]] = []
     for k, steps in enumerate(candidates):
         if len(edges) < 2 * _N_EDGES:
             edges += _edge(rule, tasks[k % len(tasks)], steps[: len(golden[k]["steps"])])
-    if isinstance(rule, ClimbRule):
-        return golden + edges
-    if rule.stop_at is not None and not any(_at_the_end(rule, entry) for entry in golden):
-        edges += _stopped_at_the_end(rule, tasks[0])
+    if isinstance(rule, StopRule) and rule.stop_at is not None:
+        shown = any(_stopped_by_position(rule, entry) for entry in golden)
+        if not shown and rule.most_probes <= _MOST_STEPS_TO_THE_END:
+            whole = _trajectories(rule, _MOST_STEPS_TO_THE_END)
+            ends = (_entry(rule, tasks[0], steps) for steps in whole)
+            edges += [entry for entry in ends if _stopped_by_position(rule, entry)][:1]
     return golden + edges
 
 
-def replay_golden(rule: StopRule | ClimbRule, golden: Sequence[GoldenExample]) -> None:
+def _stopped_by_position(rule: StopRule, entry: Mapping[str, Any]) -> bool:
+    """Whether an example is stopped where everybody is, and not by its score."""
+    unscored: bool = entry["decisions"][-1]["score"] < rule.decision_threshold
+    return unscored and bool(entry["steps"][-1]["think_tokens"] == rule.stop_at)
+
+
+# --- Replayed -------------------------------------------------------------------------------------
+
+
+def replay_golden(rule: Rule, golden: Sequence[GoldenExample]) -> None:
     """Replay every example through the stepper.
 
     Raises
@@ -98,128 +110,109 @@ def replay_golden(rule: StopRule | ClimbRule, golden: Sequence[GoldenExample]) -
                 stop, score = decide(vars(step))
             except PolicyError as error:
                 raise PolicyError(f"{name}: {error}") from error
-            if stop != expected.stop or not _same_score(rule, score, expected.score):
+            slack = _TOLERANCE if _is_inexact(rule) else 0.0
+            same = math.isclose(score, expected.score, rel_tol=slack, abs_tol=slack)
+            if stop != expected.stop or not same:
                 raise PolicyError(
                     f"{name}: checkpoint {checkpoint} gives stop={stop}, score {score!r} here; "
                     f"stop={expected.stop}, score {expected.score!r} in the file"
                 )
 
 
-def _decider(
-    rule: StopRule | ClimbRule, task: str
-) -> Callable[[Mapping[str, Any]], tuple[bool, float]]:
+def _decider(rule: Rule, task: str) -> Callable[[Mapping[str, Any]], tuple[bool, float]]:
     """What is decided on each step of one example, and its score."""
     if isinstance(rule, StopRule):
         stepper = Stepper(rule, task)
         return lambda step: stepper.observe(**step)[:2]
     climber = Climber(rule, task)
-
-    def judge(step: Mapping[str, Any]) -> tuple[bool, float]:
-        return climber.observe(
-            finished=step["closed_by_itself"] is True,
-            completion_tokens=step["think_tokens"],
-            mean_logprob=step["mean_logprob"],
-            normalized=step["normalized"],
-        )[:2]
-
-    return judge
+    return lambda step: climber.observe(
+        finished=step["closed_by_itself"] is True,
+        completion_tokens=step["think_tokens"],
+        mean_logprob=step["mean_logprob"],
+        normalized=step["normalized"],
+    )[:2]
 
 
-def _same_score(rule: StopRule | ClimbRule, found: float, expected: float) -> bool:
-    if _is_inexact(rule):
-        return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    return found == expected
-
-
-def _is_inexact(rule: StopRule | ClimbRule) -> bool:
+def _is_inexact(rule: Rule) -> bool:
     """Whether the scores go through a function that C libraries round differently."""
     return rule.family in _INEXACT or not rule.features.isdisjoint(_INEXACT)
 
 
+# --- Made up --------------------------------------------------------------------------------------
+
+
+def _entry(rule: Rule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
+    """Step through a trajectory up to its stop, and record each decision."""
+    decide = _decider(rule, task)
+    walked: list[GoldenStep] = []
+    decisions = []
+    for step in steps:
+        walked.append({**step, "normalized": normalize(task, step["answer"])})
+        stop, score = decide(walked[-1])
+        decisions.append({"stop": stop, "score": score})
+        if stop:
+            break
+    return {"task": task, "steps": walked, "decisions": decisions}
+
+
+def _step(answer: str, logprob: float, entropy: float, markers: float, think: int) -> GoldenStep:
+    return {
+        "answer": answer,
+        "normalized": "",  # filled in once the task is known
+        "mean_logprob": logprob,
+        "mean_entropy": entropy,
+        "markers": markers,
+        "think_tokens": think,
+    }
+
+
 def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
     """Positions that a trace can have: the trigger's own, or those of made-up markers."""
-    if rule.positions is not None:
-        return rule.positions[:most]
     trigger = rule.trigger
-    assert isinstance(trigger, MarkerTrigger)
+    if not isinstance(trigger, MarkerTrigger):
+        return trigger.positions[:most]
     found = [trigger.min_gap]
     while len(found) < min(trigger.max_probes, most):
         gap = trigger.min_gap * (1 + len(found) % 3)  # markers come unevenly
         found.append(found[-1] + (gap if trigger.every is None else min(gap, trigger.every)))
-    if trigger.stop_at is None:
+    stop_at, every = trigger.stop_at, trigger.every
+    if stop_at is None:
         return tuple(found)
-    before = [position for position in found if position < trigger.stop_at]
-    if (
-        before
-        and trigger.every is not None
-        and len(before) < trigger.max_probes
-        and trigger.stop_at - before[-1] > trigger.every
-    ):
+    before = [position for position in found if position < stop_at]
+    another = before and every is not None and len(before) < trigger.max_probes
+    if another and every is not None and stop_at - before[-1] > every:
         return tuple(before)  # a probe would come first
-    return (*before, trigger.stop_at)[-most:]
+    return (*before, stop_at)[-most:]
 
 
-def _at_the_end(rule: StopRule, entry: Mapping[str, Any]) -> bool:
-    """Whether an example is stopped where everybody is, and not by its score."""
-    last, decision = entry["steps"][-1], entry["decisions"][-1]
-    unscored: bool = decision["score"] < rule.decision_threshold
-    return unscored and bool(last["think_tokens"] == rule.stop_at)
-
-
-def _stopped_at_the_end(rule: StopRule, task: str) -> list[dict[str, Any]]:
-    """Look for an example that is stopped by its position alone; none where scores stop all."""
-    if rule.most_probes > _MOST_STEPS_TO_THE_END:
-        return []
-    for steps in _trajectories(rule, _positions(rule, _MOST_STEPS_TO_THE_END)):
-        entry = _entry(rule, task, steps)
-        if _at_the_end(rule, entry):
-            return [entry]
-    return []
-
-
-def _trajectories(rule: StopRule, budgets: Sequence[int]) -> list[list[GoldenStep]]:
-    """Make inputs for these positions; those after a stop are cut off later."""
+def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
+    """Make inputs for as many positions; those after a stop are cut off later."""
+    budgets = _positions(rule, most)
     # A grid's request may have thought less than its budget says.
     earlier = rule.trigger.kind == "grid" and rule.stop_at is None
     # Nothing but random(), whose numbers Python promises to keep.
     draw = Random(0).random
 
-    def steps(
-        answers: Sequence[str], logprob: float, entropy: float, share: float
-    ) -> list[GoldenStep]:
+    def steps(*answers: str, means: tuple[float, float], share: float = 1.0) -> list[GoldenStep]:
+        thought = [int(share * budget) if earlier else budget for budget in budgets]
         return [
-            _step(
-                answers[j % len(answers)],
-                logprob,
-                entropy,
-                float(j),
-                int(share * budget) if earlier else budget,
-            )
-            for j, budget in enumerate(budgets)
+            _step(answers[j % len(answers)], *means, float(j), think)
+            for j, think in enumerate(thought)
         ]
 
+    def drawn(budget: int) -> GoldenStep:
+        answer = _ANSWERS[int(draw() ** 2 * len(_ANSWERS))]
+        means = -round(4.0 * draw() ** 3, 3), round(3.0 * draw() ** 3, 3)
+        return _step(answer, *means, float(int(6.0 * draw())), budget)
+
     found = [
-        steps([" 7"], -0.01, 0.02, 1.0),  # sure and steady
-        steps(_ANSWERS, -1.5, 2.0, 1.0),  # unsure and wavering
-        steps([""], -0.3, 0.4, 1.0),  # no answer at all
-        steps([" 7", "7."], 0.0, 0.0, 0.0),  # perfectly sure, nothing thought
-        [  # growing surer
-            _step("B", -3.0 / (j + 1), 3.0 / (j + 1), 0.0, budget)
-            for j, budget in enumerate(budgets)
-        ],
-    ]
-    found += [
-        [
-            _step(
-                _ANSWERS[int(draw() ** 2 * len(_ANSWERS))],
-                -round(4.0 * draw() ** 3, 3),
-                round(3.0 * draw() ** 3, 3),
-                float(int(6.0 * draw())),
-                budget,
-            )
-            for budget in budgets
-        ]
-        for _ in range(_N_RANDOM)
+        steps(" 7", means=(-0.01, 0.02)),  # sure and steady
+        steps(*_ANSWERS, means=(-1.5, 2.0)),  # unsure and wavering
+        steps("", means=(-0.3, 0.4)),  # no answer at all
+        steps(" 7", "7.", means=(0.0, 0.0), share=0.0),  # perfectly sure, nothing thought
+        # Growing surer.
+        [_step("B", -3.0 / j, 3.0 / j, 0.0, budget) for j, budget in enumerate(budgets, start=1)],
+        *([drawn(budget) for budget in budgets] for _ in range(_N_RANDOM)),
     ]
     if rule.needs_closed:
         for k, trajectory in enumerate(found):
@@ -248,88 +241,54 @@ def _climbs(rule: ClimbRule) -> list[list[GoldenStep]]:
     return found
 
 
-def _step(answer: str, logprob: float, entropy: float, markers: float, think: int) -> GoldenStep:
-    return {
-        "answer": answer,
-        "normalized": "",  # filled in once the task is known
-        "mean_logprob": logprob,
-        "mean_entropy": entropy,
-        "markers": markers,
-        "think_tokens": think,
-    }
+# --- At the threshold -----------------------------------------------------------------------------
 
 
-def _entry(rule: StopRule | ClimbRule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
-    """Step through a trajectory up to its stop, and record each decision."""
-    decide = _decider(rule, task)
-    walked: list[GoldenStep] = []
-    decisions = []
-    for step in steps:
-        step = {**step, "normalized": normalize(task, step["answer"])}
-        stop, score = decide(step)
-        walked.append(step)
-        decisions.append({"stop": stop, "score": score})
-        if stop:
-            break
-    return {"task": task, "steps": walked, "decisions": decisions}
-
-
-def _edge(rule: StopRule | ClimbRule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
+def _edge(rule: Rule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
     """Vary the last step until the decision changes; give the nearest inputs on both sides."""
+    inexact = _is_inexact(rule)
     for name, (low, high) in _ranges(rule, steps).items():
+        sides: dict[float, dict[str, Any]] = {}
 
-        def ends(value: float, name: str = name) -> dict[str, Any]:
-            return _entry(rule, task, [*steps[:-1], {**steps[-1], name: value}])
+        def stops(value: float, name: str = name, sides: dict[float, Any] = sides) -> bool:
+            sides[value] = _entry(rule, task, [*steps[:-1], {**steps[-1], name: value}])
+            return bool(sides[value]["decisions"][-1]["stop"])
 
-        sides = {value: ends(value) for value in (low, high)}
-        if _stops(sides[low]) == _stops(sides[high]):
+        below = stops(low)
+        if below == stops(high):
             continue
-        while True:
+        while not (inexact and high - low < _DISTANCE):
             middle = (low + high) // 2 if isinstance(low, int) else (low + high) / 2
             if middle in (low, high):
                 break
-            if _is_inexact(rule) and high - low < _DISTANCE:
-                break
-            sides[middle] = ends(middle)
-            if _stops(sides[middle]) == _stops(sides[low]):
+            if stops(middle) == below:
                 low = middle
             else:
                 high = middle
-        if all(_clear(rule, sides[value]) for value in (low, high)):
+        if not inexact or all(_clear(rule, sides[value]) for value in (low, high)):
             return [sides[low], sides[high]]
     return []
 
 
-def _ranges(
-    rule: StopRule | ClimbRule, steps: Sequence[GoldenStep]
-) -> dict[str, tuple[float, float]]:
+def _ranges(rule: Rule, steps: Sequence[GoldenStep]) -> dict[str, tuple[float, float]]:
     """Least and largest value of each input that the last step may be given."""
     if isinstance(rule, ClimbRule):
         return {"mean_logprob": _RANGES["mean_logprob"], "think_tokens": (0, _MOST_REPLY)}
-    found: dict[str, tuple[float, float]] = dict(_RANGES)
     trigger = rule.trigger
-    if isinstance(trigger, MarkerTrigger) and steps[-1]["think_tokens"] != trigger.stop_at:
-        last = steps[-2]["think_tokens"] if len(steps) > 1 else 0
-        far = last + (trigger.every or _MOST_GAPS * trigger.min_gap)
-        if trigger.stop_at is not None:
-            far = min(far, trigger.stop_at - 1)
-        found["think_tokens"] = (last + trigger.min_gap, far)
-    return found
+    if not isinstance(trigger, MarkerTrigger) or steps[-1]["think_tokens"] == trigger.stop_at:
+        return dict(_RANGES)
+    last = steps[-2]["think_tokens"] if len(steps) > 1 else 0
+    far = last + (trigger.every or _MOST_GAPS * trigger.min_gap)
+    if trigger.stop_at is not None:
+        far = min(far, trigger.stop_at - 1)
+    return {**_RANGES, "think_tokens": (last + trigger.min_gap, far)}
 
 
-def _stops(entry: Mapping[str, Any]) -> bool:
-    return bool(entry["decisions"][-1]["stop"])
-
-
-def _clear(rule: StopRule | ClimbRule, entry: Mapping[str, Any]) -> bool:
+def _clear(rule: Rule, entry: Mapping[str, Any]) -> bool:
     """Whether the last decision is safe from rounding of exp and log."""
-    if not _is_inexact(rule):
-        return True
     decisions = entry["decisions"]
-    threshold = (
-        rule.thresholds[len(decisions) - 1]
-        if isinstance(rule, ClimbRule)
-        else rule.decision_threshold
-    )
-    distance = abs(decisions[-1]["score"] - threshold)
-    return bool(distance > 10 * _TOLERANCE)
+    if isinstance(rule, ClimbRule):
+        threshold = rule.thresholds[len(decisions) - 1]
+    else:
+        threshold = rule.decision_threshold
+    return bool(abs(decisions[-1]["score"] - threshold) > 10 * _TOLERANCE)

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,15 +93,10 @@ def write_json_atomically(path: Path, content: Any) -> None:
     replace_file(path, encode(text))
 
 
-def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | None = None) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Replace a file as a whole; at any moment either the old or the new one is there.
 
     Safe among threads and processes: the last one wins.  A link is replaced and not followed.
-
-    Parameters
-    ----------
-    check : callable, optional
-        Reads the new file back before it takes its place, and raises if it is unusable.
 
     Raises
     ------
@@ -126,8 +121,6 @@ def replace_file(path: Path, data: bytes, *, check: Callable[[Path], object] | N
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            if check is not None:
-                check(temporary)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
