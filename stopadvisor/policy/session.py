@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.stepper import Decision
@@ -93,18 +93,7 @@ Event = Think | AskProbe | Show | Stop | Ended
 class Judge(Protocol):
     """Decides on one trace's forced answers in order, as `stepper.Stepper` does."""
 
-    def observe(
-        self,
-        *,
-        think_tokens: int,
-        answer: str | None,
-        mean_logprob: float | None,
-        mean_entropy: float | None,
-        markers: float | None,
-        normalized: str | None,
-        closed_by_itself: bool | None,
-        entropy_slack: float,
-    ) -> Decision:
+    def observe(self, *args: Any, **kwargs: Any) -> Decision:
         """Decide on the forced answer at the next checkpoint."""
         ...
 
@@ -172,25 +161,6 @@ class Session:
                     break
     """
 
-    __slots__ = (
-        "_asked",
-        "_at_once",
-        "_closer_tokens",
-        "_cut",
-        "_drawn",
-        "_fed",
-        "_ids",
-        "_judge",
-        "_last",
-        "_on_stop",
-        "_positions",
-        "_probes",
-        "_shown",
-        "_stop_at",
-        "_streams",
-        "_thinking",
-    )
-
     def __init__(
         self,
         rule: Rule | None,
@@ -209,19 +179,22 @@ class Session:
         self._closer_tokens = closer_tokens
         self._on_stop: OnStop = on_stop
         self._streams = streams
-        self._drawn = 0
+        self.drawn = 0
+        """Tokens received so far."""
+        self.probes = 0
+        """Forced answers judged so far."""
+        self.thinking: int | None = None
+        """Thinking tokens of the whole trace; None while it thinks."""
+        self._cut = False
         self._fed = 0  # tokens known to be thinking, which the trigger has read
         self._ids: list[int] | None = None  # drawn, and not fed yet
-        self._thinking: int | None = None
-        self._cut = False
         self._shown = 0
-        self._probes = 0
         self._asked: AskProbe | Stop | None = None
         """What the trigger's next position calls for, until it is judged or said."""
-        self._stop_at: int | None = None
         self._last: Stop | Ended | None = None
         self._positions: Positions | None = None
         self._judge: Judge | None = None
+        self._stop_at: int | None = None
         if rule is not None and rule.trigger.most_probes:
             self._positions, self._judge = rule.trigger.start(), rule.start(task)
             self._stop_at = rule.trigger.stop_at
@@ -233,31 +206,16 @@ class Session:
         """Whether `receive` needs the tokens' ids; otherwise their number is enough."""
         return self._ids is not None
 
-    @property
-    def drawn(self) -> int:
-        """Tokens received so far."""
-        return self._drawn
-
-    @property
-    def probes(self) -> int:
-        """Forced answers judged so far."""
-        return self._probes
-
-    @property
-    def thinking(self) -> int | None:
-        """Thinking tokens of the whole trace; None while it thinks."""
-        return self._thinking
-
     def receive(self, ids: Sequence[int] | int) -> None:
         """Report what was drawn next: ids, or only their number where ids are not needed.
 
         What comes after the end of thinking may be reported or not; it changes nothing.
         """
-        if self._ids is not None and self._thinking is None:
+        if self._ids is not None and self.thinking is None:
             if isinstance(ids, int):
                 raise PolicyError(f"this policy's trigger needs token ids, got a count of {ids}")
             self._ids.extend(ids)
-        self._drawn += ids if isinstance(ids, int) else len(ids)
+        self.drawn += ids if isinstance(ids, int) else len(ids)
 
     def end(self, thinking: int, *, cut: bool) -> None:
         """Report that thinking is over.
@@ -272,14 +230,14 @@ class Session:
         PolicyError
             The end was reported before, or `thinking` is more than was drawn or less than is known.
         """
-        if self._thinking is not None:
-            raise PolicyError(f"thinking has ended at {self._thinking} tokens already")
-        if not self._fed <= thinking <= self._drawn:
+        if self.thinking is not None:
+            raise PolicyError(f"thinking has ended at {self.thinking} tokens already")
+        if not self._fed <= thinking <= self.drawn:
             raise PolicyError(
                 f"thinking must end between {self._fed} tokens, known to be thinking, and "
-                f"{self._drawn}, drawn so far; got {thinking}"
+                f"{self.drawn}, drawn so far; got {thinking}"
             )
-        self._thinking, self._cut = thinking, cut
+        self.thinking, self._cut = thinking, cut
 
     def judge(
         self,
@@ -314,7 +272,7 @@ class Session:
             entropy_slack=entropy_slack,
         )
         self._asked = None
-        self._probes += 1
+        self.probes += 1
         self._positions.advance()
         if decision.stop or asked.position == self._stop_at:
             self._last = Stop(asked.position, asked.index, self._on_stop)
@@ -337,10 +295,16 @@ class Session:
         self._feed()
         if self._asked is None and self._positions is not None:
             position = self._positions.next()
-            if position is not None:
-                self._asked = self._due_at(position)
+            if position is not None and position == self._stop_at and self._on_stop == "answer":
+                self._asked = Stop(position, self.probes, "answer")  # it needs no forced one
+            elif position is not None:
+                self._asked = AskProbe(position, self.probes)
         if self._streams:
-            limit = min(self._fed, self._undecided())
+            limit = self._fed  # but for where the trace may yet be stopped
+            if self._asked is not None:
+                limit = min(limit, self._asked.position)
+            elif self._positions is not None and self._positions.earliest is not None:
+                limit = min(limit, self._positions.earliest)
             if limit > self._shown:
                 start, self._shown = self._shown, limit
                 return Show(start, limit)
@@ -348,8 +312,8 @@ class Session:
             self._last = self._asked
         if self._asked is not None:
             return self._asked
-        if self._thinking is not None:
-            self._last = Ended(self._thinking, self._cut)
+        if self.thinking is not None:
+            self._last = Ended(self.thinking, self._cut)
             return self._last
         return Think(self._until())
 
@@ -360,30 +324,17 @@ class Session:
             return None
         until = wanted + self._closer_tokens - 1
         if self._ids is not None:
-            until = max(until, self._drawn + self._at_once)
+            until = max(until, self.drawn + self._at_once)
             if self._stop_at is not None:
                 until = min(until, self._stop_at + self._closer_tokens)
         return until
 
-    def _due_at(self, position: int) -> AskProbe | Stop:
-        """Say what a position calls for: a forced answer, or a stop that needs none."""
-        if position == self._stop_at and self._on_stop == "answer":
-            return Stop(position, self._probes, "answer")
-        return AskProbe(position, self._probes)
-
-    def _undecided(self) -> int:
-        """Give the least position at which the trace may yet be stopped."""
-        if self._asked is not None:
-            return self._asked.position
-        earliest = None if self._positions is None else self._positions.earliest
-        return self._fed if earliest is None else earliest
-
     def _feed(self) -> None:
         """Hand the trigger the tokens that are known to be thinking by now."""
-        known = self._thinking
+        known = self.thinking
         if known is None:
             # Token n is thinking if no closer is complete that begins at or before it.
-            known = max(0, self._drawn - self._closer_tokens + 1)
+            known = max(0, self.drawn - self._closer_tokens + 1)
         new = known - self._fed
         self._fed = known
         if self._positions is None:
@@ -393,5 +344,5 @@ class Session:
         else:
             self._positions.feed(self._ids[:new])
             del self._ids[:new]
-        if self._thinking is not None:
+        if self.thinking is not None:
             self._positions.finish()
