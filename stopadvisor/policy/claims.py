@@ -8,7 +8,7 @@ Knows the fields of a certificate, no others and no file.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -313,69 +313,23 @@ def check_certificate(certificate: CertificateTerms) -> None:
                 f"{str(plain(limits[0]))[:80]}"
             )
     _check_looks(certificate)
+    for limit in limits:
+        fits = limit.upper <= limit.alpha * (1 + _SLACK)
+        expect(fits, "certificate.upper", f"at most alpha ({limit.alpha!r})", limit.upper)
     if certificate.differing is not None or certificate.planned_labels is not None:
         _check_sample(certificate)
         return
+    delta = certificate.chain_delta
     for limit in limits:
-        _check_traces(limit, certificate)
-        most = limit.n if limit.both is None else 2 * limit.n
-        if limit.lost + limit.gained > most:
-            raise PolicyError(
-                f"field 'certificate.losses': expected at most certificate.n ({most}), got "
-                f"{limit.lost + limit.gained}"
-            )
-        _check_limit(limit, certificate)
-
-
-def _check_sample(certificate: CertificateTerms) -> None:
-    """Repeat the exact test of lost answers among the labelled of those that differ."""
-    differing, labels = certificate.differing, certificate.planned_labels
-    n, lost, delta = certificate.n, certificate.losses, certificate.chain_delta
-    if differing is None or labels is None or certificate.labelled is None:
-        raise PolicyError(
-            "field 'certificate.planned_labels': expected differing, planned_labels and labelled "
-            f"together, got {[differing, labels, certificate.labelled]}"
-        )
-    alone = certificate.guarantees is None and certificate.traces is None
-    alone = alone and certificate.loss == LOST.name and certificate.gained is None
-    expect(alone, "certificate.planned_labels", "lost answers alone, of one trace", labels)
-    expect(n <= MOST_SAMPLED, "certificate.n", f"at most {MOST_SAMPLED} with a sample", n)
-    expect(labels < n, "certificate.planned_labels", f"less than certificate.n ({n})", labels)
-    expect(differing <= n, "certificate.differing", f"at most certificate.n ({n})", differing)
-    what = f"at most the labelled of {differing} that differ"
-    expect(lost <= min(differing, labels), "certificate.losses", what, lost)
-    above = certificate.upper > certificate.alpha * (1 + _SLACK)
-    what = f"at most alpha ({certificate.alpha!r})"
-    expect(not above, "certificate.upper", what, certificate.upper)
-    for name, share in (("alpha", certificate.alpha), ("upper", certificate.upper)):
-        at = min(share * (1 + _SLACK) + _DROP_SLACK, 0.9999)
-        if not sample_passes(lost, differing, n, labels, at, delta):
-            raise PolicyError(
-                f"field 'certificate.{name}': {lost} of {min(differing, labels)} labelled of "
-                f"{differing} that differ among {n} do not show a share of at most {share!r} at "
-                f"delta {delta!r} by the exact test"
-            )
-
-
-def _check_traces(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
-    """With two traces every loss of 0 or 1 says what pairs of replies were, and nothing else does.
-
-    The three add up to the questions, and twice the first plus the second to the replies.
-    """
-    pairs = (limit.both, limit.one, limit.none)
-    has_two = certificate.traces is not None and LOSSES[limit.loss].is_binary
-    if certificate.traces is not None and certificate.labelled is not None:
-        raise PolicyError("field 'certificate.traces': expected null with 'labelled', got 2")
-    fits = all((count is not None) == has_two for count in pairs)
-    what = "all three with two traces, else null"
-    expect(fits, "certificate.both, one, none", what, pairs)
-    if has_two:
-        both, one, none = (count or 0 for count in pairs)
-        what = f"certificate.n ({limit.n}) questions in all"
-        expect(both + one + none == limit.n, "certificate.both, one, none", what, pairs)
-        what = f"2 x {both} + {one}, gained 0"
-        same = (limit.lost, limit.gained) == (2 * both + one, 0)
-        expect(same, "certificate.losses", what, [limit.lost, limit.gained])
+        _check_counts(limit, certificate)
+        if limit.both is not None:
+            counted = f"{limit.both} with both replies lost and {limit.none} with none"
+            _check_trinomial(limit, (limit.both, limit.none or 0), delta, counted, "a share")
+        elif not LOSSES[limit.loss].is_binary:
+            counted = f"{limit.lost} lost and {limit.gained} gained"
+            _check_trinomial(limit, (limit.lost, limit.gained), delta, counted, "a drop")
+        else:
+            _check_binomial(limit, delta)
 
 
 def _check_looks(certificate: CertificateTerms) -> None:
@@ -392,28 +346,42 @@ def _check_looks(certificate: CertificateTerms) -> None:
     expect(len(earlier) == unplanned, "certificate.earlier_deltas", what, list(earlier))
     confidence, left = certificate.confidence, 1 - (delta + sum(earlier))
     right = confidence > 0 and math.isclose(confidence, left, rel_tol=0, abs_tol=_ROUNDING)
-    what = f"1 - delta ({1 - delta:g})"
-    if earlier:
-        what = f"1 - delta - the sum of earlier_deltas ({left:g})"
+    what = f"1 - delta - the sum of earlier_deltas ({left:g})"
     expect(right, "certificate.confidence", what, confidence)
     shared, chain = delta / (planned or 1), certificate.chain_delta
     what = f"at most delta of one look ({shared:g})"
     expect(chain <= shared + _ROUNDING, "certificate.chain_delta", what, chain)
 
 
-def _check_limit(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
-    """One limit, by its own counts."""
+def _check_counts(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
+    """No more replies than there are; with two traces what pairs of them were, else nothing.
+
+    The three add up to the questions, and twice the first plus the second to the replies.
+    """
+    pairs = (limit.both, limit.one, limit.none)
+    has_two = certificate.traces is not None and LOSSES[limit.loss].is_binary
+    if certificate.traces is not None and certificate.labelled is not None:
+        raise PolicyError("field 'certificate.traces': expected null with 'labelled', got 2")
+    fits = all((count is not None) == has_two for count in pairs)
+    what = "all three with two traces, else null"
+    expect(fits, "certificate.both, one, none", what, pairs)
+    counts, most = [limit.lost, limit.gained], limit.n * (1 + has_two)
+    if has_two:
+        both, one, none = (count or 0 for count in pairs)
+        what = f"certificate.n ({limit.n}) questions in all"
+        expect(both + one + none == limit.n, "certificate.both, one, none", what, pairs)
+        what = f"2 x {both} + {one}, gained 0"
+        expect(counts == [2 * both + one, 0], "certificate.losses", what, counts)
+    what = f"at most certificate.n ({most})"
+    expect(sum(counts) <= most, "certificate.losses", what, sum(counts))
+
+
+# --- The exact tests ------------------------------------------------------------------------------
+
+
+def _check_binomial(limit: GuaranteeTerms, delta: float) -> None:
     alpha, upper, n, losses = limit.alpha, limit.upper, limit.n, limit.lost
-    if upper > alpha * (1 + _SLACK):
-        raise PolicyError(
-            f"field 'certificate.upper': expected at most alpha ({alpha!r}), got {upper!r}"
-        )
-    delta = certificate.chain_delta
-    if limit.both is not None or not LOSSES[limit.loss].is_binary:
-        _check_trinomial(limit, delta)
-        return
-    tail = binomial_tail(losses, n, alpha * (1 + _SLACK))
-    if tail > delta:
+    if binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta:
         raise PolicyError(
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
             f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
@@ -427,23 +395,55 @@ def _check_limit(limit: GuaranteeTerms, certificate: CertificateTerms) -> None:
         )
 
 
-def _check_trinomial(limit: GuaranteeTerms, delta: float) -> None:
+def _check_trinomial(
+    limit: GuaranteeTerms, counts: tuple[int, int], delta: float, counted: str, what: str
+) -> None:
     """The exact test at a hundred shares of gained questions, never stricter than the whole one.
 
     Of two traces: of questions of which both replies count, and none.
     """
-    n, lost, gained, counts = limit.n, limit.lost, limit.gained, "lost and {} gained"
-    if limit.both is not None:
-        lost, gained = limit.both, limit.none or 0
-        counts = "with both replies lost and {} with none"
-    what = f"at most {MOST_QUESTIONS} with a drop or two traces"
-    expect(n <= MOST_QUESTIONS, "certificate.n", what, n)
+    most = f"at most {MOST_QUESTIONS} with a drop or two traces"
+    expect(limit.n <= MOST_QUESTIONS, "certificate.n", most, limit.n)
+
+    def passes(share: float) -> bool:
+        share = share if limit.both is None else limit_of_pairs(share)
+        return drop_passes(*counts, limit.n, share, delta, quick=True)
+
+    _require_shown(limit, passes, f"{counted} of {limit.n} do not show {what}", delta)
+
+
+def _check_sample(certificate: CertificateTerms) -> None:
+    """The exact test of lost answers among the labelled of those that differ."""
+    differing, labels = certificate.differing, certificate.planned_labels
+    n, lost, delta = certificate.n, certificate.losses, certificate.chain_delta
+    if differing is None or labels is None or certificate.labelled is None:
+        raise PolicyError(
+            "field 'certificate.planned_labels': expected differing, planned_labels and labelled "
+            f"together, got {[differing, labels, certificate.labelled]}"
+        )
+    alone = certificate.guarantees is None and certificate.traces is None
+    alone = alone and certificate.loss == LOST.name and certificate.gained is None
+    expect(alone, "certificate.planned_labels", "lost answers alone, of one trace", labels)
+    expect(n <= MOST_SAMPLED, "certificate.n", f"at most {MOST_SAMPLED} with a sample", n)
+    expect(labels < n, "certificate.planned_labels", f"less than certificate.n ({n})", labels)
+    expect(differing <= n, "certificate.differing", f"at most certificate.n ({n})", differing)
+    what = f"at most the labelled of {differing} that differ"
+    expect(lost <= min(differing, labels), "certificate.losses", what, lost)
+    counted = f"{lost} of {min(differing, labels)} labelled of {differing} that differ among {n}"
+    _require_shown(
+        certificate.first,
+        lambda share: sample_passes(lost, differing, n, labels, share, delta),
+        f"{counted} do not show a share",
+        delta,
+    )
+
+
+def _require_shown(
+    limit: GuaranteeTerms, passes: Callable[[float], bool], failed: str, delta: float
+) -> None:
     for name, share in (("alpha", limit.alpha), ("upper", limit.upper)):
-        at = min(share * (1 + _SLACK) + _DROP_SLACK, 0.9999)
-        at = at if limit.both is None else limit_of_pairs(at)
-        if not drop_passes(lost, gained, n, at, delta, quick=True):
+        if not passes(min(share * (1 + _SLACK) + _DROP_SLACK, 0.9999)):
             raise PolicyError(
-                f"field 'certificate.{name}': {lost} {counts.format(gained)} of {n} do not show "
-                f"{'a drop' if limit.both is None else 'a share'} of at most {share!r} at delta "
-                f"{delta!r} by the exact test"
+                f"field 'certificate.{name}': {failed} of at most {share!r} at delta {delta!r} by "
+                "the exact test"
             )
