@@ -1,8 +1,8 @@
-"""Damaged and hostile variants of the shipped policies, drawn at random, and how they load.
+"""Damaged and forged policies, drawn at random, and how they load.
 
-Some are damaged as bytes, and their digest with them; others get wrong values and a right digest,
-so that the checks behind the digest see them too.  `tests/policy/test_mutants.py` loads a few
-thousand, `python -m tests.long --part loader` more.
+Shipped policies are damaged as bytes, and their digest with them; others get a wrong value or a few
+and a right digest, so that the checks after the digest see them too.  `test_mutants.py` loads
+thousands, `python -m tests.long --part loader` more.
 """
 
 from __future__ import annotations
@@ -10,41 +10,17 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.file import encode_policy, sealed
-from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.frozen import Policy
+from tests.policy.forgeries import impossible, originals, shipped
 from tests.policy_content import file_bytes
 
-__all__ = ["Fuzzed", "fuzz", "shipped"]
-
-POLICIES = sorted((Path(__file__).parents[2] / "policies").glob("*.joblib"))
-_KEPT = 4
-"""Entries of long lists that are kept: a mutant of a short file is loaded in a millisecond."""
-
-
-@cache
-def shipped() -> tuple[dict[str, Any], ...]:
-    """Contents of the shipped policies, with few or short question ids."""
-    found = []
-    for path in POLICIES:
-        content = load_policy(path).content
-        for part in ("fit", "test"):
-            content["split"][part] = content["split"][part][:_KEPT]
-        # As many as the certificate counts, but under short names.
-        content["split"]["calibration"] = [
-            str(k) for k in range(len(content["split"]["calibration"]))
-        ]
-        if content["calibration_features"] is not None:  # one that never stops has none
-            content["calibration_features"] = content["calibration_features"][:_KEPT]
-        found.append(content | {"digest": sealed(content)[1]})
-    return tuple(found)
-
+__all__ = ["Fuzzed", "fuzz"]
 
 # --- Damaged as bytes -----------------------------------------------------------------------------
 
@@ -89,7 +65,7 @@ _BYTES: tuple[Callable[[bytearray, random.Random], None], ...] = (
     *(_flipped, _cut, _removed, _doubled, _inserted, _overwritten),
 )
 
-# --- Wrong values, rightly signed -----------------------------------------------------------------
+# --- Wrong values under a right digest ------------------------------------------------------------
 
 
 def _nested(depth: int) -> list[Any]:
@@ -99,49 +75,52 @@ def _nested(depth: int) -> list[Any]:
     return value
 
 
+_NUMBERS = (
+    *(0, 1, -1, 2, 100, 2**31, 2**53, 2**62, 2**63 - 1, -(2**63), 2**63, 10**400, 0.0, -0.0, 1.0),
+    *(-1.0, 0.5, 0.95, 0.05, 1e-9, 1 - 1e-9, 0.999, 1.0001, 1e6, 1e300, 1e308, -1e308, 5e-324),
+)
 _VALUES: tuple[Any, ...] = (
-    *(None, True, 0, 1, -1, 2**31, 2**62, -(2**63), 2**63, 10**400, 0.0, -0.0, 0.5, 1e308, -1e308),
-    *(5e-324, "", "x", "\x1b[2J", "\ud800", "é" * 1000, "1,11," * 5000, " " * 30_000 + "x"),
-    *([], {}, [[]], [0] * 2000, {"": None}, {"chat_template": "x"}, _nested(20), _nested(40)),
+    *(None, True, "drop", "differs", "", "x", "\x1b[2J", "\ud800", "é" * 1000, "1,11," * 5000),
+    *(" " * 30_000 + "x", [], {}, [[]], [0] * 2000, {"": None}, {"chat_template": "x"}),
+    *(_nested(20), _nested(40), *_NUMBERS),
+)
+_MOST_FORGED = (
+    *("certificate", "expected", "trigger", "ladder", "budgets", "max_think", "probe", "split"),
+    "decision_threshold",
 )
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container with every key or index in it."""
-    found: list[tuple[Any, Any]] = []
-    waiting = [value]
-    while waiting:
-        node = waiting.pop()
-        for key in node if isinstance(node, dict) else range(len(node)):
-            found.append((node, key))
-            if isinstance(node[key], (dict, list)):
-                waiting.append(node[key])
-    return found
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place of a value in a container."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from _places(value[key])
 
 
-def _changed(content: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    content = copy.deepcopy(content)
-    for _ in range(draw.choice((1, 1, 1, 2, 5))):
+def _forged(content: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    forged: dict[str, Any] = copy.deepcopy(dict(content))
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
         # First a field, then a place in it, or long fields would have nearly all of them.
-        field = draw.choice(list(content))
-        inside = content[field]
-        places = _places(inside) if isinstance(inside, (dict, list)) and inside else []
-        node, key = draw.choice(
-            [(content, field), *places] if draw.random() < 0.3 or not places else places
-        )
-        what = draw.randrange(6)
-        if what == 0 and isinstance(node, dict):
+        known = [name for name in _MOST_FORGED if name in forged]
+        field = draw.choice(known if draw.random() < 0.7 else list(forged))
+        places = [(forged, field)]
+        if isinstance(forged.get(field), (dict, list)):
+            places += _places(forged[field])
+        node, key = draw.choice(places)
+        value = node[key]
+        if isinstance(value, list) and value:
+            node[key] = draw.choice((value[:-1], value[1:], value + value[-1:], value[::-1]))
+        elif draw.random() < 0.05:
             del node[key]
-        elif what == 1 and isinstance(node, list):
-            node.append(copy.deepcopy(node[key]))
-        elif what == 2 and isinstance(node[key], (int, float)) and type(node[key]) is not bool:
-            node[key] = node[key] * draw.choice((-1, 2, 10)) + draw.choice((0, 1))
-        elif what == 3:
-            other, place = draw.choice(_places(content))
-            node[key] = other[place] if not isinstance(other[place], (dict, list)) else None
+        elif type(value) in (int, float) and abs(value) < 1e308 and draw.random() < 0.9:
+            near = (value * 2, value / 2, value * 10, -value, value + 1, value - 1, value * 1.01)
+            new = draw.choice((*near, *_NUMBERS))
+            small = abs(new) < 1e308
+            node[key] = draw.choice((type(value)(new), new)) if small else new
         else:
             node[key] = copy.deepcopy(draw.choice(_VALUES))
-    return content
+    return forged
 
 
 # --- Loading them ---------------------------------------------------------------------------------
@@ -163,22 +142,22 @@ def fuzz(count: int, seed: int) -> Fuzzed:
     Raises
     ------
     AssertionError
-        One raised another error than `PolicyError`, a refusal of several lines, or loaded with
-        another digest than that of its bytes' origin.
+        One raised another error than `PolicyError`, a refusal of several lines, or loaded although
+        it says something impossible or has another digest than that of its bytes' origin.
     """
     draw = random.Random(seed)
-    originals = [
+    files = [
         (c, encode_policy(sealed(c)[0], form)) for c in shipped() for form in ("joblib", "json")
     ]
     refused = loaded = 0
     slowest = 0.0
     for number in range(count):
-        content, data = draw.choice(originals)
-        signed = draw.random() < 0.4
-        if signed:
-            mutant = file_bytes(_changed(content, draw))
+        digest = None
+        if draw.random() < 0.7:
+            mutant = file_bytes(_forged(draw.choice(originals()), draw))
         else:
-            damaged = bytearray(data)
+            content, data = draw.choice(files)
+            damaged, digest = bytearray(data), content["digest"]
             draw.choice(_BYTES)(damaged, draw)
             mutant = bytes(damaged)
         message = ""
@@ -192,8 +171,9 @@ def fuzz(count: int, seed: int) -> Fuzzed:
             raise AssertionError(f"mutant {number} of seed {seed}: {error!r}") from error
         else:
             loaded += 1
-            assert signed or policy.digest == content["digest"], (seed, number)
+            assert digest in (None, policy.digest), (seed, number)
+            assert impossible(policy.content) == [], (seed, number)
+        slowest = max(slowest, time.thread_time() - began)
         assert "\n" not in message, (seed, number, message)
         assert len(message) < 600, (seed, number, message)
-        slowest = max(slowest, time.thread_time() - began)
     return Fuzzed(refused, loaded, slowest)
