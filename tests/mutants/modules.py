@@ -165,8 +165,8 @@ EQUIVALENT: dict[str, str] = {
     "policy/golden _ranges: steps[-2]['think_tokens'] if len(steps) > 1 else 0 ->": (
         "an example at the threshold is searched for a token later"
     ),
-    "policy/golden _clear: abs(decisions[-1]['score'] - threshold) > 10 * _TOLERANCE -> abs(decisions[-1]["
-    "'score'] - threshold) >=": ("differs at equality, by rounding"),
+    "policy/golden _clear: abs(decisions[-1]['score'] - threshold) > 10 * _TOLERANCE"
+    " -> abs(decisions[-1]['score'] - threshold) >=": "differs at equality, by rounding",
     "policy/golden _clear: 10 * _TOLERANCE -> 11": "a tolerance that is a tenth larger is as good",
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
