@@ -7,47 +7,37 @@ model had drawn it.  Knows no model, no server and no gold answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat, GrowingText
+from stopadvisor.engines.trace import Trace
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.probes.asking import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.asking import Prompt, RawProbe, RawTrace
 from stopadvisor.probes.markers import MarkerCounter
 from stopadvisor.probes.positions import TracePositions
-from stopadvisor.workload.questions import RecordedTrace
 
-__all__ = ["RecordedIds", "are_recorded", "raw_trace", "recorded_ids"]
+__all__ = ["are_recorded", "raw_trace", "read_recorded"]
 
 
 def raw_trace(
     stops: AnswerStops,
-    plan: ProbePlan,
+    trace: Trace,
     positions: TracePositions,
-    *,
-    prompt_tokens: int,
-    ids: Sequence[int],
-    thinking: int,
-    closed: bool,
-    cut: bool,
     forced: Mapping[int, ForcedAnswer],
     visible: Mapping[int, Sequence[int]],
 ) -> RawTrace:
-    """Put one trace together.
+    """Put one trace together that is over and was probed at `positions`.
 
-    `ids` are thinking, closer, natural answer and ending token; `thinking` says how many of them
-    are thinking, `closed` whether the model closed it, and `cut` whether it was cut at its cap.
-    `positions` say where the trace is probed.
     Forced answers are given by the thinking tokens before them: budgets at or beyond the trace's
     length share the one at its end.  Visible ones are given by position.
     """
-    chat, closer = stops.chat, len(stops.chat.closer.ids)
+    chat, closer, end = stops.chat, len(stops.chat.closer.ids), trace.end
     growing, counter = GrowingText(chat), MarkerCounter()
-    texts = {at: growing.decode(ids[:at]) for at in sorted({*forced, thinking})}
+    texts = {at: growing.decode(trace.ids[:at]) for at in sorted({*forced, end.thinking})}
     markers = {at: counter.count(text) for at, text in texts.items()}
 
     def probe(budget: int) -> RawProbe:
-        at = min(budget, thinking)
+        at = min(budget, end.thinking)
         answer, written = forced[at], visible.get(budget)
         return RawProbe(
             budget=budget,
@@ -57,7 +47,7 @@ def raw_trace(
             mean_entropy=answer.mean_entropy,
             probe_tokens=len(answer.ids),
             markers=markers[at],
-            ended=thinking <= budget,
+            ended=end.thinking <= budget,
             tail_mass=answer.tail_mass,
             visible_text=None if written is None else stops.visible_text(written),
             visible_tokens=0 if written is None else closer + len(written),
@@ -66,53 +56,32 @@ def raw_trace(
         )
 
     return RawTrace(
-        prompt_tokens=prompt_tokens,
-        suffix_tokens=len(chat.suffix_ids(plan.cue)),
-        trace_tokens=thinking,
-        finish="length" if cut else "stop",
-        thinking=texts[thinking],
-        natural_text=stops.visible_text(ids[thinking + closer :]) if closed else None,
-        natural_tokens=len(ids) - thinking if closed else 0,
+        prompt_tokens=len(trace.prompt_ids),
+        suffix_tokens=len(chat.suffix_ids(trace.plan.cue)),
+        trace_tokens=end.thinking,
+        finish="length" if end.cut else "stop",
+        thinking=texts[end.thinking],
+        natural_text=stops.visible_text(trace.visible) if end.closed else None,
+        natural_tokens=len(trace.ids) - end.thinking if end.closed else 0,
         probes=tuple(probe(position) for position in positions.probed),
-        thinking_ids=tuple(ids[:thinking]),
+        thinking_ids=tuple(trace.ids[: end.thinking]),
         marker_positions=positions.markers,
     )
 
 
-@dataclass(frozen=True)
-class RecordedIds:
-    """A trace that was read, in the terms of one that was drawn."""
-
-    ids: tuple[int, ...]
-    """Thinking, and where that was closed, closer, reply and ending token."""
-    thinking: int
-    """How many of them are thinking."""
-    closed: bool
-    """Thinking came to its end, and did so within the cap."""
-    cut: bool = False
-    """It was cut."""
-
-
-def recorded_ids(
-    chat: Chat, trace: RecordedTrace, *, stop_id: int, max_think: int, answer_cap: int
-) -> RecordedIds:
-    """Split a recorded trace as a drawn one is split; cut where a drawn one would be cut.
-
-    Parameters
-    ----------
-    stop_id
-        The token that ends a reply.
-    max_think, answer_cap
-        Most tokens of thinking and of reply.
-    """
-    thinking = chat.encode(trace.thinking)
-    length = len(thinking)
-    if length > max_think or trace.reply is None:
-        thinking = thinking[:max_think]
-        cut = not trace.ended or len(thinking) < length
-        return RecordedIds(tuple(thinking), len(thinking), closed=False, cut=cut)
-    reply = [*chat.encode(trace.reply), stop_id][:answer_cap]
-    return RecordedIds((*thinking, *chat.closer.ids, *reply), len(thinking), closed=True)
+def read_recorded(chat: Chat, trace: Trace) -> None:
+    """Take the recorded trace of a prompt as drawn, cut where a drawn one would be cut."""
+    recorded, end = trace.prompt.recorded, trace.end
+    assert recorded is not None  # the caller has looked
+    thinking = chat.encode(recorded.thinking)
+    end.over, end.thinking = True, min(len(thinking), end.max_think)
+    trace.ids = list(thinking[: end.thinking])
+    if len(thinking) > end.max_think or recorded.reply is None:
+        end.cut = not recorded.ended or len(thinking) > end.max_think
+        return
+    end.closed = True
+    reply = [*chat.encode(recorded.reply), end.stop_ids[0]][: end.answer_cap]
+    trace.ids += [*chat.closer.ids, *reply]
 
 
 def are_recorded(prompts: Sequence[Prompt]) -> bool:

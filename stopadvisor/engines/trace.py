@@ -70,7 +70,7 @@ class TraceEnd:
         self.over = True
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """A trace on its way, and then a whole one."""
 

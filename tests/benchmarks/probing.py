@@ -156,7 +156,7 @@ def _row(bench: RandomQwen3, group: Any, cap: int, generation: Spent, bandwidth:
     peak = _peak_memory(bench.device)
     if bench.device.type == "cuda":
         peak -= bench.bytes_of(group.kept)  # kept for the next run only
-    again, plain = bench.timed(lambda: bench.reprefill(torch.from_numpy(group.ids), cap))
+    again, plain = bench.timed(lambda: bench.reprefill(group.traces, cap))
     on_cpu = bench.device.type == "cpu"
     pairs = zip(forced, plain, strict=True)
     gaps = [abs(f.mean_logprob - mean) for f, (ids, mean) in pairs if list(f.ids) == ids]
@@ -188,7 +188,7 @@ def _in_line(bench: RandomQwen3, cap: int) -> InLine:
         probing_s=probed.spent.seconds,
         probing_to_generation=probed.spent.seconds / generation.seconds,
         cpu_to_generation=probed.spent.cpu_s / generation.cpu_s if on_cpu else None,
-        resumed_unchanged=bool((probed.trace.ids == alone.ids).all()),
+        resumed_unchanged=probed.trace.traces[0].ids == alone.traces[0].ids,
     )
 
 

@@ -18,13 +18,14 @@ from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.cache import KeptCache, register_attention
-from stopadvisor.engines.hf.rolling import Finished, Kept, Limits, RollingBatch
+from stopadvisor.engines.hf.cache import Kept, register_attention
+from stopadvisor.engines.hf.rolling import Finished, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.size import kv_bytes_per_token
+from stopadvisor.engines.trace import Trace, TraceEnd
 from stopadvisor.ground.constants import PAPER_BUDGETS
-from stopadvisor.probes.asking import Prompt
+from stopadvisor.probes.asking import ProbePlan, Prompt
 
 __all__ = ["SHAPES", "RandomQwen3", "Shape", "Spent"]
 
@@ -144,13 +145,16 @@ class RandomQwen3:
     def batch(self, rows: int) -> RollingBatch:
         """Read the first prompts."""
         prompts = self.prompts[:rows]
-        # A closer that is no token never comes, and no stop id is given.
-        limits = Limits((self.vocabulary,), (), np.full(rows, self.shape.trace), 1)
         settings = Sampling(temperature=0.6, top_k=20, top_p=0.95)  # Qwen3's own
-        names = [Prompt(str(row), ({"role": "user", "content": ""},)) for row in range(rows)]
-        streams = uniforms(names, 0, limits.steps)
+        traces = []
+        for row, prompt in enumerate(prompts):
+            # A closer that is no token never comes, and no stop id is given.
+            end = TraceEnd((self.vocabulary,), (), self.shape.trace, 1)
+            name = Prompt(str(row), ({"role": "user", "content": ""},))
+            traces.append(Trace(prompt, name, ProbePlan((), cue=""), None, end))
+        streams = uniforms([t.prompt for t in traces], 0, traces[0].end.most)
         sampler = Sampler(settings, prompts, streams, self.vocabulary, self.device)
-        return RollingBatch(self.runner, prompts, sampler, limits, pad_id=0)
+        return RollingBatch(self.runner, traces, sampler, pad_id=0)
 
     def generate(self, rows: int) -> Finished:
         """Return the traces of the first prompts."""
@@ -159,9 +163,8 @@ class RandomQwen3:
 
     def copy(self, kept: Kept) -> Kept:
         """Return the same cache without room to grow, the worst that a probe can find."""
-        rows = torch.arange(len(kept.pads))
-        cache = KeptCache()
-        cache.layers = [layer.take(rows, 0, layer.columns) for layer in kept.cache.layers]
+        rows = torch.arange(len(kept.pads), device=kept.pads.device)
+        (cache,) = kept.cache.fork().split((rows, 0, kept.cache.columns))
         return replace(kept, cache=cache)
 
     def packed(
@@ -184,7 +187,8 @@ class RandomQwen3:
         for budget in self.shape.budgets:
             if budget >= self.shape.trace:
                 break  # the question ends by itself
-            batch.advance(budget)
+            while batch.steps < budget:
+                batch.step()
             branch = [Branch(0, budget)]
             took, _ = self.timed(
                 lambda at=branch: self.packed(batch.kept, cap, at, consume=False)  # type: ignore[misc]
@@ -195,15 +199,12 @@ class RandomQwen3:
 
     # --- The paper's way --------------------------------------------------------------------------
 
-    def reprefill(self, traces: Tensor, cap: int) -> list[tuple[list[int], float]]:
+    def reprefill(self, traces: Sequence[Trace], cap: int) -> list[tuple[list[int], float]]:
         """Read every prefix again; ids and mean log-probability, in the order of `branches`."""
         found: dict[tuple[int, int], tuple[list[int], float]] = {}
         self.model.set_attn_implementation("sdpa")
         for budget in self.shape.budgets:
-            texts = [
-                [*prompt, *ids[:budget], *self.suffix]
-                for prompt, ids in zip(self.prompts, traces.tolist(), strict=True)
-            ]
+            texts = [[*trace.prompt_ids, *trace.ids[:budget], *self.suffix] for trace in traces]
             width = max(len(text) for text in texts)
             ids = torch.tensor([[0] * (width - len(t)) + t for t in texts], device=self.device)
             pads = torch.tensor([width - len(text) for text in texts], device=self.device)
@@ -229,9 +230,9 @@ class RandomQwen3:
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
+                **{self.runner.cache_name: cache},
             ).logits[:, -1]
             distribution = logits.float().log_softmax(-1)
             best = distribution.max(-1)

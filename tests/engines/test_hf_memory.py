@@ -18,6 +18,7 @@ from torch import Tensor
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import early_exit
 from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.local_model import LocalModel
 from stopadvisor.engines.hf.rolling import RollingBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.ground.errors import EngineError
@@ -38,9 +39,9 @@ SIZE = 4
 
 PHASES: dict[str, tuple[Any, str]] = {
     "the first prompts": (RollingBatch, "__init__"),
-    "drawing": (RollingBatch, "advance"),
+    "drawing": (RollingBatch, "step"),
     "probing": (early_exit, "probe_branches"),
-    "writing": (early_exit, "visible_answers"),
+    "writing": (LocalModel, "write"),
 }
 """Where early exit asks for memory."""
 

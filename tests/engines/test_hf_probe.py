@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,7 @@ from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_branches, probe_in_chunks
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.rolling import Limits, RollingBatch
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.sampler import Sampler, Sampling
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.probes.positions import trace_positions
 from stopadvisor.workload.questions import read_workload
@@ -260,27 +257,22 @@ def test_a_trace_goes_on_unmodified_after_a_probe(
     """In-line probing: generate to a budget, branch, resume."""
     engine, at = random_engine, plan(greedy=True)
     start = [engine.chat.prompt_ids(prompt(c).messages) for c in ("a", "bcd")]
-    limits = Limits(engine.chat.closer.ids, engine.stop_ids, np.array([40, 40]), 6)
-
-    def batch() -> RollingBatch:
-        sampler = Sampler(Sampling(0.0), start, np.empty((2, 0)), 262, torch.device("cpu"))
-        return RollingBatch(engine.runner, start, sampler, limits, pad_id=0)
-
     suffix = engine.suffix_ids(at.cue)
     with torch.inference_mode():
-        (whole,) = batch().finished()
-        probed = batch()
-        for last, budget in pairwise((0, 0, 3, 11)):
-            probed.advance(budget - last)
+        (whole,) = engine.batch(engine.begin([prompt("a"), prompt("bcd")], at)).finished()
+        probed = engine.batch(engine.begin([prompt("a"), prompt("bcd")], at))
+        for budget in (0, 3, 11):
+            while probed.steps < budget:
+                probed.step()
             branches = [Branch(0, budget), Branch(1, budget)]
             answers = probe_branches(
                 engine.runner, probed.kept, branches, suffix, engine.stops, cap=at.cap
             )
-            prefix = [*start[1], *whole.ids[1, :budget].tolist(), *suffix]
+            prefix = [*start[1], *whole.traces[1].ids[:budget], *suffix]
             plain = random_reference.forced(prefix, len(answers[1].ids))
             assert answers[1].ids == plain.ids
         (resumed,) = probed.finished()
-    np.testing.assert_array_equal(resumed.ids, whole.ids)
+    assert [t.ids for t in resumed.traces] == [t.ids for t in whole.traces]
     for one, other in zip(resumed.kept.cache.layers, whole.kept.cache.layers, strict=True):
         assert torch.equal(one.keys, other.keys)
         assert torch.equal(one.values, other.values)

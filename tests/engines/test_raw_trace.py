@@ -18,8 +18,9 @@ from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat, GrowingText, find_markers
 from stopadvisor.engines.raw_trace import raw_trace
 from stopadvisor.engines.replies import AnswerReport
+from stopadvisor.engines.trace import Trace, TraceEnd
 from stopadvisor.probes.positions import TracePositions
-from tests.engines.tiny import byte_tokenizer, plan
+from tests.engines.tiny import byte_tokenizer, plan, prompt
 
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
@@ -105,17 +106,11 @@ def test_a_long_trace_is_decoded_about_once() -> None:
     budgets = tuple(range(64, 8_193, 64))
     answer = ForcedAnswer((), "7", mean_logprob=0.0, mean_entropy=0.0, tail_mass=None)
     counting.decoded = 0
+    asked = plan(budgets, max_think=8_192)
+    end = TraceEnd((), (), 8_192, 0, thinking=len(ids), cut=True, over=True)
+    drawn = Trace((1, 2, 3), prompt("a"), asked, None, end, ids)
     trace = raw_trace(
-        stops,
-        plan(budgets, max_think=8_192),
-        TracePositions(budgets, None),
-        prompt_tokens=3,
-        ids=ids,
-        thinking=len(ids),
-        closed=False,
-        cut=True,
-        forced=dict.fromkeys(budgets, answer),
-        visible={},
+        stops, drawn, TracePositions(budgets, None), dict.fromkeys(budgets, answer), {}
     )
     assert [p.markers for p in trace.probes] == [
         tokenizer.decode(ids[:at]).count("Wait") for at in budgets

@@ -17,10 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_line
+from stopadvisor.engines.hf.branch import check_branches
 from stopadvisor.engines.hf.cache import register_attention
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.runner import Runner, check_branches
-from stopadvisor.engines.hf.size import ModelSize, check_size, free_memory, stored_width
+from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.size import check_size, free_memory
 from stopadvisor.engines.local_tokenizer import quiet, stop_ids
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.sampling import identity_settings
@@ -38,12 +39,10 @@ def assemble(
     device: str,
     dtype: str | None,
     chat_options: Mapping[str, Any],
-    pickled: bool = False,
 ) -> HfEngine:
     """Load and check a model; see `load_engine` for what is refused.
 
-    `folder` is the model's, if it is one; without a `dtype` the default applies; `pickled` weights
-    are read where they may be.
+    `folder` is the model's, if it is one; without a `dtype` the default applies.
     """
     with quiet(bars=folder is None):
         with _loading(model, "configuration"):
@@ -57,7 +56,7 @@ def assemble(
         with _loading(model, "architecture"):
             _check_fits(model, config, target, kind, patient=device != "auto")
         with _loading(model, "weights"):
-            loaded = _load_weights(model, kind, target, pickled=pickled)
+            loaded = _load_weights(model, kind, target)
 
     text = config.get_text_config(decoder=True)
     heads = int(text.num_attention_heads)
@@ -65,8 +64,7 @@ def assemble(
     runner = Runner(loaded, heads // kv_heads, *window)
     _self_check(model, runner, int(loaded.get_output_embeddings().weight.shape[0]))
 
-    generation = loaded.generation_config
-    quantisation = getattr(config, "quantization_config", None)
+    generation, quantisation = loaded.generation_config, _quantisation(config)
     identity = {
         "engine": "hf",
         "engine_version": transformers.__version__,
@@ -80,7 +78,7 @@ def assemble(
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "attention": "sdpa",
         "device": loaded.device.type,
-        "quantization": _quantisation_name(quantisation),
+        "quantization": quantisation and str(quantisation.get("quant_method")),
         "generation_config": identity_settings(generation),
     }
     return HfEngine(
@@ -89,7 +87,6 @@ def assemble(
         chat=chat,
         stop_ids=stop_ids(generation, chat.tokenizer),
         model_identity=identity,
-        remarks=_remarks(text),
     )
 
 
@@ -133,17 +130,6 @@ def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     return int(window), False
 
 
-def _remarks(text_config: Any) -> list[str]:
-    rope = getattr(text_config, "rope_parameters", None) or {}
-    kind = rope.get("rope_type") if isinstance(rope, Mapping) else None
-    if kind in ("dynamic", "longrope"):
-        return [
-            f"positions are scaled by the longest sequence of a batch (rope type {kind!r}): beyond "
-            "the model's original context, results depend on the batch"
-        ]
-    return []
-
-
 def _device(device: str) -> torch.device:
     if device == "auto":
         if torch.cuda.is_available():
@@ -183,23 +169,27 @@ def _check_fits(
     """Refuse weights that do not fit, or on a processor would take weeks; see `check_size`."""
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config)
-    parameters = sum(p.numel() for p in empty.parameters())
+    width, quantisation = None, _quantisation(config)
+    if quantisation is not None:
+        bits = quantisation.get("bits") or (4 if quantisation.get("load_in_4bit") else 8)
+        width = float(bits) / 8
     check_size(
         model,
-        ModelSize(float(parameters), stored_width(config.to_dict(), default=2.0)),
+        float(sum(p.numel() for p in empty.parameters())),
+        width=width,
         dtype=str(kind).removeprefix("torch."),
-        memory=free_memory(target, usable=1.0),
+        memory=free_memory(target),
         place="this machine" if target.type == "cpu" else "the GPU",
         patient=patient or target.type != "cpu",
     )
 
 
-def _load_weights(model: str, kind: torch.dtype, target: torch.device, *, pickled: bool) -> Any:
+def _load_weights(model: str, kind: torch.dtype, target: torch.device) -> Any:
     options: dict[str, Any] = {"dtype": kind, "attn_implementation": register_attention()}
     if target.type != "cpu" and importlib.util.find_spec("accelerate") is not None:
         options["device_map"] = target  # not by way of the processor's memory
     loaded = AutoModelForCausalLM.from_pretrained(
-        model, **options, trust_remote_code=False, use_safetensors=None if pickled else True
+        model, **options, trust_remote_code=False, use_safetensors=True
     )
     return loaded.to(target).eval() if "device_map" not in options else loaded.eval()
 
@@ -217,12 +207,10 @@ def _self_check(model: str, runner: Runner, vocabulary: int) -> None:
         ) from error
 
 
-def _quantisation_name(quantisation: Any) -> str | None:
-    if quantisation is None:
-        return None
-    if isinstance(quantisation, Mapping):
-        return str(quantisation.get("quant_method"))
-    return str(getattr(quantisation, "quant_method", type(quantisation).__name__))
+def _quantisation(config: Any) -> dict[str, Any] | None:
+    """How the weights are quantised, as the configuration's file says; None where they are not."""
+    found = config.to_dict().get("quantization_config")
+    return found if isinstance(found, dict) else None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Forced answers: branches that grow on a kept cache, all checkpoints of a batch at once.
+"""Branches that grow on a kept cache: forced answers at many checkpoints at once, visible answers.
 
 Each branch sees its own trace up to its budget, then its own closer, cue and answer, and nothing
 of its neighbours; the prefix is neither copied nor read again.  Every step appends one column per
@@ -6,10 +6,14 @@ branch slot after the prefix, and the mask says whose column it is.  Slots whose
 stay until half of them are, then the rest move together.  Branches of one trace share its prefix,
 but each has columns, mask and logits of its own: hundreds of them are decoded in chunks, so that
 they take the memory of a few.
+
+The check, made once when a model is loaded, that branches give what a plain forward pass gives is
+here too.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,13 +23,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
-from stopadvisor.engines.hf.cache import additive
-from stopadvisor.engines.hf.rolling import Kept
+from stopadvisor.engines.hf.cache import Kept, additive
 from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.sampling import entropy_top_k
-from stopadvisor.ground.errors import EngineError
+from stopadvisor.ground.errors import EngineError, ModelError
 
-__all__ = ["MOST_AT_ONCE", "Branch", "probe_branches", "probe_in_chunks"]
+__all__ = [
+    "MOST_AT_ONCE",
+    "Branch",
+    "check_branches",
+    "probe_branches",
+    "probe_in_chunks",
+    "write_on_branches",
+]
 
 MOST_AT_ONCE = 32
 """Branches of a trace that are decoded together; more than any usual grid has."""
@@ -33,13 +44,10 @@ MOST_AT_ONCE = 32
 _STATISTICS_ELEMENTS = 2**26
 """Most logits that are turned into statistics at once: 256 MB in float32."""
 
-_USUAL_ANSWER = 16
-"""Tokens of answer that room is made for at once; longer ones make the cache grow."""
-
 
 @dataclass(frozen=True)
 class Branch:
-    """Where a forced answer leaves its trace."""
+    """Where an answer leaves its trace."""
 
     row: int
     """Row of the kept cache."""
@@ -57,15 +65,12 @@ def probe_branches(
     cap: int,
     entropy: str = "full",
     consume: bool = False,
-    tight: bool = False,
 ) -> list[ForcedAnswer]:
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
     `suffix_ids`, closer and cue, or an open cue alone, are written after every prefix; `stops` are
-    those of that cue.  `entropy` is ``full`` or ``top-k:K``.  With `consume` the cache is used up
-    instead of a fork, which saves memory.  With `tight` the prefix is never copied: the kept
-    cache gets room for the longest answers at once, and rows whose answers are over stay.
-
+    those of that cue.  `entropy` is ``full`` or ``top-k:K``.  With `consume` the cache is used up,
+    and gives up the rows whose answers are over.
 
     Notes
     -----
@@ -80,18 +85,31 @@ def probe_branches(
     """
     if not branches:
         return []
-    grid = _Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume, tight=tight)
-    records = _Records(len(branches), cap, stops)
+    grid = _Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume)
+    answers = [AnswerTokens(stops) for _ in branches]
+    measured = np.zeros((len(branches), cap, 3))  # log-probability, entropy, tail mass
     top_k = entropy_top_k(entropy)
     logits = grid.open(suffix_ids)
     for step in range(cap):
-        tokens, statistics = _statistics(logits, top_k)
-        over = records.add(step, grid.slots, tokens.cpu().numpy(), statistics.cpu().numpy())
+        tokens, figures = _statistics(logits, top_k)
+        over = grid.slots < 0
+        live = ~over
+        measured[grid.slots[live], step] = figures.cpu().numpy()[live]
+        if not np.isfinite(measured[grid.slots[live], step]).all():
+            raise EngineError(
+                "the model returned log-probabilities that are not finite; another dtype may "
+                "help (--dtype float32)"
+            )
+        drawn = zip(grid.slots[live].tolist(), tokens.cpu().numpy()[live].tolist(), strict=True)
+        over[live] = [answers[branch].take(token) for branch, token in drawn]
         if over.all() or step == cap - 1:
             break
-        tokens = grid.compact(tokens, ~over)
-        logits = grid.extend(tokens)
-    return [records.forced(i, top_k is not None) for i in range(len(branches))]
+        logits = grid.extend(grid.compact(tokens, ~over))
+    forced = []
+    for answer, rows in zip(answers, measured, strict=True):
+        logprob, spread, tail = rows[: answer.counted].mean(axis=0).tolist()
+        forced.append(answer.forced(logprob, spread, None if top_k is None else tail))
+    return forced
 
 
 def probe_in_chunks(
@@ -115,7 +133,8 @@ def probe_in_chunks(
         rows = sorted(left)
         last = all(len(numbers) <= at_once for numbers in left.values())
         if not last and len(rows) < len(present):
-            kept, present = _rows_of(kept, [present.index(row) for row in rows]), rows
+            places = np.array([present.index(row) for row in rows])
+            (kept,), present = kept.split((places, kept.cache.columns)), rows
         asked = [number for row in rows for number in left[row][:at_once]]
         found = probe_branches(
             runner,
@@ -126,18 +145,38 @@ def probe_in_chunks(
             cap=cap,
             entropy=entropy,
             consume=last,
-            tight=not last,
         )
         answers.update(zip(asked, found, strict=True))
         left = {row: numbers[at_once:] for row, numbers in left.items() if numbers[at_once:]}
     return [answers[number] for number in range(len(branches))]
 
 
-def _rows_of(kept: Kept, rows: Sequence[int]) -> Kept:
-    """Drop all other rows; the cache is changed in place, layer by layer."""
-    index = torch.tensor(rows, device=kept.pads.device)
-    kept.cache.keep(index)
-    return Kept(kept.cache, kept.pads[index], kept.start)
+def write_on_branches(
+    runner: Runner,
+    kept: Kept,
+    branches: Sequence[Branch],
+    closer: Sequence[int],
+    sampler: Sampler,
+    *,
+    stop_ids: Sequence[int],
+    cap: int,
+) -> list[list[int]]:
+    """Close the thinking and draw a visible answer on each branch, at most one a row, in order.
+
+    Returns token ids, the ending one included, where there is one; the kept cache stays as it was.
+    """
+    grid = _Grid(runner, kept, branches, len(closer), cap, consume=False)
+    logits = grid.open(closer)
+    answers: list[list[int]] = [[] for _ in branches]
+    for step in range(cap):
+        tokens = sampler.draw(logits[:, 0], step)
+        for answer, token in zip(answers, tokens.tolist(), strict=True):
+            if not (answer and answer[-1] in stop_ids):
+                answer.append(token)
+        if step == cap - 1 or all(answer[-1] in stop_ids for answer in answers):
+            break
+        logits = grid.extend(tokens[:, None])
+    return answers
 
 
 class _Grid:
@@ -152,37 +191,33 @@ class _Grid:
         cap: int,
         *,
         consume: bool,
-        tight: bool,
     ) -> None:
         self._runner = runner
-        self._tight = tight
-        used = sorted({branch.row for branch in branches})
-        rank = {row: i for i, row in enumerate(used)}
-        by_row: list[list[int]] = [[] for _ in used]
+        self._consume = consume
+        by_row: dict[int, list[int]] = {}
         for i, branch in enumerate(branches):
-            by_row[rank[branch.row]].append(i)
-        width = max(len(members) for members in by_row)
+            by_row.setdefault(branch.row, []).append(i)
+        used = sorted(by_row)
+        width = max(map(len, by_row.values()))
         self.slots = np.full((len(used), width), -1)  # branch in each slot, -1 for none
-        for members, row in zip(by_row, self.slots, strict=True):
-            row[: len(members)] = members
+        for slots, row in zip(self.slots, used, strict=True):
+            slots[: len(by_row[row])] = by_row[row]
 
-        # Reserved before the fork: a fork that grows by itself copies the whole prefix.
-        kept.cache.reserve(width * (suffix + (cap if tight else min(cap, _USUAL_ANSWER))))
-        self._cache = kept.cache if consume else kept.cache.fork()
-        device = kept.pads.device
-        pads = kept.pads
-        if len(used) < len(pads):
-            index = torch.tensor(used, device=device)
-            pads = pads[index]
-            self._cache.keep(index)
+        room, is_whole = width * (suffix + cap), len(used) == len(kept.pads)
+        if is_whole:  # before the fork: one that grows by itself copies the whole prefix
+            kept.cache.reserve(room)
+        if not consume:
+            kept = Kept(kept.cache.fork(), kept.pads, kept.start)
+        if not is_whole:
+            (kept,) = kept.split((np.array(used), kept.cache.columns))
+            kept.cache.reserve(room)
+        self._cache, pads = kept.cache, kept.pads
         # An empty slot repeats the row's first branch; what it decodes is not recorded.
         tokens = np.array([branch.tokens for branch in branches])
         filled = np.where(self.slots < 0, self.slots[:, :1], self.slots)
-        seen = torch.from_numpy(kept.start + tokens[filled]).to(device)  # (rows, slots)
+        seen = torch.from_numpy(kept.start + tokens[filled]).to(pads.device)  # (rows, slots)
         self._positions = seen - pads[:, None]  # of the next token
-        self._prefix = self._cache.columns
-        capacity = self._prefix + width * (suffix + cap)
-        places = torch.arange(capacity, device=device)
+        places = torch.arange(self._cache.columns + room, device=pads.device)
         allowed = (places >= pads[:, None, None]) & (places < seen[:, :, None])
         self._mask = additive(allowed, runner.dtype)  # (rows, slots, capacity)
         self._key_positions = places[None, :] - pads[:, None]  # (rows, capacity)
@@ -190,7 +225,7 @@ class _Grid:
     def open(self, suffix_ids: Sequence[int]) -> Tensor:
         """Write closer and cue after every prefix; logits of shape (rows, slots, vocabulary)."""
         n_rows, n_slots, _ = self._mask.shape
-        size, first = len(suffix_ids), self._prefix
+        size, first = len(suffix_ids), self._cache.columns
         device = self._mask.device
         step = torch.arange(size, device=device)
         slot = torch.arange(n_slots, device=device)
@@ -242,21 +277,21 @@ class _Grid:
 
         `active`, of shape (rows, slots), are those whose branch is not finished.
         """
+        self.slots = np.where(active, self.slots, -1)
         rows = np.flatnonzero(active.any(axis=1))
-        # Copying the cache for a few rows does not pay.
-        if self._tight or 4 * len(rows) > 3 * len(active):
+        # A fork's rows would be copied, and copying the cache for a few rows does not pay either.
+        if not self._consume or 4 * len(rows) > 3 * len(active):
             rows = np.arange(len(active))
         width = int(active.sum(axis=1).max())
         if 2 * active.sum() > active.size or len(rows) * width == active.size:
-            self.slots = np.where(active, self.slots, -1)
             return tokens
         # Stable, so that active slots come first in their old order and idle ones fill up.
         order = np.argsort(~active[rows], axis=1, kind="stable")[:, :width]
-        self.slots = np.take_along_axis(np.where(active, self.slots, -1)[rows], order, axis=1)
+        self.slots = np.take_along_axis(self.slots[rows], order, axis=1)
         device = tokens.device
         if len(rows) < len(active):
             index = torch.from_numpy(rows).to(device)
-            self._cache.keep(index)
+            (self._cache,) = self._cache.split((index, 0, self._cache.columns))
             tokens, self._positions = tokens[index], self._positions[index]
             self._mask, self._key_positions = self._mask[index], self._key_positions[index]
         pick = torch.from_numpy(order).to(device)
@@ -266,45 +301,6 @@ class _Grid:
         return tokens.gather(1, pick)
 
 
-class _Records:
-    """What each branch has decoded so far."""
-
-    def __init__(self, n_branches: int, cap: int, stops: AnswerStops) -> None:
-        self._answers = [AnswerTokens(stops) for _ in range(n_branches)]
-        self._statistics = np.zeros((n_branches, cap, 3))  # log-probability, entropy, tail
-
-    def add(
-        self,
-        step: int,
-        slots: NDArray[np.int64],
-        tokens: NDArray[np.int64],
-        statistics: NDArray[np.float32],
-    ) -> NDArray[np.bool_]:
-        """Record one token per slot; returns which slots are over or empty."""
-        live = slots >= 0
-        branches, tokens = slots[live], tokens[live]
-        values = statistics[live].astype(np.float64)  # (n_live, 3)
-        if not np.isfinite(values).all():
-            raise EngineError(
-                "the model returned log-probabilities that are not finite; another dtype may "
-                "help (--dtype float32)"
-            )
-        self._statistics[branches, step] = values
-        over = ~live
-        over[live] = [
-            self._answers[branch].take(token)
-            for branch, token in zip(branches.tolist(), tokens.tolist(), strict=True)
-        ]
-        return over
-
-    def forced(self, branch: int, with_tail: bool) -> ForcedAnswer:
-        """Return one branch's answer."""
-        answer = self._answers[branch]
-        means = self._statistics[branch, : answer.counted].mean(axis=0)
-        logprob, entropy, tail = means.tolist()
-        return answer.forced(logprob, entropy, tail if with_tail else None)
-
-
 def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
     """Return the likeliest tokens, and their log-probability, entropy and tail mass.
 
@@ -312,24 +308,52 @@ def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
     slots) and figures of shape (rows, slots, 3), reckoned in float32.
     """
     rows = max(1, _STATISTICS_ELEMENTS // (logits.shape[1] * logits.shape[2]))
-    parts = [_chunk_statistics(part, top_k) for part in torch.split(logits, rows)]
-    tokens, statistics = zip(*parts, strict=True)
-    return torch.cat(tokens), torch.cat(statistics)
+    tokens, figures = [], []
+    for part in torch.split(logits, rows):
+        logprobs = part.float().log_softmax(dim=-1)
+        best = logprobs.max(dim=-1)
+        if top_k is not None:
+            logprobs = logprobs.topk(min(top_k, logprobs.shape[-1]), dim=-1).values
+        # A token that cannot occur has log-probability -inf and contributes nothing.
+        entropy = -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(dim=-1)
+        tail = torch.zeros_like(entropy) if top_k is None else 1.0 - logprobs.exp().sum(dim=-1)
+        tokens.append(best.indices)
+        figures.append(torch.stack([best.values, entropy, tail], dim=-1))
+    return torch.cat(tokens), torch.cat(figures)
 
 
-def _chunk_statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
-    logprobs = logits.float().log_softmax(dim=-1)
-    best = logprobs.max(dim=-1)
-    if top_k is None:
-        entropy = _entropy(logprobs)
-        tail = torch.zeros_like(entropy)
-    else:
-        top = logprobs.topk(min(top_k, logprobs.shape[-1]), dim=-1).values
-        entropy = _entropy(top)
-        tail = 1.0 - top.exp().sum(dim=-1)
-    return best.indices, torch.stack([best.values, entropy, tail], dim=-1)
+def check_branches(runner: Runner, vocabulary: int) -> None:
+    """Refuse a model whose branches do not reproduce a plain forward pass.
 
-
-def _entropy(logprobs: Tensor) -> Tensor:
-    # A token that cannot occur has log-probability -inf and contributes nothing.
-    return -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(dim=-1)
+    Two traces after prompts of different lengths, two branches each; every branch's last logits
+    are compared with those of the same tokens read alone, without cache or mask.
+    """
+    ids = [(7 * i + 3) % vocabulary for i in range(14)]
+    prompts, thinking, tail = [ids[:3], ids[4:6]], [ids[3:9], ids[6:10]], ids[10:12]
+    kept, _ = runner.prefill(prompts, pad_id=0, texts=thinking)
+    branches = [Branch(row, seen) for row in range(2) for seen in (1, 4)]
+    grid = _Grid(runner, kept, branches, len(tail), 1, consume=True)
+    logits = grid.open(tail).float()
+    errors = []
+    for at, branch in zip(np.ndindex(2, 2), branches, strict=True):
+        alone = [*prompts[branch.row], *thinking[branch.row][: branch.tokens], *tail]
+        plain = (
+            runner.model(
+                input_ids=torch.tensor([alone], device=runner.device),
+                use_cache=False,
+                logits_to_keep=1,
+            )
+            .logits[0, -1]
+            .float()
+        )
+        spread = max(float((plain - plain.mean()).norm()), 1e-12)
+        errors.append(float((logits[at] - plain).norm()) / spread)
+    # In half precision one of them may be far off for no fault: an expert chosen the other way.
+    exact = runner.dtype == torch.float32
+    error, limit = (max(errors), 1e-3) if exact else (statistics.median(errors), 0.3)
+    if not error <= limit:  # also when NaN
+        raise ModelError(
+            f"{type(runner.model).__name__} does not follow masks and positions: a branch over "
+            f"the kept cache must reproduce a plain forward pass, got a relative difference of "
+            f"{error:.2g}; use another model"
+        )

@@ -1,17 +1,19 @@
 """The kept key/value cache, and the attention that reads it in place.
 
 One buffer per layer holds a batch of left-padded prompts, what was generated after them, and for
-as long as a probe lasts the tokens of its branches.  Appending writes into the buffer, dropping
-columns only changes the length, and a fork shares the buffers, so that branches neither copy nor
-repeat the prefix they stand on.  Knows columns, not what they mean: who may see which is in the
-mask.
+as long as a probe lasts the tokens of its branches.  Appending writes into the buffer, and a fork
+shares the buffers, so that branches neither copy nor repeat the prefix they stand on.  Knows
+columns, not what they mean: who may see which is in the mask.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
@@ -20,9 +22,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from stopadvisor.ground.errors import ModelError
 
-__all__ = ["ATTENTION", "KeptCache", "additive", "attend", "fold", "register_attention"]
+__all__ = ["Kept", "KeptCache", "additive", "fold", "register_attention"]
 
-ATTENTION = "stopadvisor_kept"
+_ATTENTION = "stopadvisor_kept"
 """Name under which transformers knows `attend`."""
 
 _GROWTH = 1.25
@@ -30,84 +32,59 @@ _ALIGN = 64
 
 
 class KeptLayer(DynamicLayer):  # type: ignore[misc]  # transformers ships no usable types
-    """One layer's keys and values, in buffers with room to grow.
+    """One layer's keys and values, in buffers of shape (rows, heads, capacity, dim).
 
     `keys` and `values` are views of what is in use, as transformers expects them.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._buffers: tuple[Tensor, Tensor] | None = None  # (rows, heads, capacity, dim) each
-        self._used = 0
+    def __init__(self, buffers: tuple[Tensor, ...] = (), used: int = 0) -> None:
+        super().__init__()
+        self._buffers = buffers
+        self._use(used)
+
+    def _use(self, columns: int) -> None:
+        self.used = columns
+        if self._buffers:
+            self.keys, self.values = (b[:, :, :columns] for b in self._buffers)
+            self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append columns and return all of them."""
-        used = self._used + key_states.shape[-2]
-        buffers = self._room(key_states, value_states, used)
-        for buffer, states in zip(buffers, (key_states, value_states), strict=True):
-            buffer[:, :, self._used : used] = states
-        self._used = used
-        self._show()
+        first, new = self.used, (key_states, value_states)
+        self.reserve(key_states.shape[-2], self._buffers or new)
+        self._use(first + key_states.shape[-2])
+        for buffer, states in zip(self._buffers, new, strict=True):
+            buffer[:, :, first : self.used] = states
         return self.keys, self.values
 
-    def _room(self, keys: Tensor, values: Tensor, needed: int) -> tuple[Tensor, Tensor]:
-        """Return buffers of `needed` columns or more, grown by a share so that growing is rare."""
-        old = self._buffers
-        if old is not None and needed <= old[0].shape[-2]:
-            return old
-        capacity = -(-max(needed, int(self._used * _GROWTH)) // _ALIGN) * _ALIGN
-        fresh = []
-        for i, states in enumerate((keys, values)):
-            buffer = states.new_empty((*states.shape[:2], capacity, states.shape[-1]))
-            if old is not None:
-                buffer[:, :, : self._used] = old[i][:, :, : self._used]
-            fresh.append(buffer)
-        self._buffers = (fresh[0], fresh[1])
-        return self._buffers
+    def reserve(self, columns: int, like: tuple[Tensor, ...] | None = None) -> None:
+        """Make room for `columns` more columns, and a share besides, so that growing is rare."""
+        needed, old = self.used + columns, self._buffers
+        if old and needed <= old[0].shape[-2]:
+            return
+        capacity = -(-max(needed, int(self.used * _GROWTH)) // _ALIGN) * _ALIGN
+        self._buffers = tuple(
+            states.new_empty((*states.shape[:2], capacity, states.shape[-1]))
+            for states in like or old
+        )
+        for buffer, columns_so_far in zip(self._buffers, old, strict=False):
+            buffer[:, :, : self.used] = columns_so_far[:, :, : self.used]
+        self._use(self.used)
 
-    def _show(self) -> None:
-        assert self._buffers is not None
-        self.keys, self.values = (b[:, :, : self._used] for b in self._buffers)
-        self.is_initialized = True
+    def fork(self, columns: int) -> KeptLayer:
+        """Return a layer that shares the first columns and grows on its own.
 
-    @property
-    def columns(self) -> int:
-        """Columns in use."""
-        return self._used
-
-    def reserve(self, columns: int) -> None:
-        """Make room for `columns` more columns."""
-        assert self._buffers is not None
-        self._room(*self._buffers, self._used + columns)
-        self._show()
-
-    def truncate(self, columns: int) -> None:
-        """Forget every column from `columns` on."""
-        self._used = min(self._used, columns)
-        self._show()
-
-    def fork(self) -> KeptLayer:
-        """Return a layer that shares these columns and grows on its own.
-
-        Both would write their next column into the same place: only one of a layer and its fork
-        may be extended while the other is in use.
+        Both write their next column into the same place, where they have as many: only one of the
+        two may be extended while the other is in use.
         """
-        layer = KeptLayer()
-        layer._buffers, layer._used = self._buffers, self._used
-        layer._show()
-        return layer
+        return KeptLayer(self._buffers, columns)
 
     def take(self, rows: Tensor, start: int, stop: int) -> KeptLayer:
         """Return a copy of some rows and of the columns from `start` to `stop`."""
-        assert self._buffers is not None
-        layer = KeptLayer()
-        rows = rows.to(self._buffers[0].device)
-        copies = [b[:, :, start:stop].index_select(0, rows) for b in self._buffers]
-        layer._buffers, layer._used = (copies[0], copies[1]), stop - start
-        layer._show()
-        return layer
+        copies = (b[:, :, start:stop].index_select(0, rows) for b in self._buffers)
+        return KeptLayer(tuple(copies), stop - start)
 
 
 class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable types
@@ -121,42 +98,52 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
     @property
     def columns(self) -> int:
         """Columns in use."""
-        return self.layers[0].columns if self.layers else 0
+        return self.layers[0].used if self.layers else 0
 
     def reserve(self, columns: int) -> None:
         """Make room for `columns` more columns, also in later forks."""
         for layer in self.layers:
             layer.reserve(columns)
 
-    def truncate(self, columns: int) -> None:
-        """Forget every column from `columns` on."""
-        for layer in self.layers:
-            layer.truncate(columns)
-
-    def fork(self) -> KeptCache:
-        """Return a cache that shares the columns so far; see `KeptLayer.fork`."""
+    def fork(self, columns: int | None = None) -> KeptCache:
+        """Return a cache that shares the first columns, or all; see `KeptLayer.fork`."""
         cache = KeptCache()
-        cache.layers = [layer.fork() for layer in self.layers]
+        cache.layers = [layer.fork(columns or layer.used) for layer in self.layers]
         return cache
 
-    def keep(self, rows: Tensor) -> None:
-        """Drop every other row.
+    def split(self, *parts: tuple[Tensor, int, int]) -> list[KeptCache]:
+        """Move rows into caches of their own: of each part the rows, its first column and its end.
 
-        Layer by layer, so that only one layer at a time is held twice.
+        Layer by layer, so that only one layer at a time is held twice; this cache is then empty.
         """
-        for i, layer in enumerate(self.layers):
-            self.layers[i] = layer.take(rows, 0, layer.columns)
+        caches = [KeptCache() for _ in parts]
+        while self.layers:
+            layer = self.layers.pop(0)
+            for cache, part in zip(caches, parts, strict=True):
+                cache.layers.append(layer.take(*part))
+        return caches
 
-    def split_off(self, rows: Tensor, span: slice, rest: Tensor, rest_span: slice) -> KeptCache:
-        """Move some rows, with the columns of `span`, into a cache of their own.
 
-        The rows of `rest` stay, with the columns of `rest_span`.
-        """
-        cache = KeptCache()
-        for i, layer in enumerate(self.layers):
-            cache.layers.append(layer.take(rows, span.start, span.stop))
-            self.layers[i] = layer.take(rest, rest_span.start, rest_span.stop)
-        return cache
+@dataclass(frozen=True)
+class Kept:
+    """A cache whose rows are prompts and traces, for branches to grow on."""
+
+    cache: KeptCache
+    pads: Tensor  # (rows,)
+    """Columns of padding before each prompt."""
+    start: int
+    """Column of the first token drawn."""
+
+    def split(self, *parts: tuple[NDArray[np.int64], int]) -> list[Kept]:
+        """Move rows out, each part without padding that all its rows have, up to its end column."""
+        indices = [torch.from_numpy(rows).to(self.pads.device) for rows, _ in parts]
+        lefts = [int(self.pads[index].min()) for index in indices]
+        stops = [stop for _, stop in parts]
+        caches = self.cache.split(*zip(indices, lefts, stops, strict=True))
+        return [
+            Kept(cache, self.pads[index] - left, self.start - left)
+            for cache, index, left in zip(caches, indices, lefts, strict=True)
+        ]
 
 
 def fold(mask: Tensor, groups: int) -> Tensor:
@@ -222,9 +209,9 @@ def register_attention() -> str:
 
     With transformers' own masks for it, so that the loaded model stays usable by itself.
     """
-    AttentionInterface.register(ATTENTION, attend)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-    return ATTENTION
+    AttentionInterface.register(_ATTENTION, attend)
+    AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
+    return _ATTENTION
 
 
 def additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,7 @@ workload, no gold answer and no file; which batches are run is the caller's busi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,13 @@ import torch
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import ChatEngine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_in_chunks
-from stopadvisor.engines.hf.early_exit import StoppedTrace, serve_requests, visible_answers
+from stopadvisor.engines.hf.early_exit import serve_requests
 from stopadvisor.engines.hf.local_model import LocalModel, within_memory
-from stopadvisor.engines.hf.rolling import Finished, Limits, read_recorded
-from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
-from stopadvisor.engines.raw_trace import RecordedIds, are_recorded, raw_trace, recorded_ids
-from stopadvisor.engines.sampling import entropy_top_k
+from stopadvisor.engines.hf.rolling import Finished
+from stopadvisor.engines.hf.size import batch_memory, kv_bytes_per_token
+from stopadvisor.engines.raw_trace import are_recorded, raw_trace, read_recorded
+from stopadvisor.engines.sampling import entropy_top_k, thinking_room
+from stopadvisor.engines.trace import Trace
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
@@ -85,7 +86,7 @@ class HfEngine(LocalModel, ChatEngine):
             cache *= 2  # visible answers grow on a copy
         # Logits of every checkpoint, in the model's format and as float32 log-probabilities.
         logits = 6 * max(1, probes) * self.vocabulary
-        free = free_memory(self.runner.device)
+        free = batch_memory(self.runner.device)
         size = max(1, min(_LARGEST_BATCH, free // (cache + logits)))
         self.remarks.append(
             f"batch size {size}: {(cache + logits) / 1e6:.0f} MB for a trace of up to "
@@ -137,67 +138,42 @@ class HfEngine(LocalModel, ChatEngine):
         self, prompts: Sequence[Prompt], plan: ProbePlan, on_tokens: Callable[[int], None] | None
     ) -> list[RawTrace]:
         entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
-        suffix = self.suffix_ids(plan.cue)
-        ids = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
-        limits = self.limits(ids, plan)
-        traces: list[RawTrace | None] = [None] * len(prompts)
+        traces, found = self.begin(prompts, plan), dict[Trace, RawTrace]()
         with torch.inference_mode():
-            for group in self._groups(prompts, ids, plan, limits, on_tokens):
+            groups: Iterable[Finished]
+            if are_recorded(prompts):
+                groups = [self._read(traces)]
+            else:
+                groups = self.batch(traces).finished(on_tokens)
+            for group in groups:
                 positions = [
-                    trace_positions(plan, row[:length].tolist())
-                    for row, length in zip(group.ids, group.trace_tokens, strict=True)
+                    trace_positions(plan, trace.ids[: trace.end.thinking]) for trace in group.traces
                 ]
                 # Before the forced answers, which use the cache up.
-                visible = self._visible_group(group, prompts, ids, plan, positions)
-                probed = self._probe_group(group, plan, suffix, positions)
-                for i, row in enumerate(group.rows.tolist()):
-                    traces[row] = raw_trace(
-                        self.stops,
-                        plan,
-                        positions[i],
-                        prompt_tokens=len(ids[row]),
-                        ids=group.ids[i, : group.total_tokens[i]].tolist(),
-                        thinking=int(group.trace_tokens[i]),
-                        closed=bool(group.closed[i]),
-                        cut=bool(group.cut[i]),
-                        forced=probed[i],
-                        visible=visible[i],
+                visible = self._visible_group(group, plan, positions)
+                probed = self._probe_group(group, plan, positions)
+                for row, trace in enumerate(group.traces):
+                    found[trace] = raw_trace(
+                        self.stops, trace, positions[row], probed[row], visible[row]
                     )
-        return [trace for trace in traces if trace is not None]
+        return [found[trace] for trace in traces]
 
-    def _groups(
-        self,
-        prompts: Sequence[Prompt],
-        ids: list[list[int]],
-        plan: ProbePlan,
-        limits: Limits,
-        on_tokens: Callable[[int], None] | None,
-    ) -> Iterator[Finished]:
-        """The traces of a batch, drawn or read, as their rows are finished."""
-        if are_recorded(prompts):
-            yield read_recorded(self.runner, ids, self._recorded(prompts, limits), self.pad_id)
-            return
-        yield from self.batch(prompts, ids, limits, plan).finished(on_tokens)
-
-    def _recorded(self, prompts: Sequence[Prompt], limits: Limits) -> list[RecordedIds]:
-        return [
-            recorded_ids(
-                self.chat,
-                prompt.recorded,
-                stop_id=limits.stop_ids[0],
-                max_think=room,
-                answer_cap=limits.answer_cap,
-            )
-            for prompt, room in zip(prompts, limits.max_think.tolist(), strict=True)
-            if prompt.recorded is not None
-        ]
+    def _read(self, traces: list[Trace]) -> Finished:
+        """Read recorded traces into a kept cache: one pass over all tokens, no steps."""
+        for trace in traces:
+            read_recorded(self.chat, trace)
+        thinking = [trace.ids[: trace.end.thinking] for trace in traces]
+        kept, _ = self.runner.prefill([t.prompt_ids for t in traces], self.pad_id, thinking)
+        return Finished(traces, kept)
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
         """Return the thinking tokens that the context leaves, whatever the plan's cap is."""
         if self.context is None:
             return None
-        rendered = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
-        return int(self.max_think(rendered, replace(plan, max_think=self.context)).min())
+        longest = max(len(self.chat.prompt_ids(prompt.messages)) for prompt in prompts)
+        return thinking_room(
+            self.context, longest, self.chat, replace(plan, max_think=self.context)
+        )
 
     # --- Answering with a policy ---
 
@@ -229,61 +205,46 @@ class HfEngine(LocalModel, ChatEngine):
     # --- Parts of a batch ---
 
     def _probe_group(
-        self,
-        group: Finished,
-        plan: ProbePlan,
-        suffix: list[int],
-        positions: Sequence[TracePositions],
+        self, group: Finished, plan: ProbePlan, positions: Sequence[TracePositions]
     ) -> list[dict[int, ForcedAnswer]]:
         """Probe a group's traces; per row, the forced answer at each prefix length."""
-        lengths = [
-            sorted({min(position, length) for position in own.probed})
-            for own, length in zip(positions, group.trace_tokens.tolist(), strict=True)
+        branches = [
+            Branch(row, at)
+            for row, (own, trace) in enumerate(zip(positions, group.traces, strict=True))
+            for at in sorted({min(position, trace.end.thinking) for position in own.probed})
         ]
-        branches = [Branch(row, at) for row, places in enumerate(lengths) for at in places]
         answers = probe_in_chunks(
             self.runner,
             group.kept,
             branches,
-            suffix,
+            self.suffix_ids(plan.cue),
             self.stops.after_cue(plan.cue),
             cap=plan.cap,
             entropy=plan.entropy,
         )
-        probed: list[dict[int, ForcedAnswer]] = [{} for _ in lengths]
+        probed: list[dict[int, ForcedAnswer]] = [{} for _ in positions]
         for branch, answer in zip(branches, answers, strict=True):
             probed[branch.row][branch.tokens] = answer
         return probed
 
     def _visible_group(
-        self,
-        group: Finished,
-        prompts: Sequence[Prompt],
-        ids: list[list[int]],
-        plan: ProbePlan,
-        positions: Sequence[TracePositions],
+        self, group: Finished, plan: ProbePlan, positions: Sequence[TracePositions]
     ) -> list[dict[int, list[int]]]:
         """Per row, the visible answer at each position before the trace's end, where asked for.
 
         Drawn just as serving with on-stop ``answer`` draws it.  The first of every row together,
         then the second, and so on, so that no more than one copy of the cache is made.
         """
-        written: list[dict[int, list[int]]] = [{} for _ in group.rows]
+        written: list[dict[int, list[int]]] = [{} for _ in positions]
         if plan.on_stop == "probe":
             return written
-        lengths = group.trace_tokens.tolist()
         live = [
-            [position for position in own.probed if position < length]
-            for own, length in zip(positions, lengths, strict=True)
+            [Branch(row, at) for at in own.probed if at < trace.end.thinking]
+            for row, (own, trace) in enumerate(zip(positions, group.traces, strict=True))
         ]
         for number in range(max(map(len, live))):
-            members = [i for i, places in enumerate(live) if number < len(places)]
-            asked = []
-            for i in members:
-                row, at = int(group.rows[i]), live[i][number]
-                seen = (*ids[row], *group.ids[i, :at].tolist())
-                asked.append(StoppedTrace(Branch(i, at), prompts[row], seen, at))
-            answers = visible_answers(self, group.kept, asked, plan)
-            for i, answer in zip(members, answers, strict=True):
-                written[i][live[i][number]] = answer
+            branches = [own[number] for own in live if number < len(own)]
+            answers = self.write(group.kept, group.traces, branches)
+            for branch, answer in zip(branches, answers, strict=True):
+                written[branch.row][branch.tokens] = answer
         return written

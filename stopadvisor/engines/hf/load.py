@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.engines.hf.size import (
+    DTYPES,
     check_size,
     has_accelerator,
     host_memory,
-    size_of_folder,
-    size_of_name,
+    named_parameters,
 )
 from stopadvisor.engines.model_files import require_hub
 from stopadvisor.ground.errors import ModelError
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
 
 __all__ = ["load_engine"]
-
-_DTYPES = {
-    "float32": "float32",
-    "fp32": "float32",
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-    "float16": "float16",
-    "fp16": "float16",
-}
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -48,9 +39,10 @@ def load_engine(
     think_open: str | None = None,
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    allow_pickle_weights: bool = False,
 ) -> HfEngine:
     """Load a reasoning model through transformers, from a folder or from the Hugging Face Hub.
+
+    Weights are read from safetensors alone.
 
     Parameters
     ----------
@@ -61,9 +53,6 @@ def load_engine(
         ``float16``.
     think_open, think_close
         The thinking markers, where they are not found by themselves.
-    allow_pickle_weights
-        Read weights from pickles too, where there are no safetensors: only from a source that may
-        run code here.
 
     Raises
     ------
@@ -72,10 +61,11 @@ def load_engine(
         here: recurrent or hybrid layers, encoder-decoder, attention with sinks, no chat template,
         no thinking markers.
     """
-    if dtype != "auto" and dtype not in _DTYPES:
-        raise ModelError(f"dtype must be one of auto, {', '.join(_DTYPES)}, got {dtype!r}")
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ModelError(f"dtype must be one of auto, {', '.join(DTYPES)}, got {dtype!r}")
     folder = Path(model) if (Path(model) / "config.json").is_file() else None
-    _refuse_early(model, folder, device, dtype)
+    if folder is None:
+        _refuse_early(model, device, dtype)
     require_packages("hf", "torch", "transformers")
     if folder is None:
         require_hub(model)
@@ -89,8 +79,7 @@ def load_engine(
         model,
         folder,
         device=device,
-        dtype=None if dtype == "auto" else _DTYPES[dtype],
-        pickled=allow_pickle_weights,
+        dtype=None if dtype == "auto" else dtype,
         chat_options={
             "think_open": think_open,
             "think_close": think_close,
@@ -99,20 +88,20 @@ def load_engine(
     )
 
 
-def _refuse_early(model: str, folder: Path | None, device: str, dtype: str) -> None:
+def _refuse_early(model: str, device: str, dtype: str) -> None:
     """Refuse what a look at the name and the machine suffices to refuse."""
-    if folder is None and (Path(model).exists() or not _HUB_NAME.fullmatch(model)):
+    if Path(model).exists() or not _HUB_NAME.fullmatch(model):
         raise ModelError(
             f"model {model!r} is not a folder with a config.json, nor a name on the Hugging Face "
             "Hub"
         )
-    size = size_of_folder(folder) if folder is not None else size_of_name(model)
+    parameters = named_parameters(model)
     accelerated = has_accelerator() if device == "auto" else device != "cpu"
-    if size is not None and not accelerated:
+    if parameters is not None and not accelerated:
         check_size(
             model,
-            size,
-            dtype=_DTYPES.get(dtype, "float32"),
+            parameters,
+            dtype="float32" if dtype == "auto" else dtype,
             memory=host_memory(),
             place="this machine",
             patient=device == "cpu",

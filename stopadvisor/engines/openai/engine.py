@@ -24,7 +24,7 @@ from stopadvisor.engines.openai.each import asked_each, result_of
 from stopadvisor.engines.openai.early_exit import PolicyService, entropy_at
 from stopadvisor.engines.openai.endpoint import USUAL_TOP
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.raw_trace import raw_trace
+from stopadvisor.engines.raw_trace import raw_trace, read_recorded
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
@@ -202,7 +202,7 @@ class OpenAiEngine(ChatEngine):
             async with slots:
                 await model.extend(trace)
         else:
-            model.read(trace)
+            read_recorded(model.chat, trace)
         length = trace.end.thinking
         positions = trace_positions(plan, trace.ids[:length])
         forced: dict[int, ForcedAnswer] = {}
@@ -222,18 +222,7 @@ class OpenAiEngine(ChatEngine):
             for position in positions.probed if plan.on_stop == "answer" else ():
                 if position < length:
                     group.start_soon(write, position)
-        return raw_trace(
-            model.stops,
-            plan,
-            positions,
-            prompt_tokens=len(trace.prompt_ids),
-            ids=trace.ids,
-            thinking=length,
-            closed=trace.end.closed,
-            cut=trace.end.cut,
-            forced=forced,
-            visible=visible,
-        )
+        return raw_trace(model.stops, trace, positions, forced, visible)
 
 
 # --- Checks that only a server needs: it may accept fields in silence and ignore them -------------

@@ -18,7 +18,6 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.openai.endpoint import Endpoint
-from stopadvisor.engines.raw_trace import recorded_ids
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings, thinking_room
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError, ModelError
@@ -118,20 +117,6 @@ class ServedModel:
         room = self.thinking_room(prompt_ids, plan)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, replica, end)
-
-    def read(self, trace: Trace) -> None:
-        """Take the recorded trace of the prompt as drawn; nothing is asked."""
-        assert trace.prompt.recorded is not None  # the caller has looked
-        found = recorded_ids(
-            self.chat,
-            trace.prompt.recorded,
-            stop_id=self.stop_ids[0],
-            max_think=trace.end.max_think,
-            answer_cap=trace.end.answer_cap,
-        )
-        trace.ids = list(found.ids)
-        trace.end.thinking, trace.end.closed = found.thinking, found.closed
-        trace.end.cut, trace.end.over = found.cut, True
 
     async def extend(
         self, trace: Trace, *, until: int | None = None, grown: Callable[[], None] | None = None
