@@ -11,14 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stopadvisor._version import __version__
 from stopadvisor.probes.asking import ProbePlan, plan_cue
+from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.runs.manifest import build_manifest
-from stopadvisor.runs.recording import Recording
-from stopadvisor.runs.replies import RecordedReplies
+from stopadvisor.runs.recording import Recorded, Recording
+from stopadvisor.runs.replies import ReplyRecord
 from stopadvisor.runs.storage import check_free, encode, make_folder, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, Converted
 from stopadvisor.workload.imports.logged import Gathered
@@ -174,16 +176,14 @@ def write_dataset(
     OutputError
         The file cannot be written.
     """
-    lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in converted.lines)
-    replace_file(out, encode(lines))
-    benchmark = BENCHMARKS[name]
+    workload, benchmark = _written(converted.lines, out), BENCHMARKS[name]
     return ImportedDataset(
         benchmark=name,
         source=benchmark.repository if copy is None else str(copy),
         config=benchmark.config,
         split=benchmark.split,
         task=benchmark.task,
-        n_questions=len(read_workload(out).questions),
+        n_questions=len(workload.questions),
         available=converted.available,
         left_out=len(converted.left_out),
         seed=seed,
@@ -192,16 +192,8 @@ def write_dataset(
 
 
 def write_log(kind: str, sources: Sequence[Path], gathered: Gathered, out: Path) -> ImportedLog:
-    """Write what was gathered of a log as a workload, and read it back.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
-    lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in gathered.lines)
-    replace_file(out, encode(lines))
-    workload = read_workload(out)
+    """Write what was gathered of a log as a workload, and read it back; raises as above."""
+    workload = _written(gathered.lines, out)
     return ImportedLog(
         out=out,
         format=kind,
@@ -215,6 +207,86 @@ def write_log(kind: str, sources: Sequence[Path], gathered: Gathered, out: Path)
         n_untraced=gathered.n_untraced,
         n_left_out=len(gathered.left_out),
     )
+
+
+def _written(lines: Sequence[Mapping[str, Any]], out: Path) -> Workload:
+    text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+    replace_file(out, encode(text))
+    return read_workload(out)
+
+
+def write_recording(
+    out: Path,
+    recording: Recording,
+    *,
+    cap: int | None,
+    model: str | None,
+    seed: int,
+    fractions: Sequence[float],
+) -> RunDirectory:
+    """Write recorded probes as a run directory, in a folder that does not exist yet.
+
+    `cap` is the cap on thinking under which they were recorded, the longest trace where it is None;
+    a policy made of them is bound to `model`, or to none; `seed` and `fractions` are the split's.
+
+    Raises
+    ------
+    OutputError
+        The folder exists already or cannot be written.
+    """
+    probes = [c for record in recording.records for c in record.checkpoints]
+    in_open = bool(probes) and all(c.closed_by_itself is not None for c in probes)
+    plan = ProbePlan(
+        recording.budgets,
+        cue=plan_cue("", is_open=in_open),  # its words were not recorded
+        max_think=max(cap or recording.longest, 1),
+        entropy=recording.entropy_source,
+        seed=seed,
+    )
+    return _run_of(out, recording, plan, fractions, model=model)
+
+
+def write_replies(
+    out: Path,
+    recorded: Recorded[ReplyRecord],
+    ladder: Ladder,
+    *,
+    seed: int,
+    fractions: Sequence[float],
+) -> RunDirectory:
+    """Write recorded replies of a ladder as a run directory; see `write_recording`."""
+    longest = max(r.completion_tokens for record in recorded.records for r in record.rungs)
+    plan = ProbePlan((), cue="", max_think=max(longest, 1), seed=seed)
+    rungs = [rung.to_dict() for rung in ladder.rungs]
+    return _run_of(out, recorded, plan, fractions, ladder=rungs)
+
+
+def _run_of(
+    out: Path,
+    recorded: Recorded[ProbeRecord] | Recorded[ReplyRecord],
+    plan: ProbePlan,
+    fractions: Sequence[float],
+    *,
+    model: str | None = None,
+    ladder: Sequence[Mapping[str, Any]] | None = None,
+) -> RunDirectory:
+    check_free(out)
+    questions = {
+        r.key: Question(r.id, r.key, (), r.gold or None, r.task, r.category, r.group)
+        for r in recorded.records
+    }
+    manifest = build_manifest(
+        {"engine": IMPORTED, "engine_version": __version__, "model": model},
+        plan,
+        Workload(recorded.path, tuple(questions.values()), recorded.sha256, {}),
+        fractions=fractions,
+        grading=recorded.grading,
+        ladder=ladder,
+    )
+    make_folder(out)
+    run = RunDirectory.create(out, manifest)
+    run.append(recorded.records)
+    return run
 
 
 def imported_probes(
@@ -239,93 +311,8 @@ def imported_probes(
     )
 
 
-def write_recording(
-    out: Path,
-    recording: Recording,
-    *,
-    cap: int | None,
-    model: str | None,
-    seed: int,
-    fractions: Sequence[float],
-) -> RunDirectory:
-    """Write recorded probes as a run directory.
-
-    Parameters
-    ----------
-    out : Path
-        A folder that does not exist yet.
-    cap : int, optional
-        The cap on thinking under which they were recorded; the longest trace where it is None.
-    model : str, optional
-        What a policy made of them is bound to; None for no model.
-    seed, fractions
-        Of the split.
-
-    Raises
-    ------
-    OutputError
-        The folder exists already or cannot be written.
-    """
-    check_free(out)
-    probes = [c for record in recording.records for c in record.checkpoints]
-    in_open = bool(probes) and all(c.closed_by_itself is not None for c in probes)
-    plan = ProbePlan(
-        recording.budgets,
-        cue=plan_cue("", is_open=in_open),  # its words were not recorded
-        max_think=max(cap or recording.longest, 1),
-        entropy=recording.entropy_source,
-        seed=seed,
-    )
-    questions = {
-        r.key: Question(r.id, r.key, (), r.gold or None, r.task, r.category, r.group)
-        for r in recording.records
-    }
-    manifest = build_manifest(
-        {"engine": IMPORTED, "engine_version": __version__, "model": model},
-        plan,
-        Workload(recording.path, tuple(questions.values()), recording.sha256, {}),
-        fractions=fractions,
-        grading=recording.grading,
-    )
-    make_folder(out)
-    run = RunDirectory.create(out, manifest)
-    run.append(recording.records)
-    return run
-
-
-def write_replies(
-    out: Path, recorded: RecordedReplies, ladder: Ladder, *, seed: int, fractions: Sequence[float]
-) -> RunDirectory:
-    """Write recorded replies of a ladder as a run directory; see `write_recording`.
-
-    Raises
-    ------
-    OutputError
-        The folder exists already or cannot be written.
-    """
-    check_free(out)
-    longest = max(r.completion_tokens for record in recorded.records for r in record.rungs)
-    plan = ProbePlan((), cue="", max_think=max(longest, 1), seed=seed)
-    questions = tuple(
-        Question(r.id, r.key, (), r.gold or None, r.task, r.category, r.group)
-        for r in recorded.records
-    )
-    manifest = build_manifest(
-        {"engine": IMPORTED, "engine_version": __version__, "model": None},
-        plan,
-        Workload(recorded.path, questions, recorded.sha256, {}),
-        fractions=fractions,
-        grading=recorded.grading,
-        ladder=[rung.to_dict() for rung in ladder.rungs],
-    )
-    make_folder(out)
-    run = RunDirectory.create(out, manifest)
-    run.append(recorded.records)
-    return run
-
-
 def imported_replies(
-    run: RunDirectory, recorded: RecordedReplies, ladder: Ladder
+    run: RunDirectory, recorded: Recorded[ReplyRecord], ladder: Ladder
 ) -> ImportedReplies:
     """Return what was written to `run`."""
     rows = []
@@ -346,6 +333,6 @@ def imported_replies(
         source=recorded.path,
         n_questions=len(recorded.records),
         n_graded=recorded.n_graded,
-        n_ungraded=sum(not record.is_graded for record in recorded.records),
+        n_ungraded=recorded.n_ungraded,
         rungs=tuple(rows),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import (
@@ -27,17 +27,20 @@ from stopadvisor.answers.normal_form import (
     normalize,
 )
 from stopadvisor.ground.errors import WorkloadError
-from stopadvisor.probes.records import Checkpoint, ProbeRecord
+from stopadvisor.probes.records import Checkpoint, Graded, ProbeRecord
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key
 
 __all__ = [
+    "LABELS_AS_RECORDED",
+    "ROUNDING",
     "SUFFIX_TOKENS",
+    "Recorded",
     "RecordedObject",
     "Recording",
-    "question_key",
+    "label_or_gold",
+    "question_fields",
     "read_recording",
-    "task_of",
 ]
 
 SUFFIX_TOKENS = 12
@@ -45,35 +48,41 @@ SUFFIX_TOKENS = 12
 
 _FINISH = ("stop", "length")
 _UNCERTAINTY = ("mean_logprob", "mean_entropy")
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 """How far above 0 a log-probability may lie that was added up in single precision."""
-_LABELS_AS_RECORDED = {"normalizer": NORMALIZER, "grader": "recorded"}
+LABELS_AS_RECORDED = {"normalizer": NORMALIZER, "grader": "recorded"}
 """Grading of a run with recorded labels: their rules are unknown."""
-_NATURAL = -1
-"""Number of the natural answer among those of checkpoints."""
+
+_Record = TypeVar("_Record", bound=Graded)
 
 
 @dataclass(frozen=True)
-class Recording:
+class Recorded(Generic[_Record]):
     """A file of recorded answers as labelled records."""
 
     path: Path
     sha256: str
     """Of the file's bytes."""
-    records: tuple[ProbeRecord, ...]
-    """In the order of the file, each with the positions of its own probes."""
+    records: tuple[_Record, ...]
+    """In the order of the file."""
     n_graded: int
     """Answers without a recorded label, graded by gold."""
     grading: Mapping[str, str]
     """Normalizer and grader of the answers, as a manifest holds them."""
-    positions_are_markers: bool = False
-    """No line has `marker_positions`, and most positions differ between questions: these are taken
-    for the positions of markers."""
 
     @property
     def n_ungraded(self) -> int:
         """Lines with neither labels nor gold."""
         return sum(not record.is_graded for record in self.records)
+
+
+@dataclass(frozen=True)
+class Recording(Recorded[ProbeRecord]):
+    """Recorded forced answers, each record with the positions of its own probes."""
+
+    positions_are_markers: bool = False
+    """No line has `marker_positions`, and most positions differ between questions: these are taken
+    for the positions of markers."""
 
     @property
     def longest(self) -> int:
@@ -97,16 +106,11 @@ def read_recording(
 ) -> Recording:
     """Read and check recorded forced answers, one trace a line.
 
-    Fields of a line: `id`, `trace_tokens`, `finish` (``stop``, or ``length`` where thinking was
-    cut), `natural_answer` (null for none), `natural_correct`, `natural_answer_tokens`, and
-    `checkpoints`, each with `budget` (thinking tokens before it), `answer`, `correct`,
-    `probe_tokens` and, where known, `mean_logprob`, `mean_entropy` (nats) and `markers`.  A label
-    may be left out where the line has `gold`, and all of them where it has none.  Optional: `task`,
-    `category`, `group`, `sample`, `prompt_tokens`, `marker_positions`, and `key`, `question` or
-    `messages`, which identify the question; else its id does.  If no line has `marker_positions`
-    and most positions differ between questions, something in the thinking must have called for an
-    answer there: these positions count as the markers'.  Other fields are ignored, so the lines of
-    a ``probes.jsonl`` can be read as well; their `entropy_source` is kept.
+    The fields of a line are those of ``stopadvisor import probes --help``; others are ignored, so
+    that the lines of a ``probes.jsonl`` can be read as well.  A label may be left out where the
+    line has gold, and all of them where it has none.  If no line has `marker_positions` and most
+    positions differ between questions, something in the thinking must have called for an answer
+    there: these positions count as the markers'.
 
     Parameters
     ----------
@@ -128,18 +132,17 @@ def read_recording(
     path = Path(path)
     data, rows = read_rows(path)
     source = _entropy_source(rows)
-    drafts = [
-        _Draft.of(RecordedObject(where, row), source, suffix_tokens, cap) for where, row in rows
-    ]
-    _check_together(path, drafts)
-    markers = _unshared_positions([draft.record for draft in drafts])
+    lines = [RecordedObject(where, row) for where, row in rows]
+    records = [_record(line, source, suffix_tokens, cap) for line in lines]
+    _check_together(path, lines, records)
+    markers = _unshared_positions(records)
     if markers is not None:
-        drafts = [draft.at_markers(places) for draft, places in zip(drafts, markers, strict=True)]
-    records, n_graded = _label(drafts, grader)
-    recorded = any(draft.has_labels for draft in drafts)
-    grading = _LABELS_AS_RECORDED if recorded else dict(grader.identity)
+        records = list(map(_at_markers, lines, records, markers))
+    graded, n_graded = _grade(lines, records, grader)
+    recorded = any(_brings_labels(line) for line in lines)
+    grading = LABELS_AS_RECORDED if recorded else dict(grader.identity)
     sha256 = hashlib.sha256(data).hexdigest()
-    return Recording(path, sha256, records, n_graded, grading, markers is not None)
+    return Recording(path, sha256, graded, n_graded, grading, markers is not None)
 
 
 def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -147,16 +150,25 @@ def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     named: str | None = None
     known = False
     for where, row in rows:
-        probes = row.get("checkpoints")
-        for probe in probes if isinstance(probes, list) else ():
-            if not isinstance(probe, Mapping):
-                continue  # refused with its place, when it is read
+        for probe in _probes_of(row):
             known = known or any(probe.get(name) is not None for name in _UNCERTAINTY)
-            source = text_field(dict(probe), "entropy_source", where)
+            source = text_field(probe, "entropy_source", where)
             named = named or source
             if source not in (None, named):
                 refuse(where, "entropy_source", f"{named!r} as before", source)
     return named or ("full" if known else "none")
+
+
+def _probes_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The objects among a line's checkpoints; others are refused when they are read."""
+    probes = row.get("checkpoints")
+    return [p for p in probes if isinstance(p, dict)] if isinstance(probes, list) else []
+
+
+def _brings_labels(line: RecordedObject) -> bool:
+    """Whether any answer of a line came with its label."""
+    rows = [{"correct": line.fields.get("natural_correct")}, *_probes_of(line.fields)]
+    return any(row.get("correct") is not None for row in rows)
 
 
 @dataclass(frozen=True)
@@ -190,6 +202,11 @@ class RecordedObject:
             self.refuse(name, expected, value)
         return number
 
+    def logprob(self) -> float | None:
+        """The mean log-probability; None where it was not recorded."""
+        value = self.number("mean_logprob", "a number <= 0", -math.inf, ROUNDING)
+        return None if value is None else min(value, 0.0)
+
     def label(self, name: str) -> bool | None:
         """Whether an answer is right; None where it was not recorded."""
         value = self.fields.get(name)
@@ -207,112 +224,105 @@ class RecordedObject:
         return value
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A record some of whose labels are still missing."""
-
-    line: RecordedObject
-    record: ProbeRecord
-    unlabelled: tuple[int, ...]
-    """Numbers of the answers without a label: of checkpoints, or `_NATURAL`."""
-    has_labels: bool
-    """Whether any answer came with its label."""
-
-    @classmethod
-    def of(cls, line: RecordedObject, source: str, suffix_tokens: int, cap: int | None) -> _Draft:
-        where, row = line.where, line.fields
-        name = text_field(row, "id", where)
-        if name is None:
-            refuse(where, "id", "a name for the question", None)
-        gold = text_field(row, "gold", where, decimals=True)
-        natural, natural_correct = line.answer("natural_answer"), line.label("natural_correct")
-        has_labels = natural_correct is not None or _labels_a_probe(row)
-        task = task_of(row, gold, where, "exact" if has_labels else ASSUMED_TASK)
-        trace = line.whole("trace_tokens")
-        if cap is not None and trace > cap:
-            line.refuse("trace_tokens", f"at most the cap on thinking (--max-think {cap})", trace)
-        if row.get("finish") not in _FINISH:
-            line.refuse("finish", "'stop' or 'length'", row.get("finish"))
-        markers = _marker_positions(line, trace)
-        graded = has_labels or gold is not None
-        checkpoints, unlabelled = _checkpoints(
-            line, task, gold, trace, markers, source, graded=graded
-        )
-        if natural_correct is None and natural is not None:
-            unlabelled = (_NATURAL, *unlabelled)
-            _need_gold(line, "natural_correct", gold, graded=graded)
-        if not graded:
-            checkpoints = tuple(replace(c, correct=None) for c in checkpoints)
-            unlabelled = ()
-        record = ProbeRecord(
-            id=name,
-            key=question_key(row, name, where),
-            group=text_field(row, "group", where),
-            sample=line.whole("sample", 0),
-            task=task,
-            category=text_field(row, "category", where),
-            gold=gold or ("" if graded else None),
-            prompt_tokens=line.whole("prompt_tokens", 0),
-            suffix_tokens=suffix_tokens,
-            trace_tokens=trace,
-            finish=row["finish"],
-            natural_answer=natural,
-            natural_correct=bool(natural_correct) if graded else None,
-            natural_answer_tokens=line.whole("natural_answer_tokens"),
-            checkpoints=checkpoints,
-            marker_positions=markers,
-        )
-        return cls(line, record, unlabelled, has_labels)
-
-    def at_markers(self, positions: tuple[int, ...]) -> _Draft:
-        """Return the line with these positions of markers, and their counts where it has none."""
-        counted = (row.get("markers") for row in self.line.fields["checkpoints"])
-        checkpoints = tuple(
-            replace(c, markers=bisect.bisect_left(positions, c.budget)) if given is None else c
-            for c, given in zip(self.record.checkpoints, counted, strict=True)
-        )
-        record = replace(self.record, marker_positions=positions, checkpoints=checkpoints)
-        return replace(self, record=record)
+# --- A line --------------------------------------------------------------------------------------
 
 
-def question_key(row: dict[str, Any], name: str, where: str) -> str:
-    """A line's `key`, else the hash of its question, else that of its id."""
-    key = text_field(row, "key", where)
-    if key is not None:
-        return key
-    if row.get("question") is None and row.get("messages") is None:
-        return name_key(name)
-    return content_key(messages_field(row, where)[0])
+def question_fields(line: RecordedObject, *, labelled: bool) -> dict[str, Any]:
+    """What a line says of its question: the fields that every record has.
 
-
-def _labels_a_probe(row: Mapping[str, Any]) -> bool:
-    probes = row.get("checkpoints")
-    rows = probes if isinstance(probes, list) else []  # refused with its place, when it is read
-    return any(isinstance(p, Mapping) and p.get("correct") is not None for p in rows)
-
-
-def task_of(row: dict[str, Any], gold: str | None, where: str, default: str) -> str:
-    """Kind of answer of a line; refuses an unknown one, and gold that does not fit it."""
-    task = text_field(row, "task", where) or (default if gold is None else guess_task(gold))
+    `labelled` says whether any of its answers came with a label.  The key is the line's own, else
+    the hash of its question, else that of its id.  `gold` is None where the line has neither that
+    nor labels, and empty where it has labels alone.
+    """
+    where, row = line.where, line.fields
+    name, key, gold, task = (
+        text_field(row, field, where, decimals=field == "gold")
+        for field in ("id", "key", "gold", "task")
+    )
+    if name is None:
+        line.refuse("id", "a name for the question", None)
+    if key is None:
+        known = row.get("question") is not None or row.get("messages") is not None
+        key = content_key(messages_field(row, where)[0]) if known else name_key(name)
+    if task is None:
+        task = "exact" if labelled else ASSUMED_TASK
+        task = task if gold is None else guess_task(gold)
     if task not in TASKS:
-        refuse(where, "task", f"one of {', '.join(TASKS)}", task)
+        line.refuse("task", f"one of {', '.join(TASKS)}", task)
     if gold is not None:
         try:
             check_gold(task, gold)
         except ValueError as error:
             raise WorkloadError(f"{where}: field 'gold': {error}") from None
-    return task
+    return {
+        "id": name,
+        "key": key,
+        "group": text_field(row, "group", where),
+        "task": task,
+        "category": text_field(row, "category", where),
+        "gold": gold or ("" if labelled else None),
+    }
 
 
-def _need_gold(line: RecordedObject, name: str, gold: str | None, *, graded: bool) -> None:
-    """Refuse a line that lacks this label, has others, and has no gold to grade by."""
-    if gold is None and graded:
+def label_or_gold(
+    line: RecordedObject, name: str, question: Mapping[str, Any], *, answered: bool
+) -> bool | None:
+    """A recorded label; None where gold is to give it, or where the whole line has neither.
+
+    Without a label an answer is wrong if there is none (`answered`), and refused if the line has
+    other labels, but no gold.
+    """
+    label = line.label(name)
+    if label is not None or question["gold"] is None:
+        return label
+    if not answered:
+        return False
+    if not question["gold"]:
         line.refuse(
             name,
             "true or false, or 'gold' in the line to grade by",
             "neither, as the line has other labels",
             shown=True,
         )
+    return None
+
+
+def _record(line: RecordedObject, source: str, suffix_tokens: int, cap: int | None) -> ProbeRecord:
+    """The record of a line, with None for the labels that gold has to give."""
+    row, question = line.fields, question_fields(line, labelled=_brings_labels(line))
+    natural, trace = line.answer("natural_answer"), line.whole("trace_tokens")
+    if cap is not None and trace > cap:
+        line.refuse("trace_tokens", f"at most the cap on thinking (--max-think {cap})", trace)
+    if row.get("finish") not in _FINISH:
+        line.refuse("finish", "'stop' or 'length'", row.get("finish"))
+    markers = _marker_positions(line, trace)
+    return ProbeRecord(
+        **question,
+        sample=line.whole("sample", 0),
+        prompt_tokens=line.whole("prompt_tokens", 0),
+        suffix_tokens=suffix_tokens,
+        trace_tokens=trace,
+        finish=row["finish"],
+        natural_answer=natural,
+        natural_correct=label_or_gold(
+            line, "natural_correct", question, answered=natural is not None
+        ),
+        natural_answer_tokens=line.whole("natural_answer_tokens"),
+        checkpoints=_checkpoints(line, question, trace, markers, source),
+        marker_positions=markers,
+    )
+
+
+def _at_markers(
+    line: RecordedObject, record: ProbeRecord, positions: tuple[int, ...]
+) -> ProbeRecord:
+    """The record with these positions of markers, and their counts where it has none."""
+    counted = (row.get("markers") for row in line.fields["checkpoints"])
+    checkpoints = tuple(
+        replace(c, markers=bisect.bisect_left(positions, c.budget)) if given is None else c
+        for c, given in zip(record.checkpoints, counted, strict=True)
+    )
+    return replace(record, marker_positions=positions, checkpoints=checkpoints)
 
 
 def _marker_positions(line: RecordedObject, trace: int) -> tuple[int, ...] | None:
@@ -330,20 +340,16 @@ def _marker_positions(line: RecordedObject, trace: int) -> tuple[int, ...] | Non
 
 def _checkpoints(
     line: RecordedObject,
-    task: str,
-    gold: str | None,
+    question: Mapping[str, Any],
     trace: int,
     markers: Sequence[int] | None,
     source: str,
-    *,
-    graded: bool,
-) -> tuple[tuple[Checkpoint, ...], tuple[int, ...]]:
-    """The forced answers of a line, and the numbers of those without a label."""
+) -> tuple[Checkpoint, ...]:
+    """The forced answers of a line."""
     rows = line.fields.get("checkpoints")
     if not isinstance(rows, list):
         line.refuse("checkpoints", "a list of forced answers", rows)
     checkpoints: list[Checkpoint] = []
-    unlabelled = []
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             line.refuse(f"checkpoints[{number}]", "an object", row)
@@ -353,56 +359,59 @@ def _checkpoints(
             before = checkpoints[-1].budget
             probe.refuse("budget", f"more thinking tokens than before ({before})", budget)
         answer = probe.answer("answer") or ""
-        normalized = normalize(task, answer)
-        correct = probe.label("correct")
-        if correct is None and normalized:
-            _need_gold(probe, "correct", gold, graded=graded)
-            unlabelled.append(number)
-        logprob = probe.number("mean_logprob", "a number <= 0", -math.inf, _ROUNDING)
-        seen = bisect.bisect_left(markers or (), budget)
+        normalized = normalize(question["task"], answer)
         counted = probe.number("markers", "a number >= 0", 0, math.inf)
         checkpoints.append(
             Checkpoint(
                 budget=budget,
                 answer=answer,
                 normalized=normalized,
-                correct=bool(correct),
-                mean_logprob=None if logprob is None else min(logprob, 0.0),
+                correct=label_or_gold(probe, "correct", question, answered=bool(normalized)),
+                mean_logprob=probe.logprob(),
                 mean_entropy=probe.number("mean_entropy", "a number >= 0", 0, math.inf),
                 entropy_source=source,
                 probe_tokens=probe.whole("probe_tokens"),
-                markers=seen if counted is None else counted,
+                markers=bisect.bisect_left(markers or (), budget) if counted is None else counted,
                 ended=budget >= trace,
                 closed_by_itself=probe.label("closed_by_itself"),
             )
         )
-    return tuple(checkpoints), tuple(unlabelled)
+    return tuple(checkpoints)
 
 
-def _check_together(path: Path, drafts: Sequence[_Draft]) -> None:
+# --- The lines together --------------------------------------------------------------------------
+
+
+def _check_together(
+    path: Path, lines: Sequence[RecordedObject], records: Sequence[ProbeRecord]
+) -> None:
     """Refuse lines that contradict each other."""
-    traces: dict[tuple[str, int], str] = {}
-    ids: dict[str, _Draft] = {}
-    keys: dict[str, _Draft] = {}
-    for draft in drafts:
-        record, line = draft.record, draft.line
-        first = traces.setdefault((record.id, record.sample), line.where)
-        if first != line.where:
+    traces: dict[tuple[str, int], int] = {}
+    first: dict[str, dict[str, int]] = {"id": {}, "key": {}}
+    for n, (line, record) in enumerate(zip(lines, records, strict=True)):
+        known = traces.setdefault((record.id, record.sample), n)
+        if known != n:
             sample = f"sample {record.sample} of {record.id!r}"
-            line.refuse("id", f"a trace once, {sample} stands in line {_number(first)} too", sample)
-        for name, known in (("key", ids.setdefault(record.id, draft)), *_of_one_key(keys, draft)):
-            ours, theirs = getattr(record, name), getattr(known.record, name)
+            stands = f"{sample} stands in line {_number(lines[known])} too"
+            line.refuse("id", f"a trace once, {stands}", sample)
+        for of, name in (("id", "key"), ("key", "group"), ("key", "task"), ("key", "gold")):
+            known = first[of].setdefault(getattr(record, of), n)
+            ours, theirs = getattr(record, name), getattr(records[known], name)
             if ours != theirs:
-                here = f"{theirs!r} as for the same question in line {_number(known.line.where)}"
+                here = f"{theirs!r} as for the same question in line {_number(lines[known])}"
                 line.refuse(name, here, ours)
-        if (record.marker_positions is None) != (drafts[0].record.marker_positions is None):
+        if (record.marker_positions is None) != (records[0].marker_positions is None):
             line.refuse(
                 "marker_positions",
-                f"it in every line or in none, as in line {_number(drafts[0].line.where)}",
+                f"it in every line or in none, as in line {_number(lines[0])}",
                 line.fields.get("marker_positions"),
             )
-    if not any(draft.record.checkpoints for draft in drafts):
+    if not any(record.checkpoints for record in records):
         raise WorkloadError(f"{path}: field 'checkpoints': expected forced answers, got none")
+
+
+def _number(line: RecordedObject) -> str:
+    return line.where.rpartition(":")[2]
 
 
 def _unshared_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]] | None:
@@ -431,55 +440,44 @@ def _unshared_positions(records: Sequence[ProbeRecord]) -> list[tuple[int, ...]]
     return [tuple(p for p in positions if p not in shared) for positions in asked]
 
 
-def _of_one_key(keys: dict[str, _Draft], draft: _Draft) -> list[tuple[str, _Draft]]:
-    first = keys.setdefault(draft.record.key, draft)
-    return [(name, first) for name in ("group", "task", "gold")]
-
-
-def _number(where: str) -> str:
-    return where.rpartition(":")[2]
-
-
-def _label(drafts: Sequence[_Draft], grader: Grades) -> tuple[tuple[ProbeRecord, ...], int]:
+def _grade(
+    lines: Sequence[RecordedObject], records: Sequence[ProbeRecord], grader: Grades
+) -> tuple[tuple[ProbeRecord, ...], int]:
     """Fill in the labels that were not recorded; also return how many there are."""
     items: list[tuple[str, str, str | None]] = []
     asked: list[str] = []
-    for draft in drafts:
-        record = draft.record
-        if grader.reads_questions and (draft.unlabelled or draft.has_labels):
-            asked += [_question(draft)] * len(draft.unlabelled)
-        for number in draft.unlabelled:
-            if number == _NATURAL:
-                assert record.natural_answer is not None  # else there is nothing to label
-                answer = extract_natural(record.task, record.natural_answer)
-            else:
-                answer = record.checkpoints[number].answer
-            assert record.gold is not None
-            items.append((record.task, record.gold, answer))
+    for line, record in zip(lines, records, strict=True):
+        answers: list[str | None] = []
+        if record.gold:
+            if record.natural_correct is None:
+                answers = [extract_natural(record.task, record.natural_answer or "")]
+            answers += [c.answer for c in record.checkpoints if c.correct is None]
+            items += [(record.task, record.gold, answer) for answer in answers]
+        if grader.reads_questions and (answers or _brings_labels(line)):
+            asked += [_question(line)] * len(answers)
     verdicts = iter(grader.grade_many(items, asked))
-    labelled = []
-    for draft in drafts:
-        graded = {number: next(verdicts) for number in draft.unlabelled}
-        right = {number: verdict is True for number, verdict in graded.items()}
-        record = draft.record
-        if right:
-            record = replace(
-                record,
-                cannot_tell=list(graded.values()).count(None),
-                natural_correct=right.get(_NATURAL, record.natural_correct),
-                checkpoints=tuple(
-                    replace(c, correct=right[k]) if k in right else c
-                    for k, c in enumerate(record.checkpoints)
-                ),
-            )
-        labelled.append(record)
-    return tuple(labelled), len(items)
+
+    def graded(record: ProbeRecord) -> ProbeRecord:
+        told: list[bool | None] = []
+
+        def fill(label: bool | None) -> bool:
+            if label is None:
+                told.append(next(verdicts))
+                return told[-1] is True
+            return label
+
+        natural = fill(record.natural_correct)
+        checkpoints = tuple(replace(c, correct=fill(c.correct)) for c in record.checkpoints)
+        return replace(
+            record, natural_correct=natural, checkpoints=checkpoints, cannot_tell=told.count(None)
+        )
+
+    return tuple(graded(r) if r.gold else r for r in records), len(items)
 
 
-def _question(draft: _Draft) -> str:
+def _question(line: RecordedObject) -> str:
     """The question of a line, for a function that grades all answers; refuses recorded labels."""
-    line = draft.line
-    if draft.has_labels:
+    if _brings_labels(line):
         expected = "no label, here or in 'checkpoints', because --grader says what is right"
         line.refuse("natural_correct", expected, "recorded labels", shown=True)
     return str(messages_field(line.fields, line.where)[0][-1]["content"])

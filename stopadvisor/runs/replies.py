@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.answers.function_grader import Grades
-from stopadvisor.answers.normal_form import NORMALIZER, normalize
+from stopadvisor.answers.normal_form import normalize
 from stopadvisor.ground.arrays import BoolArray, FloatArray
 from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
@@ -24,15 +23,19 @@ from stopadvisor.probes.records import graded_by_gold
 from stopadvisor.probes.rungs import Rungs, Spent, votes
 from stopadvisor.probes.table import ProbeTable, agreeing, answer_codes, on_grid
 from stopadvisor.runs.ladder import Ladder
-from stopadvisor.runs.recording import RecordedObject, question_key, task_of
-from stopadvisor.workload.lines import read_rows, text_field
-from stopadvisor.workload.questions import ASSUMED_TASK
+from stopadvisor.runs.recording import (
+    LABELS_AS_RECORDED,
+    Recorded,
+    RecordedObject,
+    label_or_gold,
+    question_fields,
+)
+from stopadvisor.workload.lines import read_rows
 
-__all__ = ["RecordedReplies", "ReplyRecord", "RungReply", "read_replies", "reply_table"]
+__all__ = ["ReplyRecord", "RungReply", "read_replies", "reply_table"]
 
 _NEVER = 2**40
 """Length of a trace that no column reaches: a reply of a ladder can be served at every one."""
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -86,27 +89,11 @@ class ReplyRecord:
             raise ProbeError(f"{where}: not a line of replies: {error}") from error
 
 
-@dataclass(frozen=True)
-class RecordedReplies:
-    """The lines of a file as graded records."""
-
-    path: Path
-    sha256: str
-    """Of the file's bytes."""
-    records: tuple[ReplyRecord, ...]
-    n_graded: int
-    """Labels that were not recorded, and come from gold."""
-    grading: Mapping[str, str]
-    """What graded the answers, as a manifest holds it."""
-
-
-def read_replies(path: Path, ladder: Ladder, grader: Grades) -> RecordedReplies:
+def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRecord]:
     """Read and check recorded replies, one question a line.
 
-    Fields of a line: `id`, `rungs`, and optional `gold`, `question`, `task`, `category`, `group`.
-    Each of `rungs`, in the ladder's order and as often as `repeat` says, has `name`, `answer`
-    (null or empty for none), `finished`, `completion_tokens`, and where known `correct`,
-    `prompt_tokens`, `cached_tokens` and `mean_logprob`.
+    The fields of a line are those of ``stopadvisor import replies --help``; its `rungs` stand in
+    the ladder's order, each as often as `repeat` says.
 
     Raises
     ------
@@ -114,107 +101,69 @@ def read_replies(path: Path, ladder: Ladder, grader: Grades) -> RecordedReplies:
         The file cannot be read, or a line is not as it should be; the message gives ``FILE:LINE``
         and the field.
     """
+    if grader.reads_questions:
+        raise WorkloadError("--grader: recorded replies are graded by gold, or bring their labels")
     data, rows = read_rows(path)
-    records, has_labels = [], False
+    records, brings_labels = [], False
     first: dict[str, str] = {}
     for where, row in rows:
         line = RecordedObject(where, row)
-        record, labelled = _record(line, ladder)
-        has_labels |= labelled
-        other = first.setdefault(record.id, where)
-        if other != where:
+        found = _rungs_of(line, ladder)
+        labelled = any(reply.fields.get("correct") is not None for reply in found)
+        brings_labels |= labelled
+        question = question_fields(line, labelled=labelled)
+        record = ReplyRecord(**question, rungs=tuple(_reply(each, question) for each in found))
+        if (other := first.setdefault(record.id, where)) != where:
             line.refuse("id", f"a question once, it stands in {other} too", record.id)
         records.append(record)
-    labelled_records, n_graded = _label(records, grader)
-    recorded = {"normalizer": NORMALIZER, "grader": "recorded"}
-    return RecordedReplies(
-        path,
-        hashlib.sha256(data).hexdigest(),
-        labelled_records,
-        n_graded,
-        recorded if has_labels else dict(grader.identity),
-    )
-
-
-def _record(line: RecordedObject, ladder: Ladder) -> tuple[ReplyRecord, bool]:
-    """The record of a line, with None for grades that gold has to give; whether it brought any."""
-    where, row = line.where, line.fields
-    name = text_field(row, "id", where)
-    if name is None:
-        line.refuse("id", "a name for the question", None)
-    gold = text_field(row, "gold", where, decimals=True)
-    found = row.get("rungs")
-    wanted = [rung.name for rung in ladder.columns]
-    names = [r.get("name") if isinstance(r, dict) else r for r in found or ()]
-    if not isinstance(found, list) or names != wanted:
-        line.refuse("rungs", f"a reply of each rung in the ladder's order: {wanted}", names)
-    labelled = any(reply.get("correct") is not None for reply in found)
-    task = task_of(row, gold, where, "exact" if labelled else ASSUMED_TASK)
-    graded = labelled or gold is not None
-    replies = tuple(
-        _reply(RecordedObject(where, reply, f"rungs[{k}]."), task, gold, graded=graded)
-        for k, reply in enumerate(found)
-    )
-    record = ReplyRecord(
-        id=name,
-        key=question_key(row, name, where),
-        group=text_field(row, "group", where),
-        task=task,
-        category=text_field(row, "category", where),
-        gold=gold or ("" if graded else None),
-        rungs=replies,
-    )
-    return record, labelled
-
-
-def _reply(line: RecordedObject, task: str, gold: str | None, *, graded: bool) -> RungReply:
-    answer = line.answer("answer") or ""
-    finished, correct = line.label("finished"), line.label("correct")
-    if finished is None:
-        line.refuse("finished", "true, or false where the reply was cut", None)
-    if graded and correct is None and gold is None:
-        line.refuse("correct", "true or false, or 'gold' in the line to grade by", None)
-    prompt, cached = line.whole("prompt_tokens", 0), line.whole("cached_tokens", 0)
-    if cached > prompt:
-        line.refuse("cached_tokens", f"at most prompt_tokens ({prompt})", cached)
-    logprob = line.number("mean_logprob", "a number <= 0", -math.inf, _ROUNDING)
-    return RungReply(
-        name=str(line.fields["name"]),
-        answer=answer,
-        normalized=normalize(task, answer),
-        correct=correct,
-        finished=finished,
-        prompt_tokens=prompt,
-        cached_tokens=cached,
-        completion_tokens=line.whole("completion_tokens"),
-        mean_logprob=None if logprob is None else min(logprob, 0.0),
-    )
-
-
-def _label(records: Sequence[ReplyRecord], grader: Grades) -> tuple[tuple[ReplyRecord, ...], int]:
-    """Fill in the labels that were not recorded; also how many."""
-    if grader.reads_questions:
-        raise WorkloadError("--grader: recorded replies are graded by gold, or bring their labels")
     items: list[tuple[str, str, str | None]] = [
         (record.task, record.gold, reply.answer)
         for record in records
         for reply in record.rungs
-        if reply.correct is None and record.gold
+        if record.gold and reply.correct is None
     ]
     verdicts = iter(grader.grade_many(items))
-    labelled = [
-        replace(
-            record,
-            rungs=tuple(
-                replace(r, correct=next(verdicts) is True)
-                if r.correct is None and record.gold
-                else r
-                for r in record.rungs
-            ),
-        )
-        for record in records
-    ]
-    return tuple(labelled), len(items)
+
+    def graded(reply: RungReply) -> RungReply:
+        return replace(reply, correct=next(verdicts) is True) if reply.correct is None else reply
+
+    return Recorded(
+        path,
+        hashlib.sha256(data).hexdigest(),
+        tuple(replace(r, rungs=tuple(map(graded, r.rungs))) if r.gold else r for r in records),
+        len(items),
+        LABELS_AS_RECORDED if brings_labels else dict(grader.identity),
+    )
+
+
+def _rungs_of(line: RecordedObject, ladder: Ladder) -> list[RecordedObject]:
+    """The replies of a line, each of the rung that stands at its place in the ladder."""
+    found = line.fields.get("rungs")
+    wanted = [rung.name for rung in ladder.columns]
+    names = [r.get("name") if isinstance(r, dict) else r for r in found or ()]
+    if not isinstance(found, list) or names != wanted:
+        line.refuse("rungs", f"a reply of each rung in the ladder's order: {wanted}", names)
+    return [RecordedObject(line.where, row, f"rungs[{k}].") for k, row in enumerate(found)]
+
+
+def _reply(line: RecordedObject, question: Mapping[str, Any]) -> RungReply:
+    answer, finished = line.answer("answer") or "", line.label("finished")
+    if finished is None:
+        line.refuse("finished", "true, or false where the reply was cut", None)
+    prompt, cached = line.whole("prompt_tokens", 0), line.whole("cached_tokens", 0)
+    if cached > prompt:
+        line.refuse("cached_tokens", f"at most prompt_tokens ({prompt})", cached)
+    return RungReply(
+        name=str(line.fields["name"]),
+        answer=answer,
+        normalized=normalize(question["task"], answer),
+        correct=label_or_gold(line, "correct", question, answered=True),
+        finished=finished,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=line.whole("completion_tokens"),
+        mean_logprob=line.logprob(),
+    )
 
 
 # --- The table ------------------------------------------------------------------------------------

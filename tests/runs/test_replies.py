@@ -14,7 +14,8 @@ from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.prices import default_settings
-from stopadvisor.runs.replies import RecordedReplies, read_replies
+from stopadvisor.runs.recording import Recorded
+from stopadvisor.runs.replies import ReplyRecord, read_replies
 from stopadvisor.runs.sources import Source, open_source
 
 SMALL = Rung("small", (1.0, 0.5, 2.0), model="tiny")
@@ -33,7 +34,7 @@ def written(path: Path, lines: list[dict[str, Any]]) -> Path:
     return path
 
 
-def recorded(path: Path, lines: list[dict[str, Any]], ladder: Ladder) -> RecordedReplies:
+def recorded(path: Path, lines: list[dict[str, Any]], ladder: Ladder) -> Recorded[ReplyRecord]:
     with open_graders(None) as graders:
         return read_replies(written(path, lines), ladder, graders.right)
 
