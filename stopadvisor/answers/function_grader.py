@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import NORMALIZER, extract_forced
@@ -36,30 +36,6 @@ _LONGEST_NAME = 200
 """Characters that a policy holds of it."""
 
 
-class Grades(Protocol):
-    """What grades answers against gold."""
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """Versions, names and hashes of all that decides."""
-        ...
-
-    @property
-    def reads_questions(self) -> bool:
-        """Whether questions must be given."""
-        ...
-
-    def grade_many(
-        self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
-    ) -> Sequence[bool | None]:
-        """Say of each (task, gold, answer) whether it is right; None where that cannot be told."""
-        ...
-
-    def remarks(self) -> list[str]:
-        """What the reader should know of the grades so far."""
-        ...
-
-
 class FunctionGrader:
     """Grades by a function of the user's; a context manager, because it owns processes.
 
@@ -76,11 +52,6 @@ class FunctionGrader:
         name, and `workers`, how many processes may ask it at once.
     timeout_s : float
         CPU seconds that one answer may take.
-
-    Attributes
-    ----------
-    identity : mapping of str to str
-        With the name, and the SHA-256 of the module's file.
 
     Raises
     ------
@@ -109,7 +80,7 @@ class FunctionGrader:
                 f"{self._option}: expected a name and version of at most {_LONGEST_NAME} printable "
                 f"ASCII characters, got {self.name[:_LONGEST_NAME]!a}"
             )
-        self.identity = {
+        self.identity: Mapping[str, str] = {
             "normalizer": NORMALIZER,
             "grader": self.name,
             "grader_sha256": str(found["sha256"]),
@@ -130,14 +101,7 @@ class FunctionGrader:
     def grade_many(
         self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
     ) -> list[bool | None]:
-        """Ask of each answer whether it is right.
-
-        Parameters
-        ----------
-        items : sequence of (task, gold, answer)
-            As for `Grader`.
-        questions : sequence of str
-            One for each item.
+        """Ask of each (task, gold, answer) whether it is right; None where that cannot be told.
 
         Raises
         ------
@@ -188,6 +152,10 @@ class FunctionGrader:
         ]
 
 
+Grades = Grader | FunctionGrader
+"""What grades answers against gold."""
+
+
 def described(identity: Mapping[str, str]) -> str:
     """Name what graded answers; a function with the beginning of its module's hash."""
     name, digest = identity.get("grader", "an unknown grader"), identity.get("grader_sha256")
@@ -208,10 +176,7 @@ class Graders:
 def open_graders(name: str | None) -> Iterator[Graders]:
     """Graders of a command, closed at the end.
 
-    Parameters
-    ----------
-    name : str, optional
-        ``MODULE:FUNCTION`` for what is right; None, or ``gold``, to compare with gold.
+    `name` is ``MODULE:FUNCTION`` for what is right; None, or ``gold``, to compare with gold.
     """
     with Grader() as equal:
         if name is None or name == BY_GOLD:

@@ -24,28 +24,11 @@ GRADING = {"normalizer": NORMALIZER, "grader": GRADER}
 
 
 class Grader:
-    """Grades answers; a context manager, because it may own processes.
+    """Grades answers; a context manager, because it may own a process.
 
-    No process is started before the first mathematical answer that needs one.  Identical items
-    are compared once.  Not to be shared between threads.
-
-    Mathematical answers take `workers` processes, and each `timeout_s` CPU seconds at most: past
-    them it counts as wrong.
-
-    Attributes
-    ----------
-    timeouts : int
-        Answers given up so far, be it for the time limit or because the comparison took its
-        process down; each is graded False.
-    identity : mapping of str to str
-        What a run's manifest says about how its answers were graded.
-    reads_questions : bool
-        False: questions need not be given.
-
-    Raises
-    ------
-    ValueError
-        `workers` < 1 or `timeout_s` not positive.
+    The process starts with the first mathematical answer that needs one, which may take `timeout_s`
+    CPU seconds: past them it counts as wrong, and so does one that takes the process down.
+    Identical items are compared once.  Not to be shared between threads.
 
     Examples
     --------
@@ -55,21 +38,20 @@ class Grader:
     """
 
     identity: Mapping[str, str] = GRADING
+    """What a run's manifest says about how its answers were graded."""
     reads_questions = False
+    """Whether questions must be given."""
 
-    def __init__(self, workers: int = 1, timeout_s: float = 5.0) -> None:
+    def __init__(self, timeout_s: float = 5.0) -> None:
         self.timeouts = 0
-        self._workers = Workers(workers, timeout_s)
+        """Answers given up so far; each is graded False."""
+        self._workers = Workers(1, timeout_s)
         self._verdicts: dict[tuple[str, str], bool] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the worker processes; a later mathematical answer would start new ones."""
         self._workers.close()
 
     def grade(self, task: str, gold: str, answer: str | None) -> bool:
@@ -79,20 +61,13 @@ class Grader:
     def grade_many(
         self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
     ) -> list[bool]:
-        r"""Grade answers against gold.
+        """Grade answers against gold, each a (task, gold, answer); `questions` are not read.
 
-        Parameters
-        ----------
-        items : sequence of (task, gold, answer)
-            `answer` is a raw probe text or an extracted answer; None (thinking never closed), ""
-            and what holds no answer of the task's kind are wrong.
-        questions : sequence of str
-            For graders that read them; a comparison with gold does not.
+        An answer is a raw probe text or an extracted answer; None (thinking never closed), "" and
+        what holds no answer of the task's kind are wrong.
 
         Raises
         ------
-        ValueError
-            Unknown task.
         StopAdvisorError
             The process for mathematical answers cannot be started.
         """

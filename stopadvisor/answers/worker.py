@@ -32,26 +32,11 @@ class NotReady(Exception):
 class Workers:
     """Equal processes; none is started before the first request.
 
-    Parameters
-    ----------
-    count : int
-        Processes.
-    timeout_s : float
-        CPU seconds that one request may take, and a tenth of its wall time.
-    arguments : sequence of str
-        Of the script that they run.
-
-    Raises
-    ------
-    ValueError
-        `count` < 1 or `timeout_s` not positive.
+    A request may take `timeout_s` CPU seconds, and ten times as much wall time; `arguments` are
+    those of the script that they run.
     """
 
     def __init__(self, count: int, timeout_s: float, arguments: Sequence[str] = ()) -> None:
-        if count < 1:
-            raise ValueError(f"workers must be >= 1, got {count!r}")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s must be > 0, got {timeout_s!r}")
         self.each = [Worker(timeout_s, arguments) for _ in range(count)]
         # For those who forget to close: workers end with their owner, at the latest at exit.
         self._finalizer = weakref.finalize(self, _stop_all, self.each)

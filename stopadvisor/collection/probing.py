@@ -189,17 +189,21 @@ def _probe_with(
     """Open or begin the run of this engine and workload, and probe."""
     _check_samples(engine, settings)
 
+    auto = {
+        "budgets": settings.budgets is None,
+        "max_think": settings.max_think is None,
+        "every": settings.auto_every,
+        "markers": not settings.marker_ids,
+        "schedule": settings.schedule == "auto",
+    }
+
     def described(fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
         manifest = build_manifest(
             engine.identity(),
             settings.plan(),
             workload,
             fractions=fractions,
-            auto_budgets=settings.budgets is None,
-            auto_max_think=settings.max_think is None,
-            auto_every=settings.auto_every,
-            auto_markers=not settings.marker_ids,
-            auto_schedule=settings.schedule == "auto",
+            auto={name for name, is_auto in auto.items() if is_auto},
             cue_ids=cue_ids(engine, settings.cue),
             template=settings.prompt_template,
             grading=graders.right.identity,

@@ -13,7 +13,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -46,6 +46,7 @@ _IDENTITY = ("engine", "plan", "prompt_templates", "split")
 _VERSIONS = ("engine_version", "torch")
 """Fields of an engine's identity that may change while a run goes on; the changes are recorded."""
 _FURTHER = "further_versions"
+_REQUESTED = ("budgets", "max_think", "every", "markers", "schedule")
 _OF_MARKERS = ("markers", "min_gap", "max_markers")
 _OF_RUNG = ("price", "engine", "base_url", "api_key_env")
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
@@ -57,11 +58,7 @@ def build_manifest(
     workload: Workload,
     *,
     fractions: Sequence[float],
-    auto_budgets: bool = False,
-    auto_max_think: bool = False,
-    auto_every: bool = False,
-    auto_markers: bool = False,
-    auto_schedule: bool = False,
+    auto: Collection[str] = (),
     cue_ids: Sequence[int] | None = None,
     template: str | None = None,
     grading: Mapping[str, str] | None = None,
@@ -80,14 +77,9 @@ def build_manifest(
         Described for the reader, not part of the run's id.
     fractions
         Shares of the fit, calibration and test parts.
-    auto_budgets
-        A pilot chooses the budgets, so the id holds ``"auto"`` instead of numbers.
-    auto_max_think
-        The context may lower the cap on thinking; again the id holds ``"auto"``.
-    auto_every, auto_markers
-        A pilot chooses the stride, or the markers; noted for schedules that have them.
-    auto_schedule
-        A pilot chooses between markers and a stride.
+    auto
+        What a pilot or the context settles, of `budgets`, `max_think`, `every`, `markers` and
+        `schedule`: the id holds ``"auto"`` instead of numbers.
     cue_ids
         Tokens of the cue after the closer, where the engine gives them; noted for the policy.
     template
@@ -108,8 +100,8 @@ def build_manifest(
         "workload": describe_workload(workload),
         "engine": dict(engine),
         "plan": plan.to_dict(),
-        "requested_budgets": "auto" if auto_budgets else list(plan.budgets),
-        "requested_max_think": "auto" if auto_max_think else plan.max_think,
+        "requested_budgets": "auto" if "budgets" in auto else list(plan.budgets),
+        "requested_max_think": "auto" if "max_think" in auto else plan.max_think,
         "cue_ids": None if cue_ids is None else list(cue_ids),
         "prompt_template": template,
         "prompt_templates": texts,
@@ -120,10 +112,10 @@ def build_manifest(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if plan.schedule != "grid":
-        manifest["requested_every"] = "auto" if auto_every else plan.every
+        manifest["requested_every"] = "auto" if "every" in auto else plan.every
     if plan.schedule == "marker":
-        manifest["requested_markers"] = "auto" if auto_markers else plan.markers
-    if auto_schedule:
+        manifest["requested_markers"] = "auto" if "markers" in auto else plan.markers
+    if "schedule" in auto:
         manifest["requested_schedule"] = "auto"
     if traces is not None:
         manifest["traces"] = dict(traces)
@@ -153,23 +145,20 @@ def describe_workload(workload: Workload) -> dict[str, Any]:
     }
 
 
-def run_id(manifest: Mapping[str, Any]) -> str:
+def run_id(manifest: Mapping[str, Any], **changes: Any) -> str:
     """Eight hex digits over what decides the outcome; more questions do not change them."""
-    return _digest(identity_of(manifest))
-
-
-def has_its_id(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest's content gives its id; ids of 0.1.0 covered the engine's versions too."""
-    return manifest.get("id") in (run_id(manifest), _first_id(manifest))
+    text = json.dumps({**identity_of(manifest), **changes}, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _first_id(manifest: Mapping[str, Any]) -> str:
-    return _digest({**identity_of(manifest), "engine": manifest["engine"]})
+    """The id as 0.1.0 had it, which covered the engine's versions too."""
+    return run_id(manifest, engine=manifest["engine"])
 
 
-def _digest(identity: Mapping[str, Any]) -> str:
-    text = json.dumps(identity, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+def has_its_id(manifest: Mapping[str, Any]) -> bool:
+    """Whether a manifest's content gives its id."""
+    return manifest.get("id") in (run_id(manifest), _first_id(manifest))
 
 
 def with_versions(manifest: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,19 +180,22 @@ def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that decide the outcome; what was auto counts as "auto", not as numbers."""
-    identity = {name: manifest[name] for name in _IDENTITY}
-    engine = {key: value for key, value in manifest["engine"].items() if key not in _VERSIONS}
-    identity["engine"] = engine
-    requested = ("budgets", "max_think", "every", "markers", "schedule")
-    named = {name: f"requested_{name}" for name in requested}
-    asked = {name: manifest[field] for name, field in named.items() if field in manifest}
-    rungs = {}
+    asked = {
+        name: manifest[f"requested_{name}"]
+        for name in _REQUESTED
+        if f"requested_{name}" in manifest
+    }
+    # Where the schedule is "auto", model and workload decide what it became.
+    plan = _without({**manifest["plan"], **asked}, _OF_MARKERS if "schedule" in asked else ())
+    identity = {
+        **{name: manifest[name] for name in _IDENTITY},
+        "engine": _without(manifest["engine"], _VERSIONS),
+        "plan": plan,
+        **recorded_sampling(manifest),
+    }
     if "ladder" in manifest:  # the place and price of a rung may change
-        rungs = {"ladder": [_without(rung, _OF_RUNG) for rung in manifest["ladder"]]}
-    plan = {**identity["plan"], **asked}
-    if "schedule" in asked:  # model and workload decide what auto became
-        plan = {name: value for name, value in plan.items() if name not in _OF_MARKERS}
-    return {**identity, "plan": plan, **rungs, **recorded_sampling(manifest)}
+        identity["ladder"] = [_without(rung, _OF_RUNG) for rung in manifest["ladder"]]
+    return identity
 
 
 def _without(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -95,9 +95,9 @@ def test_more_questions_and_other_versions_keep_the_id(tmp_path: Path) -> None:
         pytest.param({"plan": replace(PLAN, greedy=True)}, id="sampling"),
         pytest.param({"plan": replace(PLAN, seed=1)}, id="seed"),
         pytest.param({"plan": replace(PLAN, budgets=(0, 16))}, id="budgets"),
-        pytest.param({"auto_budgets": True}, id="auto budgets"),
+        pytest.param({"auto": ["budgets"]}, id="auto budgets"),
         pytest.param({"plan": replace(PLAN, max_think=128)}, id="max-think"),
-        pytest.param({"auto_max_think": True}, id="auto max-think"),
+        pytest.param({"auto": ["max_think"]}, id="auto max-think"),
         pytest.param({"fractions": (0.4, 0.6, 0.0)}, id="split"),
         pytest.param({"template": "Q: {question}"}, id="prompt template"),
     ],
@@ -140,7 +140,7 @@ def test_the_id_that_0_1_0_gave_a_run_stands(tmp_path: Path) -> None:
 
 def test_a_settled_cap_leaves_the_id_of_an_auto_run_alone(tmp_path: Path) -> None:
     settled = [
-        make_manifest(tmp_path, auto_max_think=True, plan=replace(PLAN, max_think=cap))
+        make_manifest(tmp_path, auto=["max_think"], plan=replace(PLAN, max_think=cap))
         for cap in (8192, 128)
     ]
     assert settled[0]["id"] == settled[1]["id"]
@@ -156,8 +156,8 @@ def test_tokens_of_the_cue_are_noted_beside_the_id(tmp_path: Path) -> None:
 
 
 def test_frozen_budgets_leave_the_id_of_an_auto_run_alone(tmp_path: Path) -> None:
-    asked = make_manifest(tmp_path, auto_budgets=True, plan=replace(PLAN, budgets=()))
-    frozen = make_manifest(tmp_path, auto_budgets=True, plan=PLAN)
+    asked = make_manifest(tmp_path, auto=["budgets"], plan=replace(PLAN, budgets=()))
+    frozen = make_manifest(tmp_path, auto=["budgets"], plan=PLAN)
     assert asked["id"] == frozen["id"]
 
 
