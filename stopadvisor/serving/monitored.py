@@ -5,6 +5,7 @@ Knows a course and its policy; reads no log and forms no sentence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,7 @@ from typing import Literal
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.monitoring import ALARMS, DRIFT_DELTA, Alarm, Course, Point
+from stopadvisor.stats.sequential import requests_to_alarm
 
 __all__ = ["AlarmDelay", "MonitoredPromise", "Watch", "monitored"]
 
@@ -126,6 +128,9 @@ def monitored(
     """Return the figures of a course."""
     settings, counts, certificate = course.settings, course.counts, policy.terms.certificate
     assert certificate is not None  # `watch_settings` refuses a policy that promises nothing
+    saved = None
+    if counts["resolved"]:  # by what full thinking took where it was audited
+        saved = counts["stopped"] * counts["audit_tokens"] / counts["resolved"]
     alarms = tuple(course.alarms[kind] for kind in ALARMS if kind in course.alarms)
     return MonitoredPromise(
         digest=policy.digest,
@@ -157,7 +162,7 @@ def monitored(
         resolved=counts["resolved"],
         differing=counts["differing"],
         shed=counts["shed"],
-        unresolved=course.unresolved,
+        unresolved=counts["audited_stops"] - counts["resolved"],
         gold=counts["gold"],
         gold_losses=counts["gold_losses"],
         upper=course.upper_limit(),
@@ -165,7 +170,7 @@ def monitored(
         dropped_share=course.dropped_share,
         decoded_tokens=counts["tokens"],
         audit_tokens=counts["audit_tokens"],
-        saved_tokens=course.saved_tokens,
+        saved_tokens=saved,
         drift={name: test.capital for name, test in course.drift.items()},
         drifted=course.drifted,
         drift_delta=DRIFT_DELTA,
@@ -175,13 +180,25 @@ def monitored(
 
 
 def _delays(course: Course, gained: float) -> tuple[AlarmDelay, ...]:
-    counts, dropped = course.counts, course.dropped_share
+    """What the promise's alarm takes at two and three times its limit.
+
+    Where the promise needs gold, every audit that has a result and differs is taken to have it.
+    """
+    counts, settings = course.counts, course.settings
+    test = settings.tests()[settings.loss]
     stops = counts["stopped"] / counts["requests"] if counts["requests"] else 1.0
-    delays = []
-    for times in (2, 3):
-        undropped = course.settings.delay(times, gained=gained, stops=stops)
-        requests = undropped
-        if dropped:
-            requests = course.settings.delay(times, gained=gained, stops=stops, dropped=dropped)
-        delays.append(AlarmDelay(times, requests, undropped))
-    return tuple(delays)
+
+    def delay(times: int, dropped: float = 0.0) -> float | None:
+        risk = times * settings.alpha
+        if risk >= 1:
+            return None
+        requests = requests_to_alarm(
+            test, risk, settings.share, gained=gained, stops=stops, dropped=dropped
+        )
+        return requests if math.isfinite(requests) else None
+
+    dropped, undropped = course.dropped_share, {times: delay(times) for times in (2, 3)}
+    return tuple(
+        AlarmDelay(times, delay(times, dropped) if dropped else found, found)
+        for times, found in undropped.items()
+    )

@@ -133,28 +133,25 @@ class Course:
         Parameters
         ----------
         record : mapping
-            As `audit_log` describes; of a kind that is unknown here nothing is made.
+            As `audit_records` reads it.
         source : str
             The log it stands in: request ids of several replicas are kept apart.
         """
         kind, key = record["kind"], f"{source}/{record.get('id', '')}"
-        if kind == "request":
-            self._request(record, key)
-            counted = "share" in record
-        elif kind == "result":
-            counted = self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
-        elif kind == "gold":
-            counted = self._gold(key, served=record["served"], full=record["full"])
-        elif kind == "shed":
+        if kind == "shed":
             self.counts["shed"] += 1
             for process in self.processes.values():
                 process.give_up(key)
             return
-        elif kind == "reset":
-            self._reset()
+        if kind == "reset":  # somebody looked into an alarm: new tests, with a delta of their own
+            self.processes = Course(self.settings).processes
+            self.alarms, self.counts = {}, _CountsByName({"resets": self.counts["resets"] + 1})
             return
+        if kind == "request":
+            self._request(record, key)
+            counted = "share" in record
         else:
-            return
+            counted = self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
         time = record.get("t", 0.0)
         if time > self._time:
             self._time = float(time)
@@ -205,18 +202,6 @@ class Course:
                     process.resolve(key, 0)
         return True
 
-    def _gold(self, key: str, *, served: bool, full: bool) -> bool:
-        process = self.processes[self.settings.loss]
-        if not self.settings.needs_gold or not process.is_open(key):
-            return False
-        loss = int(full) - int(served)
-        if self.settings.loss == "lost":
-            loss = max(loss, 0)
-        process.resolve(key, loss)
-        self.counts["gold"] += 1
-        self.counts["gold_losses"] += loss
-        return True
-
     def settle(self, gold: Mapping[str, tuple[bool, bool]]) -> None:
         """Take in gold that came later, all of it, and then look once.
 
@@ -224,34 +209,29 @@ class Course:
         ----------
         gold : mapping of str to tuple of bool, bool
             By the request's id: whether the reply is right, and whether full thinking is.  Its
-            order plays no part.
+            order plays no part, and where the promise needs none nothing is made of it.
         """
-        for key in self.processes[self.settings.loss].open_keys():
+        process = self.processes[self.settings.loss]
+        for key in process.open_keys() if self.settings.needs_gold else ():
             grades = gold.get(str(key).partition("/")[2])
             if grades is not None:
-                self._gold(str(key), served=grades[0], full=grades[1])
+                served, full = grades
+                loss = int(full) - int(served)
+                loss = max(loss, 0) if self.settings.loss == "lost" else loss
+                process.resolve(key, loss)
+                self.counts["gold"] += 1
+                self.counts["gold_losses"] += loss
         self._look(marked=True)
-
-    def _reset(self) -> None:
-        """Somebody looked into an alarm: new tests begin, with a delta of their own."""
-        self.processes = Course(self.settings).processes
-        self.alarms, self.counts = {}, _CountsByName({"resets": self.counts["resets"] + 1})
 
     def _look(self, *, marked: bool) -> None:
         for name, process in self.processes.items():
-            if process.is_broken:
-                kind: AlarmKind = "promise" if name == self.settings.loss else "early-warning"
-                marked |= self._ring(kind, name)
-            if process.has_changed:
-                marked |= self._ring("change", name)
+            kind: AlarmKind = "promise" if name == self.settings.loss else "early-warning"
+            for rings, of_kind in ((process.is_broken, kind), (process.has_changed, "change")):
+                if rings and of_kind not in self.alarms:
+                    alarm = Alarm(name, of_kind, self.counts["requests"], self._time)
+                    self.alarms[of_kind], marked = alarm, True
         if marked:
             self._mark()
-
-    def _ring(self, kind: AlarmKind, watch: str) -> bool:
-        if kind in self.alarms:
-            return False
-        self.alarms[kind] = Alarm(watch, kind, self.counts["requests"], self._time)
-        return True
 
     def _mark(self) -> None:
         """Keep this place of the course, or every second, fourth, ... one of a long course."""
@@ -274,22 +254,10 @@ class Course:
     # --- Results ----------------------------------------------------------------------------------
 
     @property
-    def unresolved(self) -> int:
-        """Audits of stopped requests without a result, shed ones included."""
-        return self.counts["audited_stops"] - self.counts["resolved"]
-
-    @property
     def dropped_share(self) -> float:
         """Share of the audits of stops that were given up, among those that have ended."""
         ended = self.counts["resolved"] + self.counts["shed"]
         return self.counts["shed"] / ended if ended else 0.0
-
-    @property
-    def saved_tokens(self) -> float | None:
-        """What stopping saved, by what full thinking took where it was audited; None before."""
-        if not self.counts["resolved"]:
-            return None
-        return self.counts["stopped"] * self.counts["audit_tokens"] / self.counts["resolved"]
 
     def upper_limit(self, watch: str = "differs") -> float | None:
         """Upper limit of the share of replies that count as `watch`, for a risk that is constant.
@@ -338,8 +306,18 @@ class Course:
         PolicyError
             It is no such state.  Whether there is an alarm is read off the evidence too.
         """
+        course = cls(settings)
         try:
-            course = cls._restored(settings, state)
+            course.processes = {
+                name: AuditProcess.restore(test, state["processes"][name])
+                for name, test in settings.tests().items()
+            }
+            course.drift = {
+                name: ExchangeabilityTest.restore(one) for name, one in state["drift"].items()
+            }
+            course.drifted = {**state["drifted"]}
+            course.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
+            course.counts = _CountsByName(state["counts"])
             figures = [
                 *(x for one in course.processes.values() for x in (*one.logs, *one.sums)),
                 *(test.capital for test in course.drift.values()),
@@ -359,21 +337,6 @@ class Course:
             raise PolicyError("the log's header holds no state: a number is out of range")
         if course.counts["requests"]:
             course._look(marked=False)
-        return course
-
-    @classmethod
-    def _restored(cls, settings: WatchSettings, state: Mapping[str, Any]) -> Course:
-        course = cls(settings)
-        course.processes = {
-            name: AuditProcess.restore(test, state["processes"][name])
-            for name, test in settings.tests().items()
-        }
-        course.drift = {
-            name: ExchangeabilityTest.restore(one) for name, one in state["drift"].items()
-        }
-        course.drifted = {**state["drifted"]}
-        course.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
-        course.counts = _CountsByName(state["counts"])
         return course
 
     @classmethod

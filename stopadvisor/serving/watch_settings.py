@@ -5,13 +5,12 @@ Settled before the first request.  Knows no records; `monitoring` takes them in.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.stats.sequential import AuditTest, requests_to_alarm
+from stopadvisor.stats.sequential import AuditTest
 
 __all__ = ["WATCHED", "WatchSettings", "drift_reference", "watch_settings"]
 
@@ -63,27 +62,6 @@ class WatchSettings:
             )
             for loss in losses
         }
-
-    def delay(
-        self, times: int, *, gained: float = 0.0, stops: float = 1.0, dropped: float = 0.0
-    ) -> float | None:
-        """Median requests until a broken promise raises its alarm; None: perhaps never.
-
-        Parameters
-        ----------
-        times : int
-            The promise's loss is this multiple of alpha from the first request on.
-        gained, stops, dropped : float
-            See `requests_to_alarm`.  Where the promise needs gold, every audit that has a result
-            and differs is taken to have gold.
-        """
-        risk = times * self.alpha
-        if risk >= 1:
-            return None
-        requests = requests_to_alarm(
-            self.tests()[self.loss], risk, self.share, gained=gained, stops=stops, dropped=dropped
-        )
-        return requests if math.isfinite(requests) else None
 
 
 def watch_settings(

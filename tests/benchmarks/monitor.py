@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stopadvisor.serving.audit_log import AuditLog, find_series, replay
+from stopadvisor.serving.audit_log import AuditLog, replay
+from stopadvisor.serving.audit_records import find_series
 from stopadvisor.serving.watch_settings import WatchSettings
 from stopadvisor.stats.sequential import AuditProcess, AuditTest
 

@@ -147,7 +147,7 @@ def calm_course(
                 here.append({**record, "kind": "result", "differs": outcome != _EQUAL})
                 grades = (outcome == _GAINED, outcome == _LOST)
                 if at_once[k]:
-                    here.append({**record, "kind": "gold", "served": grades[0], "full": grades[1]})
+                    here.append({**record, "kind": "gold", "grades": grades})
                 else:
                     gold[name] = grades
             if outcome == _LOST and settings.loss == "drop":
@@ -159,7 +159,10 @@ def calm_course(
                     )
                 ]
         for record in due.pop(k, ()):
-            course.apply(record, record["source"])
+            if record["kind"] == "gold":
+                course.settle({record["id"]: record["grades"]})
+            else:
+                course.apply(record, record["source"])
     course.settle(gold)
     return course, open_counts_0.e_value
 

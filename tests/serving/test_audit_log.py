@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.ground.errors import OutputError, PolicyError
-from stopadvisor.serving.audit_log import AuditLog, find_series, replay, reset
-from stopadvisor.serving.audit_records import record_line
+from stopadvisor.serving.audit_log import AuditLog, replay, reset
+from stopadvisor.serving.audit_records import find_series, record_line
 from stopadvisor.serving.monitoring import Course
 from stopadvisor.serving.watch_settings import WatchSettings
 

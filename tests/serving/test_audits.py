@@ -11,7 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.audit_log import find_series, replay
+from stopadvisor.serving.audit_log import replay
+from stopadvisor.serving.audit_records import find_series
 from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from tests.policy_content import example_content, policy_from

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.serving.audit_log import find_series, replay, reset
+from stopadvisor.serving.audit_log import replay, reset
+from stopadvisor.serving.audit_records import find_series
 from stopadvisor.serving.audits import AuditedReply, AuditSettings, FullThinking
 from tests.engines.fake_server import FakeServer
 from tests.serving.gateways import (

@@ -31,10 +31,6 @@ def result(key: str, differs: bool) -> dict[str, Any]:
     return {"kind": "result", "t": 2.0, "id": key, "differs": differs, "tokens": 90}
 
 
-def gold(key: str, served: bool, full: bool) -> dict[str, Any]:
-    return {"kind": "gold", "id": key, "served": served, "full": full}
-
-
 def limit(requests: int, differing: int) -> float:
     """Of the differing share, where every tenth request is audited."""
     return betting_upper_limit(requests, {10.0: differing}, delta=0.05, least_share=0.1)
@@ -93,7 +89,7 @@ def test_only_gold_can_break_a_promise_about_right_answers() -> None:
         course.apply(result(str(k), differs=True))
     assert not course.alarms
     for k in range(40):
-        course.apply(gold(str(k), served=False, full=True))
+        course.settle({str(k): (False, True)})
     assert course.alarms["promise"].watch == "lost"
     assert (course.counts["gold"], course.counts["gold_losses"]) == (40, 40)
 
@@ -105,7 +101,7 @@ def test_differing_replies_are_no_broken_promise_about_right_answers(loss: str) 
     for k in range(60):
         course.apply(request(str(k), share=0.1))
         course.apply(result(str(k), differs=True))
-        course.apply(gold(str(k), served=False, full=False))
+        course.settle({str(k): (False, False)})
     assert course.alarms["early-warning"].watch == "differs"
     assert "promise" not in course.alarms
     assert exit_code(course.alarms) == 8
@@ -184,7 +180,7 @@ def test_gains_count_for_drop_alone() -> None:
     for course in (lost, drop):
         course.apply(request("a", share=0.1))
         course.apply(result("a", differs=True))
-        course.apply(gold("a", served=True, full=False))
+        course.settle({"a": (True, False)})
     assert (lost.counts["gold_losses"], drop.counts["gold_losses"]) == (0, -1)
     assert drop.processes["drop"].e_value < lost.processes["lost"].e_value
 
@@ -194,7 +190,7 @@ def test_gold_of_equal_replies_and_of_strangers_decides_nothing() -> None:
     course.apply(request("a", share=0.1))
     course.apply(result("a", differs=False))
     for key in ("a", "stranger"):
-        course.apply(gold(key, served=False, full=True))
+        course.settle({key: (False, True)})
         course.apply(result(key, differs=True))
     assert course.counts["gold"] == 0
     assert course.counts["resolved"] == 1
@@ -206,7 +202,7 @@ def test_what_ends_after_a_reset_is_no_place_of_the_course(settings: WatchSettin
     course.apply(request("a", share=0.1))
     course.apply({"kind": "reset", "t": 1.5, "by": "somebody"})
     course.apply(result("a", differs=True))
-    course.apply(gold("a", served=False, full=True))
+    course.settle({"a": (False, True)})
     assert [point.request for point in course.points()] == [1]
     for k in range(40):
         course.apply(request(str(k), share=0.1))
