@@ -30,8 +30,8 @@ from stopadvisor.engines.errors import require_packages
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import prompt_templates
-from stopadvisor.serving.policy_files import load_policies
-from stopadvisor.serving.vllm.plugin_settings import NAME, PluginSettings, check_vllm
+from stopadvisor.serving.policy_files import ServeSettings, load_policies
+from stopadvisor.serving.vllm.plugin_settings import NAME, check_vllm, variables_of
 
 __all__ = ["become_vllm", "command"]
 
@@ -96,14 +96,14 @@ def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **
         raise click.UsageError(
             "expected POLICY -- MODEL [VLLM OPTION]... or POLICY --upstream URL, got no MODEL"
         )
-    become_vllm(pop_settings(PluginSettings, params, policy=policy), words, quiet=quiet)
+    become_vllm(pop_settings(ServeSettings, params, policy=policy), words, quiet=quiet)
 
 
-def become_vllm(settings: PluginSettings, words: Sequence[str], *, quiet: bool) -> NoReturn:
+def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -> NoReturn:
     """Check what can be checked in a moment, and become vLLM, `words` its own, the model first."""
     version = check_vllm()
     require_packages("vllm", "prometheus_client", what="serve")
-    policies = load_policies(settings.policy, settings.require_signature)
+    policies = load_policies(settings)
     argv, environment = _process(settings, words, os.environ)
     if not quiet:
         how = "in the shadow of" if settings.shadow else "under"
@@ -124,7 +124,7 @@ def _templates(policies: Iterable[tuple[Path, Policy]]) -> dict[str, None]:
     )
 
 
-def _next(settings: PluginSettings, words: Sequence[str]) -> str:
+def _next(settings: ServeSettings, words: Sequence[str]) -> str:
     """Stop requests and audit some, once the shadow's counts are right; then watch the promise."""
     policy = shlex.quote(str(settings.policy))
     if settings.audit is not None:
@@ -164,14 +164,14 @@ def _plugins(environment: Mapping[str, str]) -> list[str]:
 
 
 def _process(
-    settings: PluginSettings, words: Sequence[str], environment: Mapping[str, str]
+    settings: ServeSettings, words: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment of the process to become."""
     words = list(words)
     if not any(word.partition("=")[0] == _SCHEDULING for word in words):
         words += [_SCHEDULING, "priority"]  # probes first; all others are of one priority
     plugins = _plugins(environment)
-    changed = {"VLLM_PLUGINS": ",".join(plugins), **settings.environment()}
+    changed = {"VLLM_PLUGINS": ",".join(plugins), **variables_of(settings)}
     # -P: a module in the current directory must not stand in for one of vLLM's.
     argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", *words]
     return argv, {**environment, **changed}

@@ -35,6 +35,8 @@ __all__ = [
     "AuditSettings",
     "AuditedReply",
     "Auditor",
+    "Auditors",
+    "Finish",
     "FullThinking",
 ]
 
@@ -109,21 +111,20 @@ class FullThinking:
     """Decoded for it."""
 
 
+Finish = Callable[[], Awaitable[FullThinking]]
+"""Thinks a stopped request to its end."""
+
+
 @dataclass
 class Auditor:
-    """Writes every covered request down, and audits a share of them.
-
-    Parameters
-    ----------
-    leave : callable
-        Ends the server with the exit code of the gravest alarm that is on, where the settings ask
-        for that: when an alarm is raised, and at the start where one is still on.
-    """
+    """Writes every covered request down, and audits a share of them."""
 
     policy: Policy
     settings: AuditSettings
     metrics: Metrics
     leave: Callable[[int], None]
+    """Ends the server with the exit code of the gravest alarm that is on, where the settings ask
+    for that: when an alarm is raised, and at the start where one is still on."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     """Ids are fresh for each request, so that another key at each start does no harm."""
     _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
@@ -148,9 +149,7 @@ class Auditor:
         self._show()
         self._look()
 
-    def served(
-        self, found: AuditedReply, finish: Callable[[], Awaitable[FullThinking]] | None
-    ) -> None:
+    def served(self, found: AuditedReply, finish: Finish | None) -> None:
         """Take note of a request whose reply was sent; begins its audit where it is picked.
 
         Returns at once.  Within an event loop.  `finish` is None where there is no room for an
@@ -206,9 +205,7 @@ class Auditor:
         digest = hmac.digest(self.key, request_id.encode(), hashlib.sha256)
         return int.from_bytes(digest[:8], "big") < self.settings.share * 2**64
 
-    async def _audit(
-        self, found: AuditedReply, finish: Callable[[], Awaitable[FullThinking]]
-    ) -> None:
+    async def _audit(self, found: AuditedReply, finish: Finish) -> None:
         try:
             finished = await finish()
         except asyncio.CancelledError:
@@ -262,6 +259,36 @@ class Auditor:
             self._in_shadow = True
         elif self.settings.on_alarm == "exit":
             self.leave(exit_code(alarms))
+
+
+@dataclass
+class Auditors:
+    """One for each policy that promises anything; none without settings."""
+
+    settings: AuditSettings | None
+    metrics: Metrics
+    leave: Callable[[int], None]
+    """See `Auditor`."""
+    _by_digest: dict[str, Auditor] = field(default_factory=dict)
+
+    def of(self, policy: Policy) -> Auditor | None:
+        """Return a policy's; a log has one writer, also when its policy comes back."""
+        if self.settings is None or policy.kind != "stop":
+            return None
+        if policy.digest not in self._by_digest:
+            auditor = Auditor(policy, self.settings, self.metrics, self.leave)
+            self._by_digest[policy.digest] = auditor
+        return self._by_digest[policy.digest]
+
+    def shed(self) -> None:
+        """Give up all audits under way: somebody waits for the place they take."""
+        for auditor in self._by_digest.values():
+            auditor.shed()
+
+    async def drain(self, seconds: float) -> None:
+        """Let audits end, and give up what takes longer."""
+        for auditor in self._by_digest.values():
+            await auditor.drain(seconds)
 
 
 def _differs(found: AuditedReply, finished: FullThinking) -> bool:

@@ -1,21 +1,38 @@
-"""The policies to serve under: one file, or a folder with one for each model and task.
+"""What to serve under: one policy, or a folder with one for each model and task.
 
-Knows files; no server.
+Knows files and the settings that plugin and gateway share; no server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
+from stopadvisor.serving.audits import AuditSettings
 
-__all__ = ["check_tasks", "for_task", "load_policies"]
+__all__ = ["ServeSettings", "check_tasks", "for_task", "load_policies"]
 
 _ENDINGS = (".joblib", ".json")
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Which policies, and how they are followed."""
+
+    policy: Path
+    """A policy's file, or a folder with one for each served model and task."""
+    shadow: bool = False
+    """Judge, never stop, and count what would have been stopped."""
+    any_text: bool = False
+    """Cover requests without the policy's prompt template around the question."""
+    require_signature: tuple[Path, ...] = ()
+    """Public keys, of which one must have signed each policy."""
+    audit: AuditSettings | None = None
 
 
 class _Served(Protocol):
@@ -26,14 +43,16 @@ class _Served(Protocol):
 ServedT = TypeVar("ServedT", bound=_Served)
 
 
-def load_policies(named: Path, keys: Sequence[Path]) -> list[tuple[Path, Policy]]:
+def load_policies(settings: ServeSettings) -> list[tuple[Path, Policy]]:
     """Load the policies that are named, trusting nothing in them."""
-    files = [named]
-    if named.is_dir():
-        files = sorted(file for file in named.iterdir() if file.suffix in _ENDINGS)
+    files, keys = [settings.policy], settings.require_signature or None
+    if settings.policy.is_dir():
+        files = sorted(file for file in settings.policy.iterdir() if file.suffix in _ENDINGS)
         if not files:
-            raise PolicyError(f"{named}: expected a policy (.joblib or .json) in it, got none")
-    return [(file, load_policy(file, require_signature=keys or None)) for file in files]
+            raise PolicyError(
+                f"{settings.policy}: expected a policy (.joblib or .json) in it, got none"
+            )
+    return [(file, load_policy(file, require_signature=keys)) for file in files]
 
 
 def check_tasks(policies: Sequence[tuple[Path, Policy]], model: str) -> None:

@@ -30,7 +30,8 @@ import aiohttp
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.serving.eligibility import TASK_HEADER
-from stopadvisor.serving.vllm.plugin_settings import PluginSettings
+from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, environment, with_plugin
 from tests.policy_content import family_content, full_budget_content, policy_from
@@ -132,7 +133,7 @@ def served(policy: Policy) -> Iterator[VllmServer]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_policy(policy, folder / "policy.joblib")
-        told = PluginSettings(folder / "policy.joblib").environment()
+        told = variables_of(ServeSettings(folder / "policy.joblib"))
         arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
         server = VllmServer(home, folder, arguments, with_plugin(folder, told))
         server.start()

@@ -75,7 +75,7 @@ def test_from_assess_to_a_watched_server(
         serve = following(capsys.readouterr().err)
         assert serve[0] == expected
     # What the second server writes, `monitor` reads.
-    settings = plugin_settings.PluginSettings.of_environment(became[-1])
+    settings = plugin_settings.settings_of(became[-1])
     assert settings.audit is not None
     assert not settings.shadow
     _serve_a_few(

@@ -62,7 +62,7 @@ def test_it_becomes_vllm_with_the_policy(
     assert argv[:5] == [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve"]
     assert argv[5:] == ["model", "--port", "8001", "--shadow-x", "--scheduling-policy", "priority"]
     assert environment["VLLM_PLUGINS"] == "other,stopadvisor"
-    told = plugin_settings.PluginSettings.of_environment(environment)
+    told = plugin_settings.settings_of(environment)
     assert (told.policy, told.shadow, told.any_text) == (policy, True, False)
 
 
@@ -182,14 +182,14 @@ def test_before_servers_it_is_a_gateway(policy: Path, begun: list[GatewaySetting
     words = ["serve", str(policy), "--upstream", "http://a/v1", "--upstream", "http://b/v1"]
     assert main([*words, "--shadow", "--listen", "127.0.0.1:9", "--request-timeout", "3"]) == 0
     (settings,) = begun
-    assert (settings.upstreams, settings.policies) == (("http://a/v1", "http://b/v1"), policy)
+    assert (settings.upstreams, settings.policy) == (("http://a/v1", "http://b/v1"), policy)
     assert (settings.shadow, settings.port, settings.host) == (True, 9, "127.0.0.1")
     assert settings.timeouts == Timeouts(total=3.0)
     assert settings.audit is None
     assert main([*words, "--audit", "0.5"]) == 0
     assert begun[1].audit is not None
     assert begun[1] == replace(
-        GatewaySettings(policy, ("http://a/v1", "http://b/v1")), audit=begun[1].audit
+        GatewaySettings(policy, upstreams=("http://a/v1", "http://b/v1")), audit=begun[1].audit
     )
 
 

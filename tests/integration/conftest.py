@@ -14,7 +14,8 @@ from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import Request, make_requests
-from stopadvisor.serving.vllm.plugin_settings import PluginSettings
+from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import (
     AS_CALIBRATED,
@@ -96,7 +97,7 @@ def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """vLLM with the bundled policy in it, which reads the entropy over the whole vocabulary."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copy(POLICY, folder / "policy.joblib")
-    settings = PluginSettings(folder / "policy.joblib").environment()
+    settings = variables_of(ServeSettings(folder / "policy.joblib"))
     server = VllmServer(
         vllm_home,
         folder,

@@ -17,7 +17,8 @@ from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.serving.vllm.plugin_settings import PluginSettings
+from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import ask_all
 from tests.integration.conftest import POLICY
@@ -63,7 +64,7 @@ def server(vllm_home: Path, folder: Path) -> Iterator[VllmServer]:
     audit = AuditSettings(
         0.5, folder / "audits", on_alarm="shadow", at_once=64, differs_limit=LIMIT, change=1e4
     )
-    settings = PluginSettings(folder / "policy.joblib", audit=audit).environment()
+    settings = variables_of(ServeSettings(folder / "policy.joblib", audit=audit))
     arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     server = VllmServer(vllm_home, folder, arguments, with_plugin(folder, settings))
     server.start()

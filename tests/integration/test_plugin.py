@@ -25,7 +25,8 @@ from safetensors.numpy import save_file
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
-from stopadvisor.serving.vllm.plugin_settings import PluginSettings
+from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import Seen, ask, ask_all, busy, differing, gauges, metrics
 from tests.integration.conftest import POLICY
@@ -113,7 +114,7 @@ def served(request: pytest.FixtureRequest, local: HfEngine) -> Iterator[Served]:
         home,
         folder,
         (*AS_CALIBRATED, "--scheduling-policy", "priority"),
-        with_plugin(folder, PluginSettings(folder / "policy.joblib").environment()),
+        with_plugin(folder, variables_of(ServeSettings(folder / "policy.joblib"))),
     )
     server.start()
     yield Served(server, policy, local)
@@ -157,7 +158,7 @@ OTHER_ENGINES = {
 def test_replies_are_the_same_however_the_engine_works(
     arguments: tuple[str, ...], vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
 ) -> None:
-    told = with_plugin(tmp_path, PluginSettings(POLICY).environment())
+    told = with_plugin(tmp_path, variables_of(ServeSettings(POLICY)))
     if "--tensor-parallel-size" in arguments:  # by itself vLLM wants a memory node for each
         told["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
@@ -178,7 +179,7 @@ def test_an_adapter_is_passed_on_and_its_base_is_served(
     vllm_home: Path, policy: Policy, local: HfEngine, tmp_path: Path
 ) -> None:
     adapter = write_adapter(tmp_path / "adapter")
-    told = with_plugin(tmp_path, PluginSettings(POLICY).environment())
+    told = with_plugin(tmp_path, variables_of(ServeSettings(POLICY)))
     own = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     lora = ("--enable-lora", "--lora-modules", f"adapted={adapter}")
     server = VllmServer(vllm_home, tmp_path, (*own, *lora), told)
@@ -254,7 +255,7 @@ def test_in_its_shadow_a_policy_changes_no_reply(
     vllm_home: Path, requests: list[Request], tmp_path: Path
 ) -> None:
     """The one beside it opens the thinking by its template, as this small model never does."""
-    settings = PluginSettings(POLICY, shadow=True).environment()
+    settings = variables_of(ServeSettings(POLICY, shadow=True))
     arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, settings))
     own = json.loads((server.model / "tokenizer_config.json").read_text())["chat_template"]
@@ -388,7 +389,7 @@ def test_policies_are_replaced_under_load_and_taken_back(
 @pytest.mark.long  # a start of vLLM; tests/serving/vllm has each refusal, and how a process ends
 def test_a_policy_that_does_not_fit_ends_vllm_in_one_line(vllm_home: Path, tmp_path: Path) -> None:
     arguments = (*AS_CALIBRATED, "--dtype", "bfloat16", "--max-logprobs", "-1")
-    told = PluginSettings(POLICY).environment()
+    told = variables_of(ServeSettings(POLICY))
     server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, told))
     with pytest.raises(RuntimeError, match="does not start"):
         server.start()

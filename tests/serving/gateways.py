@@ -247,8 +247,8 @@ def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Itera
     timeouts = Timeouts(first=5.0, between=5.0, total=20.0, probe=2.0)
     timeouts = replace(timeouts, **changes.pop("timeouts", {}))
     key = changes.pop("key", None)
-    settings = GatewaySettings(policies, urls, timeouts=timeouts, check_every=0.1, grace=2.0)
-    settings = replace(settings, retry_timeout=10.0)
+    settings = GatewaySettings(policies, upstreams=urls, timeouts=timeouts, check_every=0.1)
+    settings = replace(settings, grace=2.0, retry_timeout=10.0)
     settings = replace(settings, **changes)
     logged = io.StringIO()
     begun: list[RunningGateway] = []

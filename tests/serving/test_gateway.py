@@ -457,7 +457,7 @@ def test_a_signal_ends_a_gateway_that_still_waits(
     monkeypatch.setattr("stopadvisor.serving.gateway.server.Metrics", lambda: Metrics(Registry()))
     port = free_port()
     nobody = f"http://127.0.0.1:{free_port()}/v1"
-    settings = GatewaySettings(folder / "stops.json", (nobody,), port=port)
+    settings = GatewaySettings(folder / "stops.json", upstreams=(nobody,), port=port)
     seen: list[int] = []
 
     def look() -> None:

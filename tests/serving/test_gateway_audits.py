@@ -44,7 +44,7 @@ def audit(folder: Path, **fields: Any) -> AuditSettings:
 
 
 def resolved(gateway: RunningGateway) -> int:
-    (auditor,) = gateway.gateway.audits._auditors.values()
+    (auditor,) = gateway.gateway.auditors._by_digest.values()
     return auditor.log.course.counts["resolved"]
 
 
@@ -79,7 +79,7 @@ def test_audits_make_room_for_requests(tmp_path: Path) -> None:
             gateway.ask(chat_body())
             until(lambda: resolved(gateway) == 1)
             server.holds = "silent-thinking"
-            (auditor,) = gateway.gateway.audits._auditors.values()
+            (auditor,) = gateway.gateway.auditors._by_digest.values()
 
             async def begin() -> None:
                 async def never() -> FullThinking:
@@ -125,8 +125,8 @@ def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(
         for number in range(1, 40):
             gateway.ask(chat_body())
             until(lambda number=number: resolved(gateway) >= number)  # type: ignore[misc]
-            if gateway.gateway.audits.exit_code:
+            if gateway.gateway.exit_code:
                 break
-        assert gateway.gateway.audits.exit_code == 8
+        assert gateway.gateway.exit_code == 8
     with running(policy, server, audit=settings) as gateway:
-        assert gateway.gateway.audits.exit_code == 8
+        assert gateway.gateway.exit_code == 8

@@ -223,7 +223,7 @@ def test_audits_ask_the_reference_too(server: RungServer, tmp_path: Path, capsys
     ):
         for number in range(2 * N):
             gateway.ask(body_of(number))
-        (auditor,) = gateway.gateway.audits._auditors.values()
+        (auditor,) = gateway.gateway.auditors._by_digest.values()
         until(lambda: auditor.log.course.counts["resolved"] == len(served))
     differing = sum(number % 10 == 0 for number in served)
     assert differing > 0
@@ -246,7 +246,7 @@ def test_samples_of_a_vote_are_continued_by_its_audit(tmp_path: Path) -> None:
         ladder_gateway(tmp_path, server.url, rungs=VOTE, audit=audit(tmp_path)) as gateway,
     ):
         answer = gateway.ask(body_of(5))
-        (auditor,) = gateway.gateway.audits._auditors.values()
+        (auditor,) = gateway.gateway.auditors._by_digest.values()
         until(lambda: auditor.log.course.counts["resolved"] == 1)
         assert len(server.asked) == 4
     assert answer.json["usage"]["stopadvisor"]["asked"] == ["vote", "vote"]

@@ -18,7 +18,7 @@ from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.openai.served_model import ServedModel
 from stopadvisor.serving.gateway import connections, intake
 from stopadvisor.serving.gateway import server as server_module
-from stopadvisor.serving.gateway.forward import Forwarder, _Proxy
+from stopadvisor.serving.gateway.forward import Forwarder, proxy_of
 from stopadvisor.serving.gateway.intake import Target
 from tests.serving.gateways import (
     Odd,
@@ -295,7 +295,7 @@ def test_a_proxy_of_the_environment_is_used(
         pool = gateway.gateway.pool
         monkeypatch.setenv("http_proxy", f"http://user:pass%21@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "elsewhere")
-        gateway.gateway._forwarder._proxies = {u: _Proxy.of(u.url) for u in pool.all}
+        gateway.gateway._forwarder._proxies = {u: proxy_of(u.url) for u in pool.all}
 
         def note(to: BaseHTTPRequestHandler, _: bytes) -> None:
             asked.append((to.path, to.headers["Proxy-Authorization"]))

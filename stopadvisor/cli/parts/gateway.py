@@ -32,7 +32,7 @@ _NAMES = (
 _OF_RUNGS = ("upstream", "api_key_env", "model", "tokenizer")
 """Options that a ladder's file answers, or that have no use for it."""
 _gateway = option("Gateway")
-_OWN = GatewaySettings(Path(), ())
+_OWN = GatewaySettings(Path(), upstreams=())
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -110,7 +110,7 @@ def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings
     limits = Timeouts(total=found.pop("request_timeout"))
     found["retry_timeout"] = found.pop("patience")
     return GatewaySettings(
-        policies=policy,
+        policy=policy,
         upstreams=found.pop("upstream"),
         shadow=params["shadow"],
         any_text=params["any_text"],

@@ -7,12 +7,14 @@ hangs up is worked for no longer, wherever the work stands.  Knows HTTP by ASGI;
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import aiohttp
@@ -25,34 +27,27 @@ from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Request
-from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
+from stopadvisor.serving.audits import AuditedReply, Auditors, Finish, FullThinking
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
-from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send, error_body
+from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
-from stopadvisor.serving.gateway.intake import (
-    Admission,
-    Incoming,
-    Intake,
-    QueueFull,
-    Receive,
-    Refusal,
-)
+from stopadvisor.serving.gateway.intake import Admission, Incoming, Intake, Receive, Refusal
 from stopadvisor.serving.gateway.ladder_reply import (
     as_reference,
     audited_ascent,
-    finishing,
+    finish_ascent,
     note_ascent,
     send_served,
 )
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
-from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
+from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.policy_files import for_task
 from stopadvisor.serving.responder import (
+    JSON,
     Gone,
     Responder,
     Sender,
@@ -75,11 +70,15 @@ T = TypeVar("T")
 class _Way:
     """How a request is served."""
 
-    record: RequestRecord
+    sender: Sender
     served: ServedPolicy | None = None
     covered: CoveredRequest | None = None
     rung: str = ""
     """Of a ladder: who answers."""
+
+    @property
+    def record(self) -> RequestRecord:
+        return self.sender.record
 
     @property
     def header(self) -> tuple[bytes, bytes]:
@@ -99,8 +98,11 @@ class Gateway:
     policies: PolicySet
     key: Key | None = None
     """The upstreams' own; None forwards each client's."""
+    leave: Callable[[], None] = lambda: None
+    """Ends the gateway; set by whoever runs it."""
     draining: bool = False
-    _retired: list[PolicySet] = field(default_factory=list)
+    exit_code: int = 0
+    """Of the alarm that ended the gateway; 0 while none has."""
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tokenizing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Long prompts are tokenized one by one: each takes a hundred times its length in memory."""
@@ -115,14 +117,11 @@ class Gateway:
             metrics=self.metrics,
             log=self.log,
         )
+        self.auditors = Auditors(settings.audit, self.metrics, self._end)
         self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
         self._intake = Intake(settings.timeouts)
-        self._admission = Admission(settings.concurrency, self.metrics)
-        self.audits = GatewayAudits(
-            settings.audit, self.metrics, lambda: self._admission.is_crowded
-        )
-        self._admission.make_room = self.audits.shed
-        self.audits.prepare(served.policy for served in self.policies.all)
+        self._admission = Admission(settings.concurrency, self.metrics, self.auditors.shed)
+        self._audit(self.policies)
 
     @property
     def is_ready(self) -> bool:
@@ -132,11 +131,9 @@ class Gateway:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._forwarder.aclose()
-        self.policies.retire()
-        for policies in (*self._retired, self.policies):
-            await policies.sweep()
+        await self.policies.retire()
 
-    async def reload(self) -> list[dict[str, str]]:
+    async def reload(self) -> None:
         """Read the policies again and use them for new requests, if all is well with them.
 
         Raises
@@ -146,7 +143,7 @@ class Gateway:
         """
         async with self._swapping:
             found = await asyncio.to_thread(PolicySet.load, self.settings)
-            self.audits.prepare(served.policy for served in found.all)
+            self._audit(found)
             checked = [upstream for upstream in self.pool.all if upstream.is_up]
             if not checked:
                 raise EngineError("no upstream is in use that policies could be checked with")
@@ -154,36 +151,39 @@ class Gateway:
                 for upstream in checked:
                     await found.open_at(upstream, retry_timeout=_OPEN)
             except BaseException:
-                found.retire()
-                await found.sweep()
+                await found.retire()
                 raise
             old, self.policies = self.policies, found
-            old.retire()
-            self._retired = [p for p in (*self._retired, old) if not await p.sweep()]
+            await old.retire()
             for upstream in self.pool.all:
                 if upstream.is_up and upstream not in checked:
                     self.pool.check_again(upstream)
-            self.show_policies()
+            self._show_policies()
             self.log.write("reload", policies=self.names())
-            return self.names()
 
     def names(self) -> list[dict[str, str]]:
         """Models and digests of the policies in use."""
         return [{"model": p.name, "digest": p.policy.digest[:8]} for p in self.policies.all]
 
-    def show_policies(self) -> None:
-        """Export which policies are in use."""
+    def _show_policies(self) -> None:
         self.metrics.policy.clear()
         for served in self.policies.all:
             self.metrics.policy.labels(served.name, served.policy.digest[:8]).set(1)
 
+    def _audit(self, policies: PolicySet) -> None:
+        for served in policies.all:
+            served.auditor = self.auditors.of(served.policy)
+
+    def _end(self, code: int) -> None:
+        """Leave, as an alarm is on."""
+        self.exit_code = code
+        self.leave()
+
     async def _check(self, upstream: Upstream) -> None:
         await self.policies.open_at(upstream, retry_timeout=_OPEN)
-        self.show_policies()
+        self._show_policies()
 
     async def _glance(self, upstream: Upstream) -> bool:
-        self._retired = [p for p in self._retired if not await p.sweep()]
-        await self.policies.sweep()
         try:
             listed = await self._forwarder.get(upstream, "/models")
         except aiohttp.ClientConnectorError as error:
@@ -198,50 +198,43 @@ class Gateway:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        began = time.perf_counter()
-        record = RequestRecord(uuid.uuid4().hex)
-        sender, way = _Sender(send, record, began), _Way(record)
-        record.reason = "path"
+        record = RequestRecord(uuid.uuid4().hex, reason="path")
+        way = _Way(Sender(send, record, time.perf_counter()))
         try:
             async with self._intake.request(scope, receive) as request:
-                await unless_gone(receive, self._serve(request, way, sender, began))
+                await unless_gone(receive, self._serve(request, way))
         except Gone:
             record.error = "client-gone"
         except Refusal as no:
-            await sender.error(no.status, no.text, no.kind, *no.headers, way.header)
+            await _refuse(way, no)
         except (BrokenReply, SlowReader) as error:
             record.error = type(error.__cause__ or error).__name__
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
             record.error = type(error).__name__
-            await sender.error(500, "internal error", "server_error")
+            await _refuse(way, Refusal(500, "internal error", "server_error"))
         finally:
-            record.e2e_seconds = time.perf_counter() - began
+            record.e2e_seconds = time.perf_counter() - way.sender.began
             self.metrics.count(record)
             self.log.request(record)
 
-    async def _serve(self, request: Incoming, way: _Way, sender: _Sender, began: float) -> None:
-        record = way.record
+    async def _serve(self, request: Incoming, way: _Way) -> None:
         if request.method != "POST":
-            await self._forward(request, way, sender)
+            await self._forward(request, way)
             return
-        request, way = await self._find_way(request, way)
-        try:
-            async with self._admission.place(record):
-                record.own_seconds = time.perf_counter() - began - record.queue_seconds
-                FORWARDED.set(request.header(b"authorization"))
-                TRACE_CONTEXT.set(trace_context(request.headers))
-                left: Incoming | None = request
-                if way.covered is not None:
-                    climbs = self.settings.ladder is not None
-                    answer = self._climb if climbs else self._under_policy
-                    left = await answer(request, way, sender)
-                if left is not None:
-                    await self._forward(left, way, sender)
-        except QueueFull as full:
-            after = (b"retry-after", b"%d" % full.retry_after)
-            await sender.error(429, "the queue is full", "rate_limit_exceeded", after, way.header)
+        request, record = await self._find_way(request, way), way.record
+        async with self._admission.place(record):
+            record.own_seconds = time.perf_counter() - way.sender.began - record.queue_seconds
+            FORWARDED.set(request.header(b"authorization"))
+            TRACE_CONTEXT.set(trace_context(request.headers))
+            left: Incoming | None = request
+            if way.served is not None and way.covered is not None:
+                climbs = self.settings.ladder is not None
+                answer = self._climb if climbs else self._under_policy
+                left = await answer(request, way, way.served, way.covered)
+            if left is not None:
+                await self._forward(left, way)
 
-    async def _find_way(self, request: Incoming, way: _Way) -> tuple[Incoming, _Way]:
+    async def _find_way(self, request: Incoming, way: _Way) -> Incoming:
         """Decide whether a policy covers a request."""
         record = way.record
         is_chat = request.target.path == "/chat/completions"
@@ -249,152 +242,155 @@ class Gateway:
         if size > _SMALL and (not is_chat or size > _SMALL + self.policies.longest_prompt):
             # Not read: no policy can cover it, and reading may take seconds.
             record.reason = "room" if is_chat else record.reason
-            return request, way
+            return request
         body = await _beside(_parsed, request.body, size=size)
         if not isinstance(body, dict):
             record.reason = "body"
-            return request, way
+            return request
         request = replace(request, streams=body.get("stream") is True)
         if not is_chat:
-            return request, way
+            return request
         named = self.policies.of(body.get("model"))
         task = request.header(TASK_HEADER.lower().encode()) or None
         way.served = served = for_task(named, task)
         if served is None or served.coverage is None:
             record.reason = "task" if named else "model"
-            return request, way
+            return request
         record.digest = served.policy.digest[:8]
         if served.policy.kind == "full-budget":
             record.route, record.reason = "policy", "full-budget"
-            return request, way
+            return request
         found = served.coverage.check(body, task=task)
         if isinstance(found, CoveredRequest):
             way.covered, record.reason = found, "covered"
-            shadowed = self.settings.shadow or self.audits.is_shadowed(served.policy)
-            record.route = "shadow" if shadowed else "policy"
+            alarmed = served.auditor is not None and served.auditor.is_shadowed()
+            record.route = "shadow" if self.settings.shadow or alarmed else "policy"
         else:
             record.reason = found.reason
-        return request, way
+        return request
 
-    async def _forward(self, request: Incoming, way: _Way, sender: _Sender) -> None:
-        _, upstream = await self._forwarder.forward(request, (way.header,), sender)
-        way.record.upstream = None if upstream is None else upstream.number
+    async def _forward(self, request: Incoming, way: _Way) -> None:
+        upstream = await self._forwarder.forward(request, (way.header,), way.sender)
+        way.record.upstream = upstream.number
 
-    async def _climb(self, request: Incoming, way: _Way, sender: _Sender) -> Incoming | None:
+    async def _climb(
+        self, request: Incoming, way: _Way, served: ServedPolicy, covered: CoveredRequest
+    ) -> Incoming | None:
         """Answer a covered request by a rung; what is to be sent on where the reference answers."""
-        served, covered, record = way.served, way.covered, way.record
-        assert served is not None
-        assert covered is not None
-        record.upstream, reference, asked = 0, served.policy.ladder[-1], covered.request
-        bound = served.rungs
+        record, reference, asked = way.record, served.policy.ladder[-1], covered.request
+        record.upstream, bound = 0, served.rungs
         try:
             if bound is None:
                 raise EngineError("not checked yet")
-            with bound.used() as servers:
-                async with asyncio.timeout(self.settings.timeouts.total):
-                    ascent = await climb(
-                        servers, served.policy, asked.prompt, asked.task, leaves_reference=True
-                    )
+            async with bound.used() as servers, asyncio.timeout(self.settings.timeouts.total):
+                ascent = await climb(
+                    servers, served.policy, asked.prompt, asked.task, leaves_reference=True
+                )
         except Exception as error:  # noqa: BLE001 - whatever it is, the reference answers
             if not isinstance(error, StopAdvisorError | TimeoutError):
                 record.error = type(error).__name__  # a fault of ours
             record.route, record.reason = "passthrough", "failed"
             return request
         note_ascent(ascent, reference, record, self.metrics)
+        left: Incoming | None = None
         if ascent.at == len(ascent.replies) or record.route == "shadow":
-            way.rung = reference.name
-            left: Incoming | None = as_reference(request, reference)
+            way.rung, left = reference.name, as_reference(request, reference)
         else:
-            way.rung, left = ascent.rung.name, None
+            way.rung = ascent.rung.name
             chat, limit = ChatReply(served.name, record.id), self.settings.timeouts.between
-            await send_served(ascent, chat, covered, sender, way.header, seconds=limit)
-
-        if record.route == "policy" and self.audits.settings is not None:
-            found = audited_ascent(ascent, served.policy, asked.task, record)
-            self.audits.served(served.policy, found, finishing(bound, served.policy, asked, ascent))
+            await send_served(ascent, chat, covered, way.sender, way.header, seconds=limit)
+        finish = partial(finish_ascent, bound, served.policy, asked, ascent)
+        self._served(way, audited_ascent(ascent, served.policy, asked.task, record), finish)
         return left
 
-    async def _under_policy(self, request: Incoming, way: _Way, sender: _Sender) -> Incoming | None:
+    async def _under_policy(
+        self, request: Incoming, way: _Way, served: ServedPolicy, covered: CoveredRequest
+    ) -> Incoming | None:
         """Answer a covered request; what is to be sent on where nothing was sent."""
-        served, covered, record = way.served, way.covered, way.record
-        assert served is not None
-        assert covered is not None
+        sender, record = way.sender, way.record
         chance = secrets.randbits(31) if covered.seed is None else covered.seed
-        prompt = replace(covered.request.prompt, sample=chance)
-        asked = replace(covered.request, prompt=prompt)
+        asked = replace(covered.request, prompt=replace(covered.request.prompt, sample=chance))
         tried: list[Upstream] = []
         reason = "failed"
-        while True:
-            try:
-                upstream = self.pool.pick(tried)
-            except NoUpstream:
-                break
+        while (upstream := self.pool.pick(tried)) is not None:
             tried.append(upstream)
             bound = served.at.get(upstream.number)
             if bound is None:  # checked just now, against policies that were replaced
                 continue
-            with self.pool.at(upstream), bound.used() as service:
-                if record.route == "shadow" and not service.shadow:
-                    service = replace(service, shadow=True)
-                try:
-                    size = sum(len(message["content"]) for message in prompt.messages)
-                    async with self._tokenizing if size > _SMALL else nullcontext():
-                        prompt_ids = await _beside(service.model.open, prompt.messages, size=size)
-                except ModelError:
-                    reason = "template"
-                    break
-                if not _has_room(service, prompt_ids):
-                    reason = "room"
-                    break
-                responder = Responder(
-                    covered,
-                    service.model,
-                    ChatReply(served.name, record.id),
-                    sender,
-                    way.header,
-                    self.metrics,
-                    between=self.settings.timeouts.between,
-                )
-                live = service.live(asked, prompt_ids=prompt_ids, replica=0, observer=responder)
-                record.upstream = upstream.number
-                try:
-                    async with asyncio.timeout(self.settings.timeouts.total):
-                        answered = await responder.run(live)
-                except Refused:
-                    break  # said by the server itself, when the request is sent on
-                except (StopAdvisorError, TimeoutError):
-                    if sender.begun:
-                        raise
-                    self.pool.failed(upstream)
-                except Exception as error:
-                    if sender.begun:
-                        raise
-                    # A fault of ours: the request is answered in full, as if no policy were there.
-                    record.error = type(error).__name__
-                    break
-                else:
+            with self.pool.at(upstream):
+                async with bound.used() as service:
+                    prompt_ids = await self._rendered(service, asked)
+                    if isinstance(prompt_ids, str):
+                        reason = prompt_ids
+                        break
+                    responder = Responder(
+                        covered,
+                        service.model,
+                        ChatReply(served.name, record.id),
+                        sender,
+                        way.header,
+                        self.metrics,
+                        between=self.settings.timeouts.between,
+                    )
+                    shadowed = replace(service, shadow=record.route == "shadow")
+                    live = shadowed.live(
+                        asked, prompt_ids=prompt_ids, replica=0, observer=responder
+                    )
+                    record.upstream = upstream.number
+                    try:
+                        async with asyncio.timeout(self.settings.timeouts.total):
+                            answered = await responder.run(live)
+                    except Exception as error:
+                        if sender.begun:
+                            raise
+                        if isinstance(error, Refused):
+                            break  # said by the server itself, when the request is sent on
+                        if isinstance(error, StopAdvisorError | TimeoutError):
+                            self.pool.failed(upstream)
+                            continue
+                        # A fault of ours: it is answered in full, as if no policy were there.
+                        record.error = type(error).__name__
+                        break
                     self.pool.worked(upstream)
-                    if record.route == "policy" and self.audits.settings is not None:
-                        policy, model = served.policy, service.model
-                        found = audited_reply(record.id, covered, answered, model, policy)
-                        self.audits.served(policy, found, _finishing(bound, asked, answered))
+                    found = audited_reply(
+                        record.id, covered, answered, service.model, served.policy
+                    )
+                    self._served(way, found, partial(_finish, bound, asked, answered))
                     return None
         record.route, record.reason, record.budget = "passthrough", reason, None
         return request
 
+    async def _rendered(self, service: PolicyService, asked: Request) -> tuple[int, ...] | str:
+        """Return the prompt's ids; the reason where it cannot be thought about under the policy."""
+        messages = asked.prompt.messages
+        size = sum(len(message["content"]) for message in messages)
+        try:
+            async with self._tokenizing if size > _SMALL else nullcontext():
+                prompt_ids = await _beside(service.model.open, messages, size=size)
+        except ModelError:
+            return "template"
+        try:
+            room = service.model.thinking_room(prompt_ids, service.plan)
+        except ModelError:
+            return "room"
+        return prompt_ids if room >= service.plan.max_think else "room"
 
-class _Sender(Sender):
-    """Answers with errors, too."""
+    def _served(self, way: _Way, found: AuditedReply, finish: Finish) -> None:
+        """Take note of a request that was answered under its policy."""
+        auditor = None if way.served is None else way.served.auditor
+        if auditor is not None and way.record.route == "policy":
+            auditor.served(found, None if self._admission.is_crowded else finish)
 
-    async def error(self, status: int, text: str, kind: str, *headers: tuple[bytes, bytes]) -> None:
-        """Answer with an error, if nothing was answered yet."""
-        if self.begun:
-            return
-        body = error_body(text, kind)
-        own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        start = {"status": status, "headers": [*own, *headers]}
-        await self({"type": "http.response.start", **start})
-        await self({"type": "http.response.body", "body": body, "more_body": False})
+
+async def _refuse(way: _Way, no: Refusal) -> None:
+    """Answer with an error, if nothing was answered yet."""
+    if way.sender.begun:
+        return
+    error = {"message": no.text, "type": no.kind, "code": None}
+    body = json.dumps({"error": error}).encode()
+    headers = [*JSON, (b"content-length", b"%d" % len(body)), *no.headers, way.header]
+    await way.sender({"type": "http.response.start", "status": no.status, "headers": headers})
+    await way.sender({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _parsed(body: bytearray) -> Any:
@@ -410,77 +406,11 @@ async def _beside(work: Callable[..., T], *given: Any, size: int) -> T:
     return work(*given) if size <= _SMALL else await asyncio.to_thread(work, *given)
 
 
-def _finishing(
+async def _finish(
     bound: Bound[PolicyService], asked: Request, answered: LiveAnswer
-) -> Callable[[], Awaitable[FullThinking]]:
-    """What thinks a stopped request to its end, with the seed that it was answered under."""
-
-    async def finish() -> FullThinking:
-        with bound.used() as service:
-            full = replace(service, rule=None, shadow=False)
-            whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)
-        return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
-
-    return finish
-
-
-def _has_room(service: PolicyService, prompt_ids: tuple[int, ...]) -> bool:
-    """Whether a prompt leaves room for the policy's cap on thinking."""
-    try:
-        room = service.model.thinking_room(prompt_ids, service.plan)
-    except ModelError:
-        return False
-    return room >= service.plan.max_think
-
-
-# --- Audits ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class GatewayAudits:
-    """An auditor for each policy that promises anything; none without settings."""
-
-    settings: AuditSettings | None
-    metrics: Metrics
-    is_crowded: Callable[[], bool] = lambda: False
-    """Whether requests wait for a place; then no audit begins."""
-    leave: Callable[[], None] = lambda: None
-    """Ends the gateway; set by whoever runs it."""
-    exit_code: int = 0
-    """Of the alarm that ended the gateway; 0 while none has."""
-    _auditors: dict[str, Auditor] = field(default_factory=dict)
-
-    def prepare(self, policies: Iterable[Policy]) -> None:
-        """Open the audit log of every policy that has none open."""
-        for policy in policies:
-            digest = policy.digest
-            if self.settings is None or policy.kind != "stop" or digest in self._auditors:
-                continue
-            self._auditors[digest] = Auditor(policy, self.settings, self.metrics, self._end)
-
-    def is_shadowed(self, policy: Policy) -> bool:
-        """Whether an alarm put the policy into its shadow."""
-        auditor = self._auditors.get(policy.digest)
-        return auditor is not None and auditor.is_shadowed()
-
-    def served(
-        self, policy: Policy, found: AuditedReply, finish: Callable[[], Awaitable[FullThinking]]
-    ) -> None:
-        """Take note of a request that was answered under its policy."""
-        auditor = self._auditors.get(policy.digest)
-        if auditor is not None:
-            auditor.served(found, None if self.is_crowded() else finish)
-
-    def shed(self) -> None:
-        """Give up all audits under way: somebody waits for the place they take."""
-        for auditor in self._auditors.values():
-            auditor.shed()
-
-    async def drain(self, seconds: float) -> None:
-        """Let audits end, and give up what takes longer."""
-        for auditor in self._auditors.values():
-            await auditor.drain(seconds)
-
-    def _end(self, code: int) -> None:
-        self.exit_code = code
-        self.leave()
+) -> FullThinking:
+    """Think a stopped request to its end, with the seed that it was answered under."""
+    async with bound.used() as service:
+        full = replace(service, rule=None, shadow=False)
+        whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)
+    return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)

@@ -1,19 +1,16 @@
 """Requests that no policy covers: sent on as they came, and their answers returned byte for byte.
 
 A request is tried at another upstream as long as nothing of an answer was seen.  Knows HTTP; no
-policy and no JSON but that of its own errors.
+policy and no JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -23,10 +20,10 @@ from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER
 from stopadvisor.serving.gateway.gateway_settings import Timeouts
-from stopadvisor.serving.gateway.intake import Incoming, Message, Target
-from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
+from stopadvisor.serving.gateway.intake import Incoming, Message, Refusal, Target
+from stopadvisor.serving.gateway.pool import Pool, Upstream
 
-__all__ = ["BrokenReply", "Forwarder", "Send", "error_body"]
+__all__ = ["BrokenReply", "Forwarder", "Send"]
 
 Send = Callable[[Message], Awaitable[None]]
 """Takes one message of ASGI."""
@@ -48,15 +45,19 @@ _MOST_BYTES = 4 * 2**20
 """Of an answer that is read here."""
 _BUSY = {502, 503, 504}
 """Statuses at which another server may do better."""
+_UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class BrokenReply(Exception):
     """The upstream failed after bytes were sent; the client's stream must be cut too."""
 
 
-def error_body(message: str, kind: str) -> bytes:
-    """Return an error in the form in which OpenAI's API gives its own."""
-    return json.dumps({"error": {"message": message, "type": kind, "code": None}}).encode()
+class _TryAnother(Exception):
+    """A busy server, where there is another."""
+
+
+class _Unfit(Exception):
+    """An answer that cannot be passed on; the text says why."""
 
 
 class Forwarder:
@@ -70,7 +71,7 @@ class Forwarder:
 
     def __init__(self, pool: Pool, timeouts: Timeouts, key: Key | None) -> None:
         self._pool, self._timeouts, self._key = pool, timeouts, key
-        self._proxies = {upstream: _Proxy.of(upstream.url) for upstream in pool.all}
+        self._proxies = {upstream: proxy_of(upstream.url) for upstream in pool.all}
         self._http = aiohttp.ClientSession(
             auto_decompress=False,
             skip_auto_headers=_AUTOMATIC,
@@ -119,57 +120,44 @@ class Forwarder:
         headers: list[tuple[str, str]],
         body: bytearray | None = None,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        url, proxy = target.at(upstream.url), self._proxies[upstream]
-        signed = [] if proxy.signed is None else [("Proxy-Authorization", proxy.signed)]
-        is_tunnel = url.scheme == "https"
         return self._http.request(
             method,
-            url,
-            headers=headers if is_tunnel else [*headers, *signed],
+            target.at(upstream.url),
+            headers=headers,
             data=body,
             allow_redirects=False,
-            proxy=proxy.url,
-            proxy_headers=signed if is_tunnel else None,
+            proxy=self._proxies[upstream],
         )
 
-    async def forward(
-        self, request: Incoming, extra: _Headers, send: Send
-    ) -> tuple[int, Upstream | None]:
-        """Answer a request with what an upstream answers; return the status and who it was."""
+    async def forward(self, request: Incoming, extra: _Headers, send: Send) -> Upstream:
+        """Answer a request with what an upstream answers, and return who it was.
+
+        Raises
+        ------
+        Refusal
+            None answers.
+        BrokenReply
+            One broke off after its first byte.
+        """
         tried: list[Upstream] = []
         status, message = 503, "no upstream is in use"
         again = True
-        while True:
-            try:
-                upstream = self._pool.pick(tried)
-            except NoUpstream:
-                await _answer(send, status, error_body(message, "upstream_error"), extra)
-                return status, None
+        while (upstream := self._pool.pick(tried)) is not None:
             with self._pool.at(upstream):
                 try:
-                    return await self._at(upstream, request, extra, send, tried), upstream
+                    await self._at(upstream, request, extra, send, tried)
+                    return upstream
                 except _TryAnother:
                     status, message = 503, "the upstream is busy"
-                except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-                    self._pool.failed(upstream, gone=True)
-                    status, message = 502, "the upstream cannot be reached"
-                except TimeoutError:
-                    self._pool.failed(upstream)
-                    status, message = 504, "the upstream took too long"
-                except aiohttp.ServerDisconnectedError:
+                except (aiohttp.ClientError, OSError, _Unfit) as error:
                     # A connection kept from an earlier request may just have been closed.
-                    if again:
+                    if again and isinstance(error, aiohttp.ServerDisconnectedError):
                         again = False
                         continue
-                    self._pool.failed(upstream)
-                    status, message = 502, "the upstream closed the connection"
-                except _Unfit as error:
-                    self._pool.failed(upstream)
-                    status, message = 502, str(error)
-                except (aiohttp.ClientError, OSError):
-                    self._pool.failed(upstream)
-                    status, message = 502, "the upstream broke off"
+                    self._pool.failed(upstream, gone=isinstance(error, _UNREACHABLE))
+                    status, message = _failure(error)
             tried.append(upstream)
+        raise Refusal(status, message, "upstream_error")
 
     async def _at(
         self,
@@ -178,72 +166,61 @@ class Forwarder:
         extra: _Headers,
         send: Send,
         tried: list[Upstream],
-    ) -> int:
+    ) -> None:
         """Ask one upstream; errors are raised before the first byte, `BrokenReply` after it."""
         loop, limits = asyncio.get_running_loop(), self._timeouts
+        mask = None if self._key is None else self._key.mask()
         renewed = loop.time()
         end = renewed + limits.total
         begun = False
         try:
-            async with asyncio.timeout(limits.first if request.streams else limits.total) as limit:
-                async with self._ask(
+            async with (
+                asyncio.timeout(limits.first if request.streams else limits.total) as limit,
+                self._ask(
                     request.method,
                     upstream,
                     request.target,
                     self._headers(request),
                     request.body or None,
-                ) as answer:
-                    if not 200 <= answer.status < 600:
-                        raise _Unfit("the upstream answered with no status of HTTP")
-                    if self._key is not None and _is_encoded(answer):
-                        raise _Unfit("the upstream answered in an encoding that was not asked for")
-                    if answer.status in _BUSY:
-                        self._pool.failed(upstream)
-                        if self._others(upstream, tried):
-                            raise _TryAnother
-                    pieces = answer.content.iter_any().__aiter__()
-                    piece = await anext(pieces, b"")
-                    mask = None if self._key is None else self._key.mask()
-                    start = {
-                        "status": answer.status,
-                        "headers": [
-                            *(
-                                (name, value if mask is None else mask.whole(value))
-                                for name, value in _end_to_end(answer.raw_headers, _NOT_SENT_BACK)
-                            ),
-                            *extra,
-                        ],
-                    }
-                    begun = True
-                    await send({"type": "http.response.start", **start})
-                    streams = request.streams or answer.content_type == "text/event-stream"
-                    if streams:
+                ) as answer,
+            ):
+                if not 200 <= answer.status < 600:
+                    raise _Unfit("the upstream answered with no status of HTTP")
+                if mask is not None and _is_encoded(answer):
+                    raise _Unfit("the upstream answered in an encoding that was not asked for")
+                if answer.status in _BUSY:
+                    self._pool.failed(upstream)
+                    if self._pool.pick([*tried, upstream]) is not None:
+                        raise _TryAnother
+                pieces = answer.content.iter_any().__aiter__()
+                piece = await anext(pieces, b"")
+                headers = [
+                    (name, value if mask is None else mask.whole(value))
+                    for name, value in _end_to_end(answer.raw_headers, _NOT_SENT_BACK)
+                ]
+                start = {"status": answer.status, "headers": [*headers, *extra]}
+                begun = True
+                await send({"type": "http.response.start", **start})
+                streams = request.streams or answer.content_type == "text/event-stream"
+                if streams:
+                    renewed = loop.time()
+                    limit.reschedule(min(renewed + limits.between, end))
+                while piece:
+                    shown = piece if mask is None else mask.take(piece)
+                    if shown:
+                        await send(_piece(shown, more=True))
+                    # Not for every piece: a timer costs a tenth of what passing it on does.
+                    if streams and loop.time() > renewed + limits.between / 10:
                         renewed = loop.time()
                         limit.reschedule(min(renewed + limits.between, end))
-                    while piece:
-                        shown = piece if mask is None else mask.take(piece)
-                        if shown:
-                            await send(_piece(shown, more=True))
-                        # Not for every piece: a timer costs a tenth of what passing it on does.
-                        if streams and loop.time() > renewed + limits.between / 10:
-                            renewed = loop.time()
-                            limit.reschedule(min(renewed + limits.between, end))
-                        piece = await anext(pieces, b"")
-                    await send(_piece(b"" if mask is None else mask.rest(), more=False))
-                    if answer.status not in _BUSY:
-                        self._pool.worked(upstream)
-                    return answer.status
+                    piece = await anext(pieces, b"")
+                await send(_piece(b"" if mask is None else mask.rest(), more=False))
+                if answer.status not in _BUSY:
+                    self._pool.worked(upstream)
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             if begun:
                 raise BrokenReply from error
             raise
-
-    def _others(self, upstream: Upstream, tried: list[Upstream]) -> bool:
-        try:
-            self._pool.pick([*tried, upstream])
-        except NoUpstream:
-            return False
-        return True
 
     def _headers(self, request: Incoming) -> list[tuple[str, str]]:
         left_out = _NOT_SENT_ON
@@ -258,36 +235,25 @@ class Forwarder:
         return headers
 
 
-class _TryAnother(Exception):
-    """A busy server, where there is another."""
+def _failure(error: Exception) -> tuple[int, str]:
+    """Status and words for a client whose request no upstream answered."""
+    if isinstance(error, _UNREACHABLE):
+        return 502, "the upstream cannot be reached"
+    if isinstance(error, TimeoutError):
+        return 504, "the upstream took too long"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return 502, "the upstream closed the connection"
+    return 502, str(error) if isinstance(error, _Unfit) else "the upstream broke off"
 
 
-class _Unfit(Exception):
-    """An answer that cannot be passed on; the text says why."""
-
-
-@dataclass(frozen=True)
-class _Proxy:
-    """The proxy that the environment names for an upstream."""
-
-    url: str | None
-    signed: str | None
-    """Value of its header ``Proxy-Authorization``."""
-
-    @classmethod
-    def of(cls, upstream_url: str) -> _Proxy:
-        upstream = urlsplit(upstream_url)
-        found = getproxies().get(upstream.scheme)
-        if not found or proxy_bypass(upstream.hostname or ""):
-            return cls(None, None)
-        parts = urlsplit(found if "://" in found else f"http://{found}")
-        if parts.scheme != "http":
-            return cls(None, None)  # the client library speaks to no other
-        place = parts.netloc.rpartition("@")[2]
-        if parts.username is None:
-            return cls(f"{parts.scheme}://{place}", None)
-        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-        return cls(f"{parts.scheme}://{place}", f"Basic {base64.b64encode(user).decode()}")
+def proxy_of(upstream_url: str) -> str | None:
+    """Return the proxy that the environment names for an upstream, its user included."""
+    upstream = urlsplit(upstream_url)
+    found = getproxies().get(upstream.scheme)
+    if not found or proxy_bypass(upstream.hostname or ""):
+        return None
+    proxy = found if "://" in found else f"http://{found}"
+    return proxy if urlsplit(proxy).scheme == "http" else None  # the library speaks to no other
 
 
 def _end_to_end(headers: _Headers, left_out: Collection[bytes]) -> list[tuple[bytes, bytes]]:
@@ -316,10 +282,3 @@ def _text(value: bytes) -> str:
 
 def _piece(body: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
-
-
-async def _answer(send: Send, status: int, body: bytes, extra: _Headers) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    start = {"status": status, "headers": [*headers, *extra]}
-    await send({"type": "http.response.start", **start})
-    await send(_piece(body, more=False))

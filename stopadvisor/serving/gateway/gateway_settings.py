@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from stopadvisor.runs.ladder import Ladder
-from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.policy_files import ServeSettings
 
 __all__ = ["GatewaySettings", "Timeouts"]
 
@@ -27,12 +26,10 @@ class Timeouts:
     """For a forced answer; after that the model thinks on."""
 
 
-@dataclass(frozen=True)
-class GatewaySettings:
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings(ServeSettings):
     """Which policies, before which servers, and how much at once."""
 
-    policies: Path
-    """A policy's file, or a folder of them, one for each served model and task."""
     upstreams: tuple[str, ...]
     """Base URLs of equal servers, such as ``http://host:8000/v1``."""
     ladder: Ladder | None = None
@@ -44,11 +41,6 @@ class GatewaySettings:
     model: str | None = None
     """The served model's name where it is not the policy's; for one policy alone."""
     tokenizer: str | None = None
-    shadow: bool = False
-    """Judge, count, and never stop."""
-    any_text: bool = False
-    """Cover requests without the policy's prompt template around the question."""
-    require_signature: tuple[Path, ...] = ()
     concurrency: int = 512
     """Requests answered at once."""
     grace: float = 30.0
@@ -58,4 +50,3 @@ class GatewaySettings:
     check_every: float = 10.0
     """Seconds between two checks that an upstream still serves the same model."""
     timeouts: Timeouts = field(default_factory=Timeouts)
-    audit: AuditSettings | None = None

@@ -22,16 +22,7 @@ from stopadvisor.serving.gateway.gateway_settings import Timeouts
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import Gone
 
-__all__ = [
-    "Admission",
-    "Incoming",
-    "Intake",
-    "Message",
-    "QueueFull",
-    "Receive",
-    "Refusal",
-    "Target",
-]
+__all__ = ["Admission", "Incoming", "Intake", "Message", "Receive", "Refusal", "Target"]
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Not TRACE, which returns the upstream's key, and not CONNECT."""
@@ -50,18 +41,16 @@ Receive = Callable[[], Awaitable[Message]]
 
 
 class Refusal(Exception):
-    """A request that is not taken in, with the answer to it."""
+    """A request that the gateway answers with an error of its own."""
 
     def __init__(
-        self,
-        status: int,
-        text: str,
-        kind: str = "invalid_request",
-        header: tuple[bytes, bytes] | None = None,
+        self, status: int, text: str, kind: str = "invalid_request", retry_after: int | None = None
     ) -> None:
         super().__init__(status, text, kind)
         self.status, self.text, self.kind = status, text, kind
-        self.headers = () if header is None else (header,)
+        self.headers: list[tuple[bytes, bytes]] = []
+        if retry_after is not None:
+            self.headers.append((b"retry-after", b"%d" % retry_after))
 
 
 @dataclass(frozen=True)
@@ -163,23 +152,21 @@ class Intake:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Gone
-                    more = message.get("more_body", False)
-                    self._add(body, message.get("body", b""))
+                    more, piece = message.get("more_body", False), message.get("body", b"")
+                    if len(body) + len(piece) > _MOST_BYTES:
+                        raise Refusal(413, f"expected at most {_MOST_BYTES} bytes")
+                    if self._held + len(piece) > _HELD_BYTES:
+                        text = "too many bodies are held"
+                        raise Refusal(429, text, "rate_limit_exceeded", _RETRY_AFTER)
+                    body += piece
+                    self._held += len(piece)
                     if more:
                         limit.reschedule(min(loop.time() + limits.between, end))
         except TimeoutError:
+            late = Refusal(408, "the request's body did not come in time")
             # The rest of the body is not waited for either: the server closes the connection.
-            close = (b"connection", b"close")
-            raise Refusal(408, "the request's body did not come in time", header=close) from None
-
-    def _add(self, body: bytearray, piece: bytes) -> None:
-        if len(body) + len(piece) > _MOST_BYTES:
-            raise Refusal(413, f"expected at most {_MOST_BYTES} bytes")
-        if self._held + len(piece) > _HELD_BYTES:
-            after = (b"retry-after", b"%d" % _RETRY_AFTER)
-            raise Refusal(429, "too many bodies are held", "rate_limit_exceeded", after)
-        body += piece
-        self._held += len(piece)
+            late.headers.append((b"connection", b"close"))
+            raise late from None
 
 
 # --- How many at once -----------------------------------------------------------------------------
@@ -193,25 +180,20 @@ _WEIGHT = 0.05
 """Of the newest request in the running mean of durations."""
 
 
-class QueueFull(Exception):
-    """No place is left to wait in."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(retry_after)
-        self.retry_after = retry_after
-        """Seconds after which a place may be free."""
-
-
 class Admission:
-    """A limited number of requests at once and a limited queue, first come, first served."""
+    """A limited number of requests at once and a limited queue, first come, first served.
 
-    def __init__(self, places: int, metrics: Metrics) -> None:
+    Parameters
+    ----------
+    make_room : callable
+        Is called when a request has to wait: what nobody waits for is given up.
+    """
+
+    def __init__(self, places: int, metrics: Metrics, make_room: Callable[[], None]) -> None:
         self._free = asyncio.Semaphore(places)
-        self._places, self._metrics = places, metrics
+        self._places, self._metrics, self._make_room = places, metrics, make_room
         self._waiting = 0
         self._seconds = 1.0
-        self.make_room: Callable[[], None] = lambda: None
-        """Is called when a request has to wait: what nobody waits for is given up."""
 
     @property
     def is_crowded(self) -> bool:
@@ -224,15 +206,16 @@ class Admission:
 
         Raises
         ------
-        QueueFull
+        Refusal
             As many are waiting as may.
         """
         began = time.perf_counter()
         if self._free.locked():
-            self.make_room()
+            self._make_room()
             if self._waiting >= _WAITING_PER_PLACE * self._places:
                 wait = math.ceil(self._seconds * (1 + self._waiting) / self._places)
-                raise QueueFull(max(1, min(wait, _LONGEST)))
+                after = max(1, min(wait, _LONGEST))
+                raise Refusal(429, "the queue is full", "rate_limit_exceeded", after)
             self._waiting += 1
             self._metrics.waiting.set(self._waiting)
             try:

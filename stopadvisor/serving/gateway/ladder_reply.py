@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from stopadvisor.engines.openai.climbing import Ascent, climb
@@ -24,7 +23,7 @@ from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import JSON, STREAM, Sender, SlowReader
 
-__all__ = ["as_reference", "audited_ascent", "finishing", "note_ascent", "send_served"]
+__all__ = ["as_reference", "audited_ascent", "finish_ascent", "note_ascent", "send_served"]
 
 
 def as_reference(request: Incoming, rung: Rung) -> Incoming:
@@ -121,22 +120,13 @@ def audited_ascent(
     )
 
 
-def finishing(
+async def finish_ascent(
     bound: Bound[RungServers], policy: Policy, asked: Request, ascent: Ascent
-) -> Callable[[], Awaitable[FullThinking]]:
-    """What asks the reference too; samples of it that were drawn already count."""
-
-    async def finish() -> FullThinking:
-        with bound.used() as servers:
-            full = await climb(
-                servers,
-                policy,
-                asked.prompt,
-                asked.task,
-                reference_alone=True,
-                before=ascent.replies,
-            )
-        decoded = sum(reply.completion_tokens for _, reply in full.replies)
-        return FullThinking(full.served.text if full.served.finished else None, decoded)
-
-    return finish
+) -> FullThinking:
+    """Ask the reference too; samples of it that were drawn already count."""
+    async with bound.used() as servers:
+        full = await climb(
+            servers, policy, asked.prompt, asked.task, reference_alone=True, before=ascent.replies
+        )
+    decoded = sum(reply.completion_tokens for _, reply in full.replies)
+    return FullThinking(full.served.text if full.served.finished else None, decoded)

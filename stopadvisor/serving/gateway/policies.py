@@ -6,8 +6,8 @@ they began with.  Knows files and upstreams; no request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,6 +23,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.ladder import Ladder
+from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.pool import Upstream
@@ -35,7 +36,6 @@ _TOKEN_BYTES = 16
 _MOST_PROMPT = 4 * 2**20
 """Bytes of a prompt where a server does not tell its context."""
 
-
 _Service = TypeVar("_Service")
 
 
@@ -45,23 +45,29 @@ class Bound(Generic[_Service]):
 
     service: _Service
     close: Callable[[], Awaitable[None]]
-    is_retired: bool = False
-    """It takes no further requests."""
+    _retired: bool = False
+    _closed: bool = False
     _users: int = 0
 
-    @contextmanager
-    def used(self) -> Iterator[_Service]:
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[_Service]:
         """Hold it open for a request."""
         self._users += 1
         try:
             yield self.service
         finally:
             self._users -= 1
+            await self._close_idle()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing uses it, and nothing will."""
-        return self.is_retired and not self._users
+    async def retire(self) -> None:
+        """Close it as soon as nobody uses it; it takes no further requests."""
+        self._retired = True
+        await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        if self._retired and not self._users and not self._closed:
+            self._closed = True  # policies that climb one ladder share theirs
+            await self.close()
 
 
 @dataclass(eq=False)
@@ -76,6 +82,7 @@ class ServedPolicy:
     name: str = ""
     """The model's name at the upstreams, once one was opened."""
     coverage: Coverage | None = None
+    auditor: Auditor | None = None
     at: dict[int, Bound[PolicyService]] = field(default_factory=dict)
     """By the upstream's number."""
     rungs: Bound[RungServers] | None = None
@@ -88,7 +95,6 @@ class PolicySet:
     def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
         self.all = policies
         self._settings = settings
-        self._retired: list[Bound[Any]] = []
         self._entries: dict[str, Any] = {}
 
     @classmethod
@@ -100,7 +106,7 @@ class PolicySet:
         PolicyError
             A policy is refused, or two are for the same model and task.
         """
-        found = load_policies(settings.policies, settings.require_signature)
+        found = load_policies(settings)
         if settings.model is not None and len(found) > 1:
             raise PolicyError(f"--model is for one policy, got {len(found)}")
         policies: list[ServedPolicy] = []
@@ -142,7 +148,13 @@ class PolicySet:
         opened: dict[ServedPolicy, Bound[PolicyService]] = {}
         try:
             for served in self.all:
-                opened[served] = await self._open(served, upstream, retry_timeout)
+                opened[served] = bound = await self._open(served, upstream, retry_timeout)
+                name = bound.service.model.client.model
+                if served.name not in ("", name):
+                    raise PolicyError(
+                        f"all --upstream must be equal servers: the model is {name!r} at "
+                        f"{upstream.url}, {served.name!r} elsewhere"
+                    )
             first = next(iter(opened.values())).service.model.client
             listed = await first.ask("GET", "/models", opening=True)
         except BaseException:
@@ -151,12 +163,6 @@ class PolicySet:
             raise
         for served, bound in opened.items():
             model, plan = bound.service.model, bound.service.plan
-            if served.name and model.client.model != served.name:
-                await bound.close()
-                raise PolicyError(
-                    f"all --upstream must be equal servers: the model is {model.client.model!r} "
-                    f"at {upstream.url}, {served.name!r} elsewhere"
-                )
             served.name = model.client.model
             served.coverage = Coverage.of(
                 served.policy,
@@ -169,9 +175,8 @@ class PolicySet:
             before = served.at.get(upstream.number)
             served.at[upstream.number] = bound
             if before is not None:
-                self._retire(before)
+                await before.retire()
         self._entries[upstream.url] = entries(listed, self.names)
-        await self.sweep()
 
     async def _open_ladder(self, upstream: Upstream, ladder: Ladder) -> None:
         """Open the servers of a ladder; only the reference's has to be there."""
@@ -191,10 +196,9 @@ class PolicySet:
             raise
         bound = Bound(servers, servers.aclose)
         for served in self.all:
-            if served.rungs is not None:
-                self._retire(served.rungs)
-            served.rungs = bound
-        await self.sweep()
+            before, served.rungs = served.rungs, bound
+            if before is not None:
+                await before.retire()
 
     @property
     def names(self) -> frozenset[str]:
@@ -212,29 +216,15 @@ class PolicySet:
         """Whether an upstream lists the models as it did when they were opened."""
         return bool(self._entries.get(upstream.url) == entries(listed, self.names))
 
-    def retire(self) -> None:
-        """Take no further requests; `sweep` closes what is idle."""
+    async def retire(self) -> None:
+        """Take no further requests, and close each policy once its last one is over."""
         for served in self.all:
-            for bound in served.at.values():
-                self._retire(bound)
-            served.at.clear()
-            if served.rungs is not None:
-                self._retire(served.rungs)
-            served.rungs = None
-
-    def _retire(self, bound: Bound[Any]) -> None:
-        """Close it when it is idle; policies that climb one ladder share theirs."""
-        if not bound.is_retired:
-            bound.is_retired = True
-            self._retired.append(bound)
-
-    async def sweep(self) -> bool:
-        """Close what was retired and is idle; return whether nothing is left to close."""
-        idle = [bound for bound in self._retired if bound.is_idle]
-        self._retired = [bound for bound in self._retired if not bound.is_idle]
-        for bound in idle:
-            await bound.close()
-        return not self._retired
+            stopping, climbing = served.at, served.rungs
+            served.at, served.rungs = {}, None
+            for bound in stopping.values():
+                await bound.retire()
+            if climbing is not None:
+                await climbing.retire()
 
     async def _open(
         self, served: ServedPolicy, upstream: Upstream, retry_timeout: float

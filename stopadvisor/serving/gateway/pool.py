@@ -17,17 +17,13 @@ from stopadvisor.ground.errors import EngineError, StopAdvisorError
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.metrics import Metrics
 
-__all__ = ["NoUpstream", "Pool", "Upstream"]
+__all__ = ["Pool", "Upstream"]
 
 _FAILURES = 3
 """In a row, after which a server that still accepts connections is in doubt, and checked."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 """Seconds between two checks of a server that is out; doubled from the first on."""
-
-
-class NoUpstream(Exception):
-    """No server is in use that was not tried already."""
 
 
 @dataclass(eq=False)
@@ -50,6 +46,10 @@ class Upstream:
     def is_doubted(self) -> bool:
         """Whether it is in use, and failed so often that it is to be checked."""
         return self.is_up and self.failures >= _FAILURES
+
+    def __lt__(self, other: Upstream) -> bool:
+        """Whether it is rather asked: the fewest requests on their way, one in doubt last."""
+        return (self.is_doubted, self.in_flight) < (other.is_doubted, other.in_flight)
 
 
 class Pool:
@@ -86,12 +86,9 @@ class Pool:
         """Whether one is in use."""
         return any(upstream.is_up for upstream in self.all)
 
-    def pick(self, tried: Collection[Upstream] = ()) -> Upstream:
-        """Return the server with the fewest requests on their way; one in doubt comes last."""
-        left = [u for u in self.all if u.is_up and u not in tried]
-        if not left:
-            raise NoUpstream
-        return min(left, key=lambda upstream: (upstream.is_doubted, upstream.in_flight))
+    def pick(self, tried: Collection[Upstream]) -> Upstream | None:
+        """Return the server to ask next; None where all that are in use were tried."""
+        return min((u for u in self.all if u.is_up and u not in tried), default=None)
 
     @contextmanager
     def at(self, upstream: Upstream) -> Iterator[None]:

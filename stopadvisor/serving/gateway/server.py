@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TextIO
 
 import uvicorn
@@ -59,7 +60,7 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
     key = None if named is None else Key.of_environment(named, required=True)
     policies = PolicySet.load(settings)
     urls = Servers(settings.upstreams).urls
-    settings = GatewaySettings(**{**vars(settings), "upstreams": urls})
+    settings = replace(settings, upstreams=urls)
     # What it would log are errors of ours with their stacks, and access lines.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
@@ -68,9 +69,9 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
 
 async def _run(settings: GatewaySettings, policies: PolicySet, key: Key | None, log: Log) -> int:
     gateway = Gateway(settings, Metrics(), log, policies, key)
-    if gateway.audits.exit_code:  # an earlier alarm is still on
-        log.write("alarm", code=gateway.audits.exit_code)
-        return gateway.audits.exit_code
+    if gateway.exit_code:  # an earlier alarm is still on
+        log.write("alarm", code=gateway.exit_code)
+        return gateway.exit_code
     loop = asyncio.get_running_loop()
     # Its own would log stacks; of a full table of files, one for each connection that waits.
     loop.set_exception_handler(
@@ -91,7 +92,7 @@ async def _run(settings: GatewaySettings, policies: PolicySet, key: Key | None, 
         reloads.add(again)
         again.add_done_callback(reloads.discard)
 
-    gateway.audits.leave = stop
+    gateway.leave = stop
     serving: asyncio.Task[None] | None = None
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,9 +106,9 @@ async def _run(settings: GatewaySettings, policies: PolicySet, key: Key | None, 
             log.write("ready", port=listening.getsockname()[1], policies=gateway.names())
         first.cancel()
         await serving
-        await gateway.audits.drain(settings.grace)
+        await gateway.auditors.drain(settings.grace)
         log.write("stopped")
-        return gateway.audits.exit_code
+        return gateway.exit_code
     finally:
         server.should_exit = True
         for task in keeping:

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import functools
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.serving.vllm.binding import EngineAccess, EngineFacts
+from stopadvisor.serving.vllm.binding import EngineFacts
 
-__all__ = ["PATH", "access_to", "facts_of", "take_route", "unforeseen"]
+__all__ = ["PATH", "VllmEngine", "facts_of", "take_route", "unforeseen"]
 
 PATH = "/v1/chat/completions"
 
@@ -44,24 +45,20 @@ def take_route(app: Any) -> None:
             break
     else:
         raise ModelError(f"expected vLLM's own route POST {PATH}, got none")
+    original = route.endpoint
+
+    @functools.wraps(original)  # vLLM reads and checks a request as for its own handler
+    async def create_chat_completion(request: Any, raw_request: Any) -> Any:
+        ours = raw_request.app.state.stopadvisor
+        return await ours.answer(raw_request, partial(original, request, raw_request))
+
     app.add_api_route(
         PATH,
-        _handler(route.endpoint),
+        create_chat_completion,
         methods=["POST"],
         dependencies=route.dependencies,
         responses=route.responses,
     )
-
-
-def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the handler; a request is read and checked by vLLM as for its own."""
-
-    @functools.wraps(original)
-    async def create_chat_completion(request: Any, raw_request: Any) -> Any:
-        route = raw_request.app.state.stopadvisor
-        return await route.answer(raw_request, partial(original, request, raw_request))
-
-    return create_chat_completion
 
 
 def unforeseen(app: Any) -> Callable[..., Any] | None:
@@ -101,30 +98,49 @@ def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
     )
 
 
-def access_to(engine_client: Any) -> EngineAccess:
-    """Return how the engine is asked."""
-    from vllm.inputs import tokens_input
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
+class VllmEngine:
+    """How the engine is asked; an `engine_model.Engine`."""
 
-    def make(*, final: bool = False, **fields: Any) -> Any:
-        kind = RequestOutputKind.FINAL_ONLY if final else RequestOutputKind.DELTA
-        return SamplingParams(
-            detokenize=False, flat_logprobs=True, output_kind=kind, skip_clone=True, **fields
+    def __init__(self, client: Any) -> None:
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        self._client, self._input, self._kinds = client, tokens_input, RequestOutputKind
+        self._parameters = partial(
+            SamplingParams, detokenize=False, flat_logprobs=True, skip_clone=True
         )
 
-    return EngineAccess(engine_client, tokens_input, make, _waiting(engine_client.output_processor))
+    def generate(
+        self,
+        ids: Sequence[int],
+        parameters: Mapping[str, Any],
+        name: str,
+        *,
+        final: bool,
+        priority: int,
+    ) -> AsyncGenerator[Any, None]:
+        """Send a request; its outputs are vLLM's, each with what is new."""
+        kind = self._kinds.FINAL_ONLY if final else self._kinds.DELTA
+        outputs: AsyncGenerator[Any, None] = self._client.generate(
+            self._input(list(ids)),
+            self._parameters(output_kind=kind, **parameters),
+            name,
+            trace_headers=TRACE_CONTEXT.get() or None,
+            priority=priority,
+        )
+        return outputs
 
+    async def abort(self, name: str) -> None:
+        """End a request; what it has drawn comes with its last output."""
+        await self._client.abort(name)
 
-def _waiting(processor: Any) -> Callable[[str, int], None]:
-    """Return what tells vLLM when to bring a request's next output.
+    def wait(self, name: str, tokens: int) -> None:
+        """Have a request's next output brought only at a number of tokens.
 
-    Its ``stream_interval`` is fixed for a request by those who ask from outside; in here it may
-    change.  Never below 2: with 1 vLLM does not count what it brought.
-    """
-
-    def wait(name: str, tokens: int) -> None:
+        Its ``stream_interval`` is fixed for a request by those who ask from outside; in here it may
+        change.  Never below 2: with 1 vLLM does not count what it brought.
+        """
+        processor = self._client.output_processor
         for own in processor.external_req_ids.get(name, ()):
             state = processor.request_states[own]
             state.stream_interval = max(2, tokens - state.sent_tokens_offset)
-
-    return wait

@@ -21,12 +21,13 @@ from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_setti
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.probes.asking import ProbePlan, is_open_cue
+from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.policy_files import check_tasks
-from stopadvisor.serving.vllm.engine_model import EngineModel, Likeliest
+from stopadvisor.serving.vllm.engine_model import Engine, EngineModel, Likeliest
 
-__all__ = ["BoundPolicy", "EngineAccess", "EngineFacts", "bind_policies"]
+__all__ = ["BoundPolicy", "EngineFacts", "bind_policies"]
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,6 @@ class EngineFacts:
 
 
 @dataclass(frozen=True)
-class EngineAccess:
-    """How the engine is asked; see `EngineModel`."""
-
-    client: Any
-    make_prompt: Any
-    make_parameters: Any
-    wait: Any = None
-
-
-@dataclass(frozen=True)
 class BoundPolicy:
     """A policy that may serve, and what that takes."""
 
@@ -87,6 +78,8 @@ class BoundPolicy:
     """Most tokens of a prompt that leaves room for thinking and an answer."""
     facts: EngineFacts
     remarks: tuple[str, ...]
+    auditor: Auditor | None = None
+    """Writes its requests down, and audits some."""
 
     def limit(self, prompt_tokens: int, asked: int | None) -> int:
         """Return how many tokens vLLM would let a request decode that asks for `asked`."""
@@ -101,7 +94,7 @@ def bind_policies(
     policies: Sequence[tuple[Path, Policy]],
     facts: EngineFacts,
     loaded: LoadedTokenizer,
-    access: EngineAccess,
+    engine: Engine,
     *,
     any_text: bool = False,
     audits: bool = False,
@@ -127,7 +120,7 @@ def bind_policies(
     refused: list[str] = []
     for path, policy in policies:
         try:
-            found = _bind(policy, facts, loaded, access, any_text=any_text)
+            found = _bind(policy, facts, loaded, engine, any_text=any_text)
             fitting.append((path, found))
         except (PolicyError, ModelError) as error:
             refused.append(f"{path}: {error}")
@@ -158,12 +151,7 @@ def _check_engine(facts: EngineFacts, *, audits: bool) -> None:
 
 
 def _bind(
-    policy: Policy,
-    facts: EngineFacts,
-    loaded: LoadedTokenizer,
-    access: EngineAccess,
-    *,
-    any_text: bool,
+    policy: Policy, facts: EngineFacts, loaded: LoadedTokenizer, engine: Engine, *, any_text: bool
 ) -> BoundPolicy:
     terms, plan = policy.terms, policy_plan(policy, at_server=True)
     chat = Chat.of(loaded.tokenizer, template_kwargs=terms.chat_template_kwargs)
@@ -206,19 +194,18 @@ def _bind(
             "queue, probes queue after them, and traces think on in vain"
         )
     stops = AnswerStops.of(chat, loaded.stop_ids, len(loaded.tokenizer))
-    model = EngineModel.of(
-        client=access.client,
-        make_prompt=access.make_prompt,
-        make_parameters=access.make_parameters,
-        wait=access.wait,
-        chat=chat,
-        stop_ids=loaded.stop_ids,
-        stops=stops,
-        plan=plan,
-        sampling=sampling,
+    model = EngineModel(
+        engine,
+        chat,
+        loaded.stop_ids,
+        stops,
+        plan,
+        drawn=asdict(sampling),
         logprobs=logprobs,
         likeliest=_likeliest(policy, facts.vocabulary) if logprobs == -1 else None,
         by_priority=facts.by_priority,
+        suffix=tuple(chat.suffix_ids(plan.cue)),
+        answer_ends=_answer_ends(chat, stops, loaded.stop_ids, plan),
     )
     most = max(coverage.most_tokens, plan.max_think + len(model.suffix) + plan.cap)
     if most >= facts.context:
@@ -269,6 +256,15 @@ def _likeliest(policy: Policy, vocabulary: int) -> Likeliest | None:
     found = Likeliest(vocabulary)
     slope = policy.rule.entropy_slope
     return found if 2 * found.count < vocabulary and math.isfinite(slope) else None
+
+
+def _answer_ends(
+    chat: Chat, stops: AnswerStops, stop_ids: tuple[int, ...], plan: ProbePlan
+) -> tuple[int, ...]:
+    """Return the ids at which a forced answer ends."""
+    # A closer that the model writes ends its forced answer where the cue stands in thinking.
+    closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
+    return tuple(sorted({*stop_ids, *stops.newline_ids(), *closing}))
 
 
 def _identity(facts: EngineFacts, loaded: LoadedTokenizer, chat: Chat) -> dict[str, Any]:

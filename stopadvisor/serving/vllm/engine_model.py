@@ -3,7 +3,7 @@
 A probe is a request whose prefix the thinking has left in the KV cache; full blocks of it are not
 computed again.  Closing a request that is not finished aborts it; one that is finished is read to
 its end, as an abort would be sent all the same.  Knows the engine's `generate` and what
-it yields, and imports nothing of vLLM: prompts and parameters are made by what it is handed.
+it yields, and imports nothing of vLLM.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ import numpy as np
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.live import LiveRequest, Observer
-from stopadvisor.engines.sampling import Sampling
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
-from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.probes.asking import ProbePlan, Prompt, is_open_cue
+from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.serving.vllm.streamed_thinking import StreamedThinking
 
-__all__ = ["EngineClient", "EngineModel", "Likeliest", "Position", "figures", "positions"]
+__all__ = ["Engine", "EngineModel", "Likeliest", "Position", "figures", "positions"]
 
 _SOON = -1
 """Priority of a probe: while one waits, its trace thinks on in vain."""
@@ -39,23 +37,27 @@ _SELDOM = 64
 this process, which costs about as much as the token."""
 
 
-class EngineClient(Protocol):
-    """The part of vLLM's ``EngineClient`` that we call."""
+class Engine(Protocol):
+    """vLLM's engine, as `adapter` asks it."""
 
     def generate(
         self,
-        prompt: Any,
-        sampling_params: Any,
-        request_id: str,
+        ids: Sequence[int],
+        parameters: Mapping[str, Any],
+        name: str,
         *,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
+        final: bool,
+        priority: int,
     ) -> AsyncGenerator[Any, None]:
-        """Yield outputs as they come; closing or cancelling it aborts the request."""
+        """Yield outputs as they come, or one at the end; closing it aborts the request."""
         ...
 
-    async def abort(self, request_id: str) -> None:
+    async def abort(self, name: str) -> None:
         """End a request; what it has drawn comes with its last output."""
+        ...
+
+    def wait(self, name: str, tokens: int) -> None:
+        """Have a request's next output brought only at a number of tokens."""
         ...
 
 
@@ -63,11 +65,7 @@ class EngineClient(Protocol):
 class EngineModel:
     """A model in the engine, asked as a plan says; a `live.Backend`."""
 
-    client: EngineClient
-    make_prompt: Callable[[list[int]], Any]
-    """Makes the engine's input of token ids."""
-    make_parameters: Callable[..., Any]
-    """Makes vLLM's ``SamplingParams``, for ids that come as they are decoded."""
+    engine: Engine
     chat: Chat
     stop_ids: tuple[int, ...]
     stops: AnswerStops = field(repr=False)
@@ -82,41 +80,12 @@ class EngineModel:
     vocabulary; None where it is asked for at once."""
     by_priority: bool
     """The engine's scheduler goes by priority."""
-    wait: Callable[[str, int], None] | None = None
-    """Has the engine bring a request's next output only at a number of tokens."""
-    suffix: tuple[int, ...] = ()
-    """Ids that ask for the forced answer; made once by `of`."""
-    answer_ends: tuple[int, ...] = field(default=(), repr=False)
-    """Ids at which the engine ends a forced answer's request; made once by `of`."""
+    suffix: tuple[int, ...]
+    """Ids that ask for the forced answer."""
+    answer_ends: tuple[int, ...] = field(repr=False)
+    """Ids at which the engine ends a forced answer's request."""
     name: str = ""
     """Of the request; its engine requests are named after it."""
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        sampling: Sampling,
-        chat: Chat,
-        plan: ProbePlan,
-        stops: AnswerStops,
-        stop_ids: tuple[int, ...],
-        **fields: Any,
-    ) -> EngineModel:
-        """Draw as the model's settings say under the plan; other fields as they stand."""
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        drawn = {name: getattr(sampling, name) for name in names}
-        # A closer that the model writes ends its forced answer where the cue stands in thinking.
-        closing = chat.closer.ids[-1:] if is_open_cue(plan.cue) else ()
-        return cls(
-            drawn=drawn,
-            chat=chat,
-            plan=plan,
-            stops=stops,
-            stop_ids=stop_ids,
-            suffix=tuple(chat.suffix_ids(plan.cue)),
-            answer_ends=tuple(sorted({*stop_ids, *stops.newline_ids(), *closing})),
-            **fields,
-        )
 
     def for_request(self, name: str, seed: int | None) -> EngineModel:
         """Return the model for one request, which may bring a seed of its own."""
@@ -128,11 +97,10 @@ class EngineModel:
 
         With a `limit` that alone cuts it, and the policy's caps do not.
         """
-        plan = self.plan
+        plan, closer = self.plan, self.chat.closer.ids
+        end = TraceEnd(closer, self.stop_ids, plan.max_think, plan.answer_cap)
         if limit is not None:
-            end = TraceEnd.unbounded(self.chat.closer.ids, self.stop_ids, limit)
-            return Trace(prompt_ids, prompt, plan, None, end)
-        end = TraceEnd(self.chat.closer.ids, self.stop_ids, plan.max_think, plan.answer_cap)
+            end = TraceEnd.unbounded(closer, self.stop_ids, limit)
         return Trace(prompt_ids, prompt, plan, None, end)
 
     def live(
@@ -147,8 +115,7 @@ class EngineModel:
         """Return a request that can be answered under a policy; nothing of the trace is drawn."""
 
         def draw(grown: Callable[[], None] | None) -> StreamedThinking:
-            seldom = grown is None and self.wait is not None and not request.needs_ids
-            return self.think(trace, grown, seldom=seldom)
+            return self.think(trace, grown, seldom=grown is None and not request.needs_ids)
 
         request = LiveRequest(self, trace, draw, policy, policy.on_stop, task, observer, shadow)
         return request
@@ -197,18 +164,17 @@ class EngineModel:
 
     def wake_at(self, trace: Trace, tokens: int | None) -> None:
         """Bring the thinking when it has `tokens` tokens; None where nobody waits."""
-        assert self.wait is not None  # or nobody is told
         end = trace.end
         if end.thinking < 0:
             limit = end.max_think + len(end.closer)
         else:
             limit = end.thinking + len(end.closer) + end.answer_cap
         wanted = limit if tokens is None else min(tokens, limit)
-        self.wait(f"{self.name}-think", min(wanted, len(trace.ids) + _SELDOM))
+        self.engine.wait(f"{self.name}-think", min(wanted, len(trace.ids) + _SELDOM))
 
     async def abandon(self) -> None:
         """End the thinking: `stream` takes what was drawn and not brought, and raises."""
-        await self.client.abort(f"{self.name}-think")
+        await self.engine.abort(f"{self.name}-think")
 
     async def finish(self, trace: Trace) -> int:
         """Think on from what was drawn, after all other requests; return the tokens it took.
@@ -275,7 +241,7 @@ class EngineModel:
 
         It goes before others, and ends at any of the ids in `ends`.
         """
-        asked = self.ask(kind, ids, {**parameters, "final": True}, priority=_SOON, ends=ends)
+        asked = self.ask(kind, ids, parameters, priority=_SOON, ends=ends, final=True)
         last = None
         async with aclosing(asked) as outputs:
             async for output in outputs:
@@ -312,14 +278,14 @@ class EngineModel:
         *,
         priority: int = 0,
         ends: Sequence[int] | None = None,
+        final: bool = False,
     ) -> AsyncGenerator[Any, None]:
         """Send a request; it ends at the ids of `ends`, by default those that end a generation."""
-        stop_ids = list(self.stop_ids if ends is None else ends)
-        return self.client.generate(
-            self.make_prompt(list(ids)),
-            self.make_parameters(stop_token_ids=stop_ids, **parameters),
+        return self.engine.generate(
+            ids,
+            {**parameters, "stop_token_ids": list(self.stop_ids if ends is None else ends)},
             f"{self.name}-{kind}",
-            trace_headers=TRACE_CONTEXT.get() or None,
+            final=final,
             priority=priority if self.by_priority else 0,
         )
 

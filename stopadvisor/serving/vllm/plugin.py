@@ -36,12 +36,12 @@ class StopAdvisorPlugin:
         with _one_line():
             from stopadvisor.serving.policy_files import load_policies
             from stopadvisor.serving.vllm.adapter import take_route
-            from stopadvisor.serving.vllm.plugin_settings import PluginSettings, check_vllm
+            from stopadvisor.serving.vllm.plugin_settings import check_vllm, settings_of
             from stopadvisor.serving.vllm.route import MarkedReplies
 
             self._version = check_vllm()
-            self._settings = PluginSettings.of_environment()
-            self._policies = load_policies(self._settings.policy, self._settings.require_signature)
+            self._settings = settings_of()
+            self._policies = load_policies(self._settings)
             take_route(app)
             app.add_middleware(MarkedReplies, server=app, state=app.state)
 
@@ -54,8 +54,9 @@ class StopAdvisorPlugin:
                 load_tokenizer,
                 quiet,
             )
+            from stopadvisor.serving.audits import Auditors
             from stopadvisor.serving.metrics import Metrics
-            from stopadvisor.serving.vllm.adapter import access_to, facts_of
+            from stopadvisor.serving.vllm.adapter import VllmEngine, facts_of
             from stopadvisor.serving.vllm.loading import PolicyLoader
             from stopadvisor.serving.vllm.plugin_settings import is_tried
             from stopadvisor.serving.vllm.route import PolicyRoute
@@ -67,8 +68,10 @@ class StopAdvisorPlugin:
                     generation = generation_settings(facts.model)
                 tokenizer = LoadedTokenizer(tokenizer.tokenizer, generation)
             metrics, settings = Metrics(), self._settings
-            access = access_to(engine_client)
-            loader = PolicyLoader(settings, facts, tokenizer, access, metrics, _leave)
+            # vLLM has no other way out from inside: open requests end at once.
+            auditors = Auditors(settings.audit, metrics, os._exit)
+            engine = VllmEngine(engine_client)
+            loader = PolicyLoader(settings, facts, tokenizer, engine, metrics, auditors)
             policies = await loader.load(self._policies)
         if not is_tried(self._version):
             _log.warning("vLLM %s is newer than was tried; it passed the self-test", self._version)
@@ -86,11 +89,6 @@ class StopAdvisorPlugin:
             again.add_done_callback(reloads.discard)
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
-
-
-def _leave(code: int) -> None:
-    """End the process at once, open requests included: vLLM has no other way out from inside."""
-    os._exit(code)
 
 
 @contextmanager

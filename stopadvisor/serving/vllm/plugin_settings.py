@@ -1,4 +1,4 @@
-"""The plugin's settings, as environment variables, and the vLLM versions it was tried with.
+"""The plugin's settings as environment variables, and the vLLM versions it was tried with.
 
 `stopadvisor serve` sets the variables, or you set them yourself.  Knows no engine.
 """
@@ -8,81 +8,56 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stopadvisor.ground.errors import ModelError, PolicyError
+from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.policy_files import ServeSettings
 
-if TYPE_CHECKING:
-    from stopadvisor.serving.audits import AuditSettings
-
-__all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm", "is_tried"]
+__all__ = ["NAME", "check_vllm", "is_tried", "settings_of", "variables_of"]
 
 NAME = "stopadvisor"
 """Of the plugin, in ``VLLM_PLUGINS``."""
-TRIED = ("0.32",)
+_TRIED = ("0.32",)
 """Series of vLLM that the plugin was tried with, the oldest first."""
 _POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
 _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
 _AUDIT = "STOPADVISOR_AUDIT"
 
 
-@dataclass(frozen=True)
-class PluginSettings:
-    """Which policies, and how they are followed."""
+def settings_of(variables: Mapping[str, str] = os.environ) -> ServeSettings:
+    """Read the variables.
 
-    policy: Path
-    """A policy's file, or a folder with one for each model and task."""
-    shadow: bool = False
-    """Judge, never stop, and count what would have been stopped."""
-    require_signature: tuple[Path, ...] = ()
-    """Public keys, of which one must have signed each policy."""
-    audit: AuditSettings | None = None
-    any_text: bool = False
-    """Cover requests without the policy's prompt template around the question."""
-
-    @classmethod
-    def of_environment(cls, found: Mapping[str, str] = os.environ) -> PluginSettings:
-        """Read the variables.
-
-        Raises
-        ------
-        PolicyError
-            No policy is named, or a switch is neither 0 nor 1.
-        """
-        if not found.get(_POLICY):
-            raise PolicyError(f"{_POLICY}: expected a policy's file or a folder, got none")
-        keys, audit = found.get(_KEYS, ""), None
-        if found.get(_AUDIT):
-            from stopadvisor.serving.audits import AuditSettings
-
-            audit = AuditSettings.of_json(found[_AUDIT])
-        return cls(
-            policy=Path(found[_POLICY]),
-            shadow=_switch(found, _SHADOW),
-            require_signature=tuple(Path(key) for key in keys.split(os.pathsep) if key),
-            any_text=_switch(found, _ANY_TEXT),
-            audit=audit,
-        )
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables, ``VLLM_PLUGINS`` apart."""
-        return {
-            _POLICY: str(self.policy.absolute()),
-            _SHADOW: str(int(self.shadow)),
-            _KEYS: os.pathsep.join(str(key.absolute()) for key in self.require_signature),
-            _ANY_TEXT: str(int(self.any_text)),
-            _AUDIT: "" if self.audit is None else self.audit.to_json(),
-        }
+    Raises
+    ------
+    PolicyError
+        No policy is named, or a switch is neither 0 nor 1.
+    """
+    if not variables.get(_POLICY):
+        raise PolicyError(f"{_POLICY}: expected a policy's file or a folder, got none")
+    for name in (_SHADOW, _ANY_TEXT):
+        if (value := variables.get(name)) not in (None, "", "0", "1"):
+            raise PolicyError(f"{name}: expected 0 or 1, got {value!r}")
+    audit, keys = variables.get(_AUDIT), variables.get(_KEYS, "").split(os.pathsep)
+    return ServeSettings(
+        policy=Path(variables[_POLICY]),
+        shadow=variables.get(_SHADOW) == "1",
+        any_text=variables.get(_ANY_TEXT) == "1",
+        require_signature=tuple(Path(key) for key in keys if key),
+        audit=AuditSettings.of_json(audit) if audit else None,
+    )
 
 
-def _switch(found: Mapping[str, str], name: str) -> bool:
-    value = found.get(name) or "0"
-    if value not in ("0", "1"):
-        raise PolicyError(f"{name}: expected 0 or 1, got {value!r}")
-    return value == "1"
+def variables_of(settings: ServeSettings) -> dict[str, str]:
+    """Return the variables, ``VLLM_PLUGINS`` apart."""
+    return {
+        _POLICY: str(settings.policy.absolute()),
+        _SHADOW: str(int(settings.shadow)),
+        _KEYS: os.pathsep.join(str(key.absolute()) for key in settings.require_signature),
+        _ANY_TEXT: str(int(settings.any_text)),
+        _AUDIT: "" if settings.audit is None else settings.audit.to_json(),
+    }
 
 
 def check_vllm(found: str | None = None) -> str:
@@ -95,7 +70,7 @@ def check_vllm(found: str | None = None) -> str:
     ModelError
         It is older, or there is no vLLM.
     """
-    tried = ", ".join(f"{series}.*" for series in TRIED)
+    tried = ", ".join(f"{series}.*" for series in _TRIED)
     if found is None:
         try:
             found = version("vllm")
@@ -105,17 +80,17 @@ def check_vllm(found: str | None = None) -> str:
                 "pip install 'stopadvisor[vllm]' into vLLM's; a gateway before servers that run "
                 "(--upstream URL) needs 'stopadvisor[serve]'"
             ) from error
-    if _series(found) < _series(TRIED[0]):
+    if _series(found) < _series(_TRIED[0]):
         raise ModelError(
             f"the plugin was tried with vLLM {tried} and takes no older one, got {found}: "
-            f"pip install 'vllm>={TRIED[0]}'"
+            f"pip install 'vllm>={_TRIED[0]}'"
         )
     return found
 
 
 def is_tried(found: str) -> bool:
     """Whether the plugin's tests ran with this series of vLLM."""
-    return _series(found) in map(_series, TRIED)
+    return _series(found) in map(_series, _TRIED)
 
 
 def _series(found: str) -> tuple[int, ...]:

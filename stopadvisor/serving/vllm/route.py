@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.background import BackgroundTasks
@@ -18,55 +19,35 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stopadvisor.engines.live import LiveAnswer
 from stopadvisor.engines.trace import Trace
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.policy.frozen import Policy
+from stopadvisor.serving.audits import FullThinking
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.policy_files import for_task
-from stopadvisor.serving.responder import Gone, Responder, Sender, unless_gone
+from stopadvisor.serving.responder import Gone, Responder, Sender, audited_reply, unless_gone
 from stopadvisor.serving.vllm.adapter import PATH, unforeseen
 from stopadvisor.serving.vllm.binding import BoundPolicy
 from stopadvisor.serving.vllm.engine_model import EngineModel
 
-__all__ = ["AfterReply", "MarkedReplies", "PolicyInUse", "PolicyRoute"]
+__all__ = ["MarkedReplies", "PolicyRoute"]
 
 _ROUTE = "stopadvisor.route"
 """Key of a request's scope: who answers it, for the header of an error."""
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-AfterReply = Callable[[CoveredRequest, LiveAnswer, EngineModel, str], None]
-"""Is called when a reply was sent under the policy, with the request's model and the reply's id; it
-must return at once, and may begin work of its own."""
 
 _log = logging.getLogger("vllm.stopadvisor")
-
-
-@dataclass(frozen=True)
-class PolicyInUse:
-    """A policy that answers requests, and its audits."""
-
-    bound: BoundPolicy
-    after_reply: AfterReply | None = None
-    """Where an audit thinks on after a stop."""
-    is_shadowed: Callable[[], bool] = lambda: False
-    """Whether an alarm has put the policy into its shadow."""
-
-    @property
-    def policy(self) -> Policy:
-        """The policy itself."""
-        return self.bound.policy
 
 
 @dataclass
 class PolicyRoute:
     """What answers ``POST /v1/chat/completions``."""
 
-    policies: tuple[PolicyInUse, ...]
+    policies: tuple[BoundPolicy, ...]
     """One, or one for each of several tasks; may be replaced at any time."""
     metrics: Metrics
     shadow: bool = False
@@ -84,22 +65,21 @@ class PolicyRoute:
         TRACE_CONTEXT.set(trace_context(request.headers.raw))
         body = await request.json()
         task = request.headers.get(TASK_HEADER)
-        used = for_task(self.policies, task)
-        if used is None:
+        bound = for_task(self.policies, task)
+        if bound is None:
             record.reason = "task"
             return await self._pass_on(pass_on, record, began)
-        record.digest = used.policy.digest[:8]
-        found = used.bound.coverage.check(body, task=task)
+        record.digest = bound.policy.digest[:8]
+        found = bound.coverage.check(body, task=task)
         if isinstance(found, CoveredRequest):
             reply = ChatReply(body["model"])
-            model = used.bound.model.for_request(reply.id, found.seed)
-            shadow = self.shadow or used.is_shadowed()
-            trace = _begin(used.bound, model, found, shadow)
+            model = bound.model.for_request(reply.id, found.seed)
+            shadow = self.shadow or (bound.auditor is not None and bound.auditor.is_shadowed())
+            trace = _begin(bound, model, found, shadow)
             if isinstance(trace, Trace):
-                record.id = reply.id
+                record.id, record.reason = reply.id, "covered"
                 record.route = "shadow" if shadow else "policy"
-                record.reason = "covered"
-                return _PolicyResponse(self, used, found, model, trace, reply, record, began)
+                return _PolicyResponse(self, bound, found, model, trace, reply, record, began)
             found = trace
         record.reason = found.reason
         return await self._pass_on(pass_on, record, began)
@@ -151,29 +131,25 @@ def _begin(
     return model.begin(prompt_ids, found.request.prompt, limit)
 
 
+@dataclass(eq=False)
 class _PolicyResponse(Response):
     """Thinks, probes and answers once it is called; its client may go at any time."""
 
-    def __init__(
-        self,
-        route: PolicyRoute,
-        used: PolicyInUse,
-        covered: CoveredRequest,
-        model: EngineModel,
-        trace: Trace,
-        reply: ChatReply,
-        record: RequestRecord,
-        began: float,
-    ) -> None:
-        self.route, self.used, self.covered = route, used, covered
-        self.model, self.trace = model, trace
-        self.reply, self.record, self.began = reply, record, began
-        self.status_code, self.background, self.body = 200, None, b""
+    route: PolicyRoute
+    bound: BoundPolicy
+    covered: CoveredRequest
+    model: EngineModel
+    trace: Trace
+    reply: ChatReply
+    record: RequestRecord
+    began: float
+    status_code: int = 200
+    background: None = None
+    body: bytes = b""
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         record, self.record.own_seconds = self.record, time.perf_counter() - self.began
         scope[_ROUTE] = record.route
-
         try:
             with self.route.metrics.running():
                 await unless_gone(receive, self._answer(Sender(send, record, self.began)))
@@ -184,21 +160,20 @@ class _PolicyResponse(Response):
             self.route.count(record, self.began)
 
     async def _answer(self, send: Sender) -> None:
-        route, record = self.route, self.record
+        route, record, model = self.route, self.record, self.model
         value = header_value(record.route, record.reason, record.digest).encode()
         responder = Responder(
             self.covered,
-            self.model,
+            model,
             self.reply,
             send,
             (HEADER.lower().encode(), value),
             route.metrics,
             shows_cached=route.shows_cached,
         )
+        policy, auditor = self.bound.policy, self.bound.auditor
         task, shadow = self.covered.request.task, record.route == "shadow"
-        live = self.model.live(
-            self.trace, self.used.policy, task=task, shadow=shadow, observer=responder
-        )
+        live = model.live(self.trace, policy, task=task, shadow=shadow, observer=responder)
         try:
             answered = await responder.run(live)
         except Exception as error:
@@ -208,8 +183,16 @@ class _PolicyResponse(Response):
             return
         if answered.failed_probes:
             _log.warning("request %s: a probe failed, thinking went on", self.reply.id)
-        if self.used.after_reply is not None and record.route == "policy":
-            self.used.after_reply(self.covered, answered, self.model, self.reply.id)
+        if auditor is not None and not shadow:
+            found = audited_reply(self.reply.id, self.covered, answered, model, policy)
+            auditor.served(found, partial(_finish, model, answered.trace))
+
+
+async def _finish(model: EngineModel, trace: Trace) -> FullThinking:
+    """Think a stopped trace to its end."""
+    tokens = await model.finish(trace)
+    text = model.stops.visible_text(trace.visible) if trace.end.closed else None
+    return FullThinking(text, tokens)
 
 
 class MarkedReplies:

@@ -65,7 +65,7 @@ class _SelfTest:
         whole = await self.model.final("whole", self.prompt, named, ends=())
         self.ids = list(whole.token_ids)
         self.rows = positions(whole.logprobs, self.ids, self.k)
-        for seldom in (False, self.model.wait is not None):
+        for seldom in (False, True):
             self._hold("thinking on", await self._thought(seldom))
         merged = await self._merged(named)
         self._hold("merged outputs", merged[0], merged[1])

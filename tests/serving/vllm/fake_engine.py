@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Any
 
 from stopadvisor.engines.local_tokenizer import LoadedTokenizer, load_tokenizer
 from stopadvisor.engines.model_files import content_revision
+from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind_policies
+from stopadvisor.serving.vllm.binding import BoundPolicy, EngineFacts, bind_policies
 from tests.engines.fake_server import TINY, Story, words
 from tests.policy_content import family_content, policy_from
 
@@ -140,7 +141,7 @@ class FakeEngine:
     """Requests under way, with their parameters."""
     asked: list[tuple[str, list[int], Any, int]] = field(default_factory=list)
     """Kind, ids, parameters and priority of every request."""
-    traced: list[tuple[str, Mapping[str, str] | None]] = field(default_factory=list)
+    traced: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     """Kind and trace headers of every request."""
     aborted: list[str] = field(default_factory=list)
     decoded: dict[str, int] = field(default_factory=dict)
@@ -148,17 +149,17 @@ class FakeEngine:
 
     def generate(
         self,
-        prompt: Any,
-        sampling_params: Any,
-        request_id: str,
+        ids: Sequence[int],
+        parameters: Mapping[str, Any],
+        name: str,
         *,
-        trace_headers: Mapping[str, str] | None = None,
-        priority: int = 0,
+        final: bool,
+        priority: int,
     ) -> AsyncGenerator[Any, None]:
-        kind = request_id.split("-")[2]
-        self.traced.append((kind, trace_headers))
-        self.asked.append((kind, prompt["ids"], sampling_params, priority))
-        return self._yield(kind, prompt["ids"], sampling_params, request_id)
+        kind, asked = name.split("-")[2], SimpleNamespace(**parameters, final=final)
+        self.traced.append((kind, TRACE_CONTEXT.get()))
+        self.asked.append((kind, list(ids), asked, priority))
+        return self._yield(kind, list(ids), asked, name)
 
     async def _yield(
         self, kind: str, ids: list[int], parameters: Any, name: str
@@ -186,7 +187,7 @@ class FakeEngine:
                 self.decoded[name] = number
                 finished = number == len(said) or token in parameters.stop_token_ids
                 wanted = self.waits.get(name, brought + interval)
-                if getattr(parameters, "final", False):
+                if parameters.final:
                     wanted = len(said)
                 elif not brought:
                     wanted = 1
@@ -211,8 +212,8 @@ class FakeEngine:
         finally:
             del self.running[name]
 
-    async def abort(self, request_id: str) -> None:
-        self.ended.add(request_id)
+    async def abort(self, name: str) -> None:
+        self.ended.add(name)
 
     def wait(self, name: str, tokens: int) -> None:
         self.waits[name] = tokens
@@ -240,12 +241,6 @@ def bound_at(
     engine: FakeEngine, policy: Policy | None = None, any_text: bool = False, **changes: Any
 ) -> BoundPolicy:
     """A policy at this engine."""
-    access = EngineAccess(
-        engine,
-        lambda ids: {"ids": ids},
-        lambda **kwargs: SimpleNamespace(**kwargs),
-        getattr(engine, "wait", None),
-    )
     found = [(Path("policy.joblib"), policy or policy_of())]
-    (bound,) = bind_policies(found, replace(FACTS, **changes), loaded(), access, any_text=any_text)
+    (bound,) = bind_policies(found, replace(FACTS, **changes), loaded(), engine, any_text=any_text)
     return bound

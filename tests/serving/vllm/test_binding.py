@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.errors import ModelError, PolicyError
-from stopadvisor.serving.vllm.binding import EngineAccess, bind_policies
+from stopadvisor.serving.vllm.binding import bind_policies
 from tests.policy_content import family_content
 from tests.serving.vllm.fake_engine import FACTS, FakeEngine, bound_at, loaded, policy_of
 
@@ -150,11 +150,11 @@ def test_a_whole_vocabulary_is_asked_for_where_a_part_tells_too_little(
 def test_of_a_folder_the_one_for_this_model_serves() -> None:
     own = policy_of()
     other = policy_of(model={**own.content["model"], "revision": "sha256:" + "0" * 64})
-    access = EngineAccess(FakeEngine(), list, dict)
+    engine = FakeEngine()
     named = [(Path("other.joblib"), other), (Path("own.joblib"), own)]
-    (bound,) = bind_policies(named, FACTS, loaded(), access)
+    (bound,) = bind_policies(named, FACTS, loaded(), engine)
     assert bound.policy.digest == own.digest
     with pytest.raises(PolicyError, match=r"^other\.joblib: .* revision"):
-        bind_policies(named[:1], FACTS, loaded(), access)
+        bind_policies(named[:1], FACTS, loaded(), engine)
     with pytest.raises(PolicyError, match=r"expected one policy for each model and task"):
-        bind_policies([(Path("own"), own)] * 2, FACTS, loaded(), access)
+        bind_policies([(Path("own"), own)] * 2, FACTS, loaded(), engine)

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.audits import Auditors, AuditSettings
 from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.policy_files import ServeSettings
 from stopadvisor.serving.vllm import loading
-from stopadvisor.serving.vllm.binding import EngineAccess
 from stopadvisor.serving.vllm.loading import PolicyLoader
-from stopadvisor.serving.vllm.plugin_settings import PluginSettings
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.test_live import NEVER
 from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, loaded, policy_of
@@ -48,12 +46,10 @@ async def served(
     path: Path, engine: FakeEngine, *policies: Policy, audit: AuditSettings | None = None
 ) -> Served:
     """Serve under policies, whose file or folder may change later."""
-    access = EngineAccess(
-        engine, lambda ids: {"ids": ids}, lambda **kwargs: SimpleNamespace(**kwargs), engine.wait
-    )
     metrics = Metrics(CollectorRegistry())
-    settings = PluginSettings(path, audit=audit)
-    loader = PolicyLoader(settings, FACTS, loaded(), access, metrics, lambda code: None)
+    settings = ServeSettings(path, audit=audit)
+    auditors = Auditors(audit, metrics, lambda code: None)
+    loader = PolicyLoader(settings, FACTS, loaded(), engine, metrics, auditors)
     named = [(Path(f"{number}.joblib"), policy) for number, policy in enumerate(policies)]
     return Served(loader, PolicyRoute(await loader.load(named), metrics))
 
@@ -177,7 +173,7 @@ def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> Non
             save_policy(policy, path)
             await found.loader.reload(found.route)
         await found.ask()
-        auditors = found.loader._auditors
+        auditors = found.loader.auditors._by_digest
         requests = {name: a.log.course.counts["requests"] for name, a in auditors.items()}
         assert requests == {STOPS.digest: 2, GOES_ON.digest: 1}
         for auditor in auditors.values():

@@ -6,8 +6,7 @@ The engine's client is played by transformers here; `tests/integration/test_plug
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +20,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.route import PolicyInUse, PolicyRoute
+from stopadvisor.serving.vllm.route import PolicyRoute
 from stopadvisor.workload.questions import read_workload
 from tests.engines.fake_server import TINY
 from tests.serving.vllm.fake_engine import FACTS, FlatLogprobs, bound_at
@@ -48,15 +47,14 @@ class ModelClient:
         return int(logprobs.argmax()), logprobs.tolist(), out.past_key_values
 
     async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, **options: Any
+        self, ids: Any, parameters: Mapping[str, Any], name: str, *, final: bool, priority: int
     ) -> AsyncGenerator[Any, None]:
-        assert sampling_params.temperature == 0.0
-        k = getattr(sampling_params, "logprobs", None)
-        ids, cache = prompt["ids"], None
-        final = getattr(sampling_params, "final", False)
+        assert parameters["temperature"] == 0.0
+        k, most = parameters.get("logprobs"), parameters["max_tokens"]
+        ids, cache = list(ids), None
         rows = None if k is None else FlatLogprobs()
         brought: list[int] = []
-        for number in range(1, sampling_params.max_tokens + 1):
+        for number in range(1, most + 1):
             token, logprobs, cache = self._step(ids, cache)
             ids = [token]
             brought.append(token)
@@ -65,9 +63,9 @@ class ModelClient:
                 ranked = sorted(range(len(logprobs)), key=logprobs.__getitem__, reverse=True)
                 named = [token, *(ranked if k < 0 else ranked[:k])]
                 rows.append(named, [logprobs[i] for i in named])
-            over = token in sampling_params.stop_token_ids or number == sampling_params.max_tokens
+            over = token in parameters["stop_token_ids"] or number == most
             reason = "stop" if over else None
-            if request_id in self.ended:
+            if name in self.ended:
                 reason = "abort"
             if reason is not None or not final:
                 output = SimpleNamespace(token_ids=brought, logprobs=rows, finish_reason=reason)
@@ -79,8 +77,11 @@ class ModelClient:
                 return
             await asyncio.sleep(0)
 
-    async def abort(self, request_id: str) -> None:
-        self.ended.add(request_id)
+    async def abort(self, name: str) -> None:
+        self.ended.add(name)
+
+    def wait(self, name: str, tokens: int) -> None:
+        """Bring each token at once all the same."""
 
 
 @pytest.mark.integration
@@ -95,8 +96,7 @@ def test_replies_are_those_of_the_local_engine(workload: str, stream: bool) -> N
 
     client: Any = ModelClient()
     bound = bound_at(client, policy, max_logprobs=-1)
-    bound = replace(bound, model=replace(bound.model, make_prompt=lambda ids: {"ids": ids}))
-    route = PolicyRoute((PolicyInUse(bound),), Metrics(CollectorRegistry()))
+    route = PolicyRoute((bound,), Metrics(CollectorRegistry()))
     options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
 
     async def ask(number: int) -> None:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.vllm import plugin_settings
-from stopadvisor.serving.vllm.adapter import _waiting
+from stopadvisor.serving.vllm.adapter import VllmEngine
 from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin
 from stopadvisor.serving.vllm.route import _ROUTE, MarkedReplies
 from tests.serving.vllm.fake_engine import policy_of
@@ -179,9 +179,10 @@ def test_outputs_come_when_they_are_waited_for() -> None:
     """An interval behind what was brought; 1 is another way of counting in vLLM."""
     state = SimpleNamespace(stream_interval=64, sent_tokens_offset=12)
     processor = SimpleNamespace(external_req_ids={"a": ["a-x"]}, request_states={"a-x": state})
-    wait = _waiting(processor)
+    engine = object.__new__(VllmEngine)  # without vLLM
+    engine._client = SimpleNamespace(output_processor=processor)
     for tokens, interval in ((44, 32), (13, 2), (5, 2)):
-        wait("a", tokens)
+        engine.wait("a", tokens)
         assert state.stream_interval == interval
-    wait("gone", 7)
+    engine.wait("gone", 7)
     assert processor.external_req_ids == {"a": ["a-x"]}

@@ -9,18 +9,18 @@ import pytest
 
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.serving.policy_files import load_policies
-from stopadvisor.serving.vllm.plugin_settings import PluginSettings, check_vllm, is_tried
+from stopadvisor.serving.policy_files import ServeSettings, load_policies
+from stopadvisor.serving.vllm.plugin_settings import check_vllm, is_tried, settings_of, variables_of
 from tests.serving.vllm.fake_engine import policy_of
 
 
 def test_settings_come_back_from_the_environment(tmp_path: Path) -> None:
-    settings = PluginSettings(
+    settings = ServeSettings(
         tmp_path / "p.joblib", shadow=True, require_signature=(tmp_path / "a", tmp_path / "b")
     )
-    assert PluginSettings.of_environment(settings.environment()) == settings
-    plain = PluginSettings(tmp_path / "p.joblib", any_text=True)
-    assert PluginSettings.of_environment(plain.environment()) == plain
+    assert settings_of(variables_of(settings)) == settings
+    plain = ServeSettings(tmp_path / "p.joblib", any_text=True)
+    assert settings_of(variables_of(plain)) == plain
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_settings_come_back_from_the_environment(tmp_path: Path) -> None:
 )
 def test_bad_settings(found: dict[str, str], message: str) -> None:
     with pytest.raises(PolicyError) as refused:
-        PluginSettings.of_environment(found)
+        settings_of(found)
     assert str(refused.value) == message
 
 
@@ -44,21 +44,21 @@ def test_a_file_or_a_folder_of_policies(tmp_path: Path) -> None:
     for name in ("b.json", "a.joblib"):
         save_policy(policy, tmp_path / name, format="json" if "json" in name else "joblib")
     (tmp_path / "notes.txt").write_text("no policy")
-    found = load_policies(tmp_path, ())
+    found = load_policies(ServeSettings(tmp_path))
     assert [path.name for path, _ in found] == ["a.joblib", "b.json"]
     assert {loaded.digest for _, loaded in found} == {policy.digest}
-    ((_, one),) = load_policies(tmp_path / "b.json", ())
+    ((_, one),) = load_policies(ServeSettings(tmp_path / "b.json"))
     assert one.digest == policy.digest
 
 
 def test_refused_policies(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="expected a policy"):
-        load_policies(tmp_path, ())
+        load_policies(ServeSettings(tmp_path))
     file = tmp_path / "p.joblib"
     save_policy(policy_of(), file)
     key = tmp_path / "key.pub"
     with pytest.raises(PolicyError, match=r"key\.pub"):
-        load_policies(file, (key,))
+        load_policies(ServeSettings(file, require_signature=(key,)))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving import chat_reply, responder
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.route import AfterReply, PolicyInUse, PolicyRoute
+from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_live import LENGTH, NEVER
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
@@ -86,12 +86,15 @@ def client_of(
     leaves: Callable[[], bool] | None = None,
     shadow: bool = False,
     context: int = 1024,
-    after_reply: AfterReply | None = None,
     **options: Any,
 ) -> Client:
-    used = PolicyInUse(bound_at(engine, policy, context=context), after_reply)
     metrics = Metrics(CollectorRegistry())
-    return Client(PolicyRoute((used,), metrics, shadow=shadow, **options), leaves)
+    return Client(
+        PolicyRoute(
+            (bound_at(engine, policy, context=context),), metrics, shadow=shadow, **options
+        ),
+        leaves,
+    )
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -180,7 +183,7 @@ def test_thinking_and_probes_stand_in_the_clients_trace(stream: bool) -> None:
     asyncio.run(ask_both())
     assert {kind for kind, _ in engine.traced} == {"think", "probe"}
     half = len(engine.traced) // 2
-    assert [found for _, found in engine.traced] == [context] * half + [None] * half
+    assert [found for _, found in engine.traced] == [context] * half + [{}] * half
 
 
 def test_a_shadow_answers_in_full_and_counts_its_stops() -> None:
@@ -247,14 +250,3 @@ def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     run(lambda: client.ask(asked(stream=True)))
     assert client.data.count(chat_reply.KEEP_ALIVE) >= 5
     assert client.events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-
-
-def test_whoever_audits_is_told_of_each_reply() -> None:
-    told: list[Any] = []
-    client = client_of(FakeEngine(), after_reply=lambda *found: told.append(found))
-    run(lambda: client.ask(asked()))
-    ((covered, answered, model, name),) = told
-    assert name == model.name
-    assert covered.request.prompt.messages[0]["content"] == "3+4"
-    assert answered.stop.position == 4
-    assert len(answered.trace.ids) > 4

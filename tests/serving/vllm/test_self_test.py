@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import pytest
@@ -26,15 +25,15 @@ class Changed(ModelClient):
         self.change = change
 
     async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, **options: Any
+        self, ids: Any, parameters: Mapping[str, Any], name: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
-        kind = request_id.removeprefix("stopadvisor-self-test-")
+        kind = name.removeprefix("stopadvisor-self-test-")
         if self.change == "another prefix" and kind == "part":
-            prompt = {"ids": prompt["ids"][:-1]}
+            ids = ids[:-1]
         if self.change == "no probes" and kind.startswith("probe"):
             raise RuntimeError("the engine does not like it")
         number = 0
-        asked = super().generate(prompt, sampling_params, request_id, **options)
+        asked = super().generate(ids, parameters, name, **options)
         async for output in asked:
             number += 1
             new = output.outputs[0]
@@ -44,14 +43,13 @@ class Changed(ModelClient):
                 new.logprobs.logprobs = [value - 1.0 for value in new.logprobs.logprobs]
             yield output
 
-    async def abort(self, request_id: str) -> None:
+    async def abort(self, name: str) -> None:
         if self.change != "no abort":
-            await super().abort(request_id)
+            await super().abort(name)
 
 
 def tried(client: Any) -> None:
     model = bound_at(client, max_logprobs=20).model
-    model = replace(model, make_prompt=lambda ids: {"ids": ids})
     asyncio.run(try_engine(model, FACTS.context, 20))
 
 
