@@ -12,13 +12,16 @@ import shutil
 import signal
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import missing
 from tests.goldens import Goldens
+
+if TYPE_CHECKING:
+    from tests.material import Call
 
 # Before torch or a tokenizer is first imported, by whichever test does so.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -111,6 +114,17 @@ def run_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--families", "confidence,entropy,fixed-budget", "--alpha", "0.1"]
     assert main(["assess", str(path), "--alpha", "0.15", *words, "--no-report", "--quiet"]) == 0
     return path
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """The command line in an empty folder."""
+    from tests.material import Call
+
+    monkeypatch.chdir(tmp_path)
+    return Call(capsys)
 
 
 _REAL_MODEL = {"tiny_reasoner"}

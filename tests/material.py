@@ -29,8 +29,46 @@ BUDGETS = (0, 8, 16, 24, 32, 48, 64, 96)
 PLAN = ProbePlan(budgets=BUDGETS, cue="\n\nFinal answer:", max_think=256)
 CERTIFY = ("--alpha", "0.15", "--despite", "advice", "--despite", "large-alpha")
 """For `calibrate`: a usual alpha where no other follows, and a look whatever the advice is."""
-Call = Callable[..., tuple[int, str, str]]
-"""The command line called with words: exit code, stdout, stderr."""
+
+
+class Call:
+    """The command line as a function of words, which gives exit code, stdout and stderr."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], command: str | None = None) -> None:
+        """`command` is that where none is named."""
+        self._capsys, self._command = capsys, command
+
+    def of(self, command: str) -> Call:
+        """The same, of one command."""
+        return Call(self._capsys, command)
+
+    def __call__(self, *words: object, command: str | None = None) -> tuple[int, str, str]:
+        command = command or self._command
+        self._capsys.readouterr()  # of fixtures
+        code = main([*([command] if command else []), *map(str, words)])
+        text = self._capsys.readouterr()
+        return code, text.out, text.err
+
+    def json(self, *words: object, code: int = 0, command: str | None = None) -> Any:
+        """The document of a call."""
+        found, out, err = self(*words, "--json", command=command)
+        assert found == code, out + err
+        return json.loads(out)
+
+    def screen(self, *words: object, code: int = 0, command: str | None = None) -> str:
+        """What a call prints, on one line."""
+        found, out, err = self(*words, command=command)
+        assert found == code, out + err
+        return " ".join(out.split())
+
+    def refused(self, *words: object, command: str | None = None) -> str:
+        """The one line of a refusal with exit code 2."""
+        code, out, err = self(*words, command=command)
+        assert (code, out) == (2, ""), out + err
+        assert "Traceback" not in err
+        starts = ("stopadvisor: ", "Error: ")
+        (line,) = [line for line in err.splitlines() if line.startswith(starts)]
+        return line
 
 
 def easiest(count: int) -> tuple[Question, ...]:
@@ -45,17 +83,6 @@ def write_easiest(path: Path, count: int) -> Path:
     lines.sort(key=lambda line: str(json.loads(line)["category"]))
     path.write_text("".join(lines[:count]), encoding="utf-8")
     return path
-
-
-def caller(capsys: pytest.CaptureFixture[str], default: str | None = None) -> Call:
-    """The command line as a function; `default` is the command where none is named."""
-
-    def run(*words: str | Path, command: str | None = default) -> tuple[int, str, str]:
-        code = main([*([command] if command else []), *map(str, words)])
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return run
 
 
 def keep_studies(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

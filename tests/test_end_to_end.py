@@ -12,7 +12,6 @@ import pytest
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.certification.calibration import ExportedRule, calibrate
-from stopadvisor.cli.main import main
 from stopadvisor.ground.constants import PAPER_BOOTSTRAP_RESAMPLES, PROBE_CAP
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.paper.protocol import PaperSetting, paper_split, threshold_grid
@@ -22,7 +21,15 @@ from stopadvisor.runs.access import open_all
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
-from tests.material import ARCHIVES, CERTIFY, edit_records, flip_calibration, forget_looks, make_run
+from tests.material import (
+    ARCHIVES,
+    CERTIFY,
+    Call,
+    edit_records,
+    flip_calibration,
+    forget_looks,
+    make_run,
+)
 from tests.scripted import ScriptedEngine, write_sums
 
 pytestmark = pytest.mark.slow
@@ -35,14 +42,6 @@ REPLAYED = [
 ]  # fmt: skip
 DECODED_ONLY = Weights(0.0, 0.0, 1.0, "money per million tokens")
 """The scripted traces are short: with prompts to pay for, the weakest rule saves nothing."""
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    code = main([*words, "--json"])
-    text = capsys.readouterr()
-    assert code == 0, text.out + text.err
-    found: dict[str, Any] = json.loads(text.out)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +96,12 @@ def certified_rule(source: Source, family: str, alpha: float) -> ExportedRule:
 
 @pytest.mark.parametrize(("family", "format"), REPLAYED)
 def test_the_file_decides_as_calibration_did(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str, format: str
+    run: Path, tmp_path: Path, call: Call, family: str, format: str
 ) -> None:
     alpha = 0.25
     out = tmp_path / f"policy.{format}"
     asked = ("--families", family, "--alpha", str(alpha), "--price", "0/0/1")
-    document = call(capsys, "calibrate", *CERTIFY, str(run), *asked, "--out", str(out))
+    document = call.json("calibrate", *CERTIFY, run, *asked, "--out", out)
     assert document["kind"] == "stop"
     assert document["family"] == family
     forget_looks(run)  # the next family's look is none of this test's business
@@ -119,23 +118,21 @@ def test_the_file_decides_as_calibration_did(
 
 
 def test_the_whole_way_through_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
     )
     file = write_sums(tmp_path / "sums.jsonl", 300)
-    assessment = call(
-        capsys,
-        *("assess", str(file), "--families", "entropy,confidence", "--max-think", "256"),
+    assessment = call.json(
+        *("assess", file, "--families", "entropy,confidence", "--max-think", "256"),
         *("--schedule", "grid"),  # `replay` looks at budgets alone
     )
     assert assessment["workload"]["budgets"][0] == 0
-    calibration = call(capsys, "calibrate", "--alpha", "0.15")
+    calibration = call.json("calibrate", "--alpha", "0.15")
     assert calibration["run"] == assessment["run"]
     assert calibration["certified"]
-    policy = call(capsys, "inspect", calibration["policy"])
+    policy = call.json("inspect", calibration["policy"])
     assert policy["certificate"] == calibration["certificate"]
     assert policy["model"]["name"] == "tests/scripted"
     assert policy["max_think"] == 256
@@ -146,17 +143,13 @@ def test_the_whole_way_through_the_command_line(
     )
 
 
-def test_calibration_labels_change_nothing_before_calibration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibration_labels_change_nothing_before_calibration(tmp_path: Path, call: Call) -> None:
     path = make_run(tmp_path / "run", 300)
-    assert main(["assess", str(path)]) == 0
-    screen = capsys.readouterr().out
+    screen = call("assess", path)[1]
     document = (path / "assessment.json").read_bytes()
     before = assess(open_source(path), Settings(families=("learned", "entropy"))).choice
     edit_records(path, flip_calibration)
-    assert main(["assess", str(path)]) == 0
-    assert capsys.readouterr().out == screen
+    assert call("assess", path)[1] == screen
     assert (path / "assessment.json").read_bytes() == document
     after = assess(open_source(path), Settings(families=("learned", "entropy"))).choice
     for old, new in zip(before.sequences, after.sequences, strict=True):
@@ -181,10 +174,9 @@ def test_the_paper_protocol_equals_the_published_scripts(
     expected: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    call: Call,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = call(capsys, "assess", str(ARCHIVES / f"{name}.npz"), "--protocol", "paper")
+    found = call.json("assess", ARCHIVES / f"{name}.npz", "--protocol", "paper")
     wanted = expected[name]
     assert {t: row["count"] for t, row in found["profile"].items()} == wanted["profile"]
     assert found["regime"]["predicted"] == predicted

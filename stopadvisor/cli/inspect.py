@@ -12,10 +12,9 @@ import click
 
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SIGNATURE, VERBOSE, declare, show
 from stopadvisor.cli.parts.help_page import Command
-from stopadvisor.policy.frozen import load_policy, sign_policy
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.policy.run_policies import newest_policy
-from stopadvisor.policy.signature import signing_key
 from stopadvisor.report.comparison import compared
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.inspect import comparison_sheet, inspect_sheet
@@ -29,7 +28,6 @@ __all__ = ["command"]
     "inspect",
     cls=Command,
     reads="POLICY: a file that `calibrate` wrote; with --require-signature POLICY.sig too.",
-    writes="With --sign, its signature: POLICY.sig.",
     examples=[
         "stopadvisor inspect",
         "stopadvisor inspect policies/arithmetic.joblib",
@@ -41,18 +39,11 @@ __all__ = ["command"]
 @click.argument("path", metavar="[POLICY]", required=False, type=PATH)
 @click.argument("other", metavar="[OTHER]", required=False, type=PATH)
 @SIGNATURE
-@click.option(
-    "--sign",
-    metavar="KEY",
-    type=PATH,
-    help="Sign the policy that is shown with this private key (PEM).",
-)
 @declare(*OUTPUT, VERBOSE)
 def command(
     path: Path | None,
     other: Path | None,
     require_signature: tuple[Path, ...],
-    sign: Path | None,
     *,
     json: bool,
     quiet: bool,
@@ -64,27 +55,19 @@ def command(
     use of the run calibrated last under runs/.  Nothing in the file is executed; a file that fails
     a check is refused.
     """
-    if path is None and sign is not None:
-        raise click.UsageError("--sign signs a POLICY that you name")
-    if other is not None and sign is not None:
-        raise click.UsageError("--sign takes one POLICY, got two")
     if path is None:
         path = newest_policy()
         with progress_on(sys.stderr, quiet=quiet) as progress:
             progress.remark(f"inspecting {path}, the policy written last")
-    key = None if sign is None else signing_key(sign)
     policy = load_policy(path, require_signature=require_signature or None)
     if other is not None:
         second = load_policy(other, require_signature=require_signature or None)
         comparison = compared(policy, path, second, other)
         show(comparison, comparison_sheet(comparison), json=json)
         return 0
-    if key is not None:
-        sign_policy(path, key, digest=policy.digest)
-    signed_by = policy.signed_by if key is None else key.fingerprint
     model = None if policy.terms.model is None else policy.terms.model.name
     given = None if model is None else model_as_given(path.parent, model)
-    shown = inspected(policy, path, signed_by=signed_by, model=given)
+    shown = inspected(policy, path, signed_by=policy.signed_by, model=given)
     sheet = inspect_sheet(
         shown,
         verbose=verbose,

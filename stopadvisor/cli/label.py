@@ -113,7 +113,7 @@ def command(
     elif export is None:
         ask(begun, labeller, sys.stderr, click.getchar, _typed)
     labelled = finish(begun, path, export, limit)
-    again = typed_again("delta", "labels", "families", "serving", "weights", "fresh", "despite")
+    again = typed_again("alpha", "labeller", "export", "sheet", "limit")
     show(labelled, label_sheet(labelled, again), json=json)
     return 0
 

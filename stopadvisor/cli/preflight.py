@@ -46,10 +46,8 @@ def command(workload: Path, *, json: bool, quiet: bool, **params: Any) -> int:
     show(report, preflight_sheet(report), json=json)
     may_go_on = report.status != "fail" and not any(c.name == "questions" for c in report.checks)
     if may_go_on and not (json or quiet):
-        ctx = click.get_current_context()
-        options = {option.name or "" for option in ctx.command.params}
-        again = typed_again(*options - {"workload"})
-        click.echo(f"next: stopadvisor assess {shell_quote(workload)} {again}".rstrip(), err=True)
+        command = f"stopadvisor assess {shell_quote(workload)} {typed_again()}".rstrip()
+        click.echo(f"next: {command}", err=True)
     return PreflightError.exit_code if report.status == "fail" else 0
 
 

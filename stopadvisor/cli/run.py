@@ -43,13 +43,6 @@ from stopadvisor.serving.answering import AnswerSettings, answer_workload
 
 __all__ = ["command"]
 
-_REPEATED = (
-    *("model", "device", "dtype", "think_tags", "engine", "base_url", "tokenizer", "api_key_env"),
-    *("concurrency", "request_timeout", "patience", "ladder", "limit", "on_stop", "answer_cap"),
-    *("grader", "require_signature"),
-)
-"""Options of a first call that the next one needs."""
-
 
 @click.command(
     "run",
@@ -124,7 +117,7 @@ def command(
         opened = partial(_open, replace(model, remark=progress.remark), ladder)
         summary = answer_workload(settings, opened, progress)
     server = _server(policy, summary, model)
-    sheet = run_sheet(summary, given=typed_again(*_REPEATED), server=server)
+    sheet = run_sheet(summary, given=typed_again("out", "compare_full"), server=server)
     show(replace(summary, headline=sheet.headline), sheet, json=json)
     return 0
 

@@ -16,8 +16,6 @@ chooses its first sequence on one pass of 160 questions, which then leave the po
 With ``--labels N`` calibration questions have no gold, one trace each, and N are labelled.  "First"
 counts so few questions that N labels settle them, by the exact binomial test, as was done before;
 "sample" is what 160 further questions without gold prefer: all that differ, or so many of them.
-"Of two traces" labels both replies of a question at once, until N questions are labelled, or every
-one that can matter; that was tried and not built.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ DELTA = 0.05
 ALPHAS = (0.05, 0.10)
 SIZES = (200, 400)
 WAYS = ("one trace", "two traces", "twice the labels", "oracle")
-LABELLED = ("no label", "first", "sample", "all labels", "of two traces", "all of two", "oracle")
+LABELLED = ("no label", "first", "sample", "all labels", "oracle")
 LABELLED_SIZES = (240, 400, 1000)
 _FIT, _PREFILL = 160, 0.25
 _PER_FIT = 25
@@ -137,34 +135,8 @@ class Rule:
             "first": reached(order[:, None] < sizes, few, labels),
             "sample": reached(plan.labelled(differs), plan.most(differs, alpha, DELTA), labels),
             "all labels": reached(everyone, every, None),
-            "of two traces": self.labelled_pairs(n, alpha, labels, rng),
-            "all of two": self.labelled_pairs(n, alpha, n, rng),
             "oracle": last_passed(self.risk <= alpha),
         }
-
-    def labelled_pairs(self, n: int, alpha: float, labels: int, rng: np.random.Generator) -> int:
-        """Two traces a question; of those where one differs so many are labelled, as `walk` asks.
-
-        What differs and is not labelled counts as lost.
-        """
-        n_passes, n_questions, n_thresholds = self.lost.shape
-        rows, first = rng.integers(n_questions, size=n), rng.integers(n_passes, size=n)
-        passes = np.array([first, (first + rng.integers(1, n_passes, size=n)) % n_passes])
-        lost, at_worst = self.lost[passes, rows], self.differs[passes, rows]
-        most, known = most_lost(n, limit_of_pairs(alpha), DELTA), np.zeros(n, bool)
-
-        def passed(at: int, lost: BoolArray) -> bool:
-            both, none = lost[..., at].all(axis=0), ~lost[..., at].any(axis=0)
-            return bool(both.sum() <= most[none.sum()])
-
-        for at in range(n_thresholds):
-            while not passed(at, at_worst):
-                open_ = np.flatnonzero(at_worst[..., at].any(axis=0) & ~known)
-                if not open_.size or known.sum() >= labels:
-                    return at - 1
-                known[open_[0]] = True
-                at_worst[:, open_[0]] = lost[:, open_[0]]
-        return int(n_thresholds) - 1
 
 
 @dataclass(frozen=True)

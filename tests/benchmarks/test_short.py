@@ -17,15 +17,11 @@ from tests.blocks.tests import benchmarks
 from tests.integration.test_benchmarks import SERVED
 
 SHORT = {
-    "deploy": "--questions 200",
     "ladder": "--data FOLDER/ladder --splits 1",
-    "loading": "--only ids",
-    "monitor": "--requests 200",
     "real": "--splits 1 --fits 0",
     "real_picture": "FOLDER/rivals.svg --splits 1",
     "real_runs": "FOLDER/runs",
     "real_two_traces": "--draws 2 --fits 1",
-    "request_overhead": "--rounds 1",
     "roofline": "",
     "scale": "200",
     "step": "--questions 20",

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from tests.material import Call, caller, make_run
+from stopadvisor.engines.engine_settings import EngineSettings
+from stopadvisor.runs.directory import RunDirectory
+from tests.material import Call, make_run
+from tests.scripted import ScriptedEngine, write_sums
 
 
 @pytest.fixture(scope="session")
@@ -28,16 +31,49 @@ def quickly_assessed_run(probed_run: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def call(
-    tmp_path: Path,
-    probed_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call a command in a folder with a run `runs/sums`."""
+def sums(call: Call, probed_run: Path) -> Path:
+    """A run `runs/sums` in the folder of `call`."""
+    return shutil.copytree(probed_run, Path("runs/sums"))
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    """The engine that every command opens."""
+    engine = ScriptedEngine()
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
+    return engine
+
+
+class Bench(Call):
+    """`probe` of a workload of 100 sums by a scripted engine, with some words in any case."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        super().__init__(capsys, "probe")
+        self.file, self.out = write_sums(folder / "sums.jsonl", 100), folder / "out"
+        self.engine = ScriptedEngine()
+        self.loaded: list[EngineSettings] = []
+        self.words: tuple[object, ...] = ()
+
+    def load(self, options: EngineSettings) -> ScriptedEngine:
+        self.loaded.append(options)
+        return self.engine
+
+    def __call__(self, *words: object, command: str | None = None) -> tuple[int, str, str]:
+        return super().__call__(self.file, *self.words, *words, command=command)
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory.load(self.out)
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Bench:
+    made = Bench(tmp_path, capsys)
+    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", made.load)
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed_run, "runs/sums")
-    return caller(capsys)
+    return made
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from tests.material import CERTIFY, Call, edit_records
 RUN = Path("runs/sums")
 FAST = ["--families", "confidence"]
 
+pytestmark = pytest.mark.usefixtures("sums")
+
 
 def all_wrong(row: dict[str, Any], part: str) -> None:
     row["natural_correct"] = False
@@ -44,17 +46,13 @@ def few_right(row: dict[str, Any], part: str) -> None:
 )
 def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -> None:
     edit_records(RUN, edit)
-    code, out, err = call("assess", RUN, *FAST, "--alpha", "0.15", "--no-report", "--json")
-    assert code == 0, err
-    found = json.loads(out)
+    found = call.json("assess", RUN, *FAST, "--alpha", "0.15")
     assert json.loads((RUN / "assessment.json").read_bytes()) == found
     assert found["recommendation"]["policy"] == "full-budget"
     assert any(said in reason for reason in found["recommendation"]["reasons"])
     assert sum(row["count"] for row in found["profile"].values()) == found["split"]["fit"]
     assert (found["matched_risk"][0]["learned"], found["label_savings"]) == (None, [])
-    code, out, err = call("assess", RUN, *FAST, "--alpha", "0.15", "--no-report")
-    assert code == 0
-    text = " ".join(out.split())
+    text = call.screen("assess", RUN, *FAST, "--alpha", "0.15")
     assert text.startswith("Don't stop early on vLLM: ")
     assert said[1:] in text  # it begins a sentence here
 
@@ -75,15 +73,11 @@ def test_its_page_says_so_without_the_pictures_of_rules(
 
 def test_calibrate_follows_that_advice(call: Call) -> None:
     edit_records(RUN, all_right)
-    code, out, err = call("calibrate", RUN, *FAST, *CERTIFY, "--json")
-    assert code == 3, err
-    found = json.loads(out)
+    found = call.json("calibrate", RUN, *FAST, *CERTIFY, code=3)
     assert (found["kind"], found["look"]) == ("full-budget", None)
     assert "all forced answers are right" in found["refusal"]["reason"]
 
 
 def test_an_alpha_that_cannot_be_missed_is_refused_by_calibrate(call: Call) -> None:
     edit_records(RUN, few_right)
-    code, out, err = call("calibrate", RUN, *FAST, *CERTIFY)
-    assert (code, out) == (2, "")
-    assert "never being right would meet it" in err
+    assert "never being right would meet it" in call.refused("calibrate", RUN, *FAST, *CERTIFY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +10,12 @@ import pytest
 
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
-from stopadvisor.report.words import percent
 from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums")]
 
 RUN = Path("runs/sums")
 FAST = ["--families", "entropy,confidence"]
-
-
-def answer(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
-    found, out, err = call(*words, "--json")
-    assert found == code, out + err
-    document: dict[str, Any] = json.loads(out)
-    return document
-
-
-def refused(call: Call, *words: str | Path) -> str:
-    code, out, err = call(*words)
-    assert (code, out) == (2, ""), out + err
-    (line,) = [line for line in err.splitlines() if line.startswith("stopadvisor: ")]
-    return line
 
 
 def unsolve(row: dict[str, Any], part: str) -> None:
@@ -50,60 +34,49 @@ def test_where_the_advice_is_full_thinking_so_is_the_policy(
     """A certificate could be had: the rule saves by giving up."""
     edit_records(RUN, unsolve)
     words = (*FAST, "--alpha", "0.24")
-    advice = answer(call, "assess", RUN, *words, "--no-report")["recommendation"]
+    advice = call.json("assess", RUN, *words)["recommendation"]
     assert advice["policy"] == "full-budget"
     with monkeypatch.context() as closed:
         closed.setattr("stopadvisor.certification.looks.hand_out", None)
-        found = answer(call, "calibrate", RUN, *words, code=3)
+        found = call.json("calibrate", RUN, *words, code=3)
     assert (found["kind"], found["look"], found["certified"]) == ("full-budget", None, False)
     assert "the advice is full thinking" in found["refusal"]["reason"]
     assert "--despite", "advice" in found["refusal"]["reason"]
     assert load_policy(found["policy"]).kind == "full-budget"
     assert looks_of(RUN) == []
     words = (*words, "--despite", "advice")
-    assert "or pass --despite large-alpha" in refused(call, "calibrate", RUN, *words)
-    despite = answer(call, "calibrate", RUN, *words, "--despite", "large-alpha")
+    assert "or pass --despite large-alpha" in call.refused("calibrate", RUN, *words)
+    despite = call.json("calibrate", RUN, *words, "--despite", "large-alpha")
     assert (despite["kind"], despite["certified"]) == ("stop", True)
     assert "--despite", "advice" in despite["changed"]
 
 
-def test_a_model_that_is_never_right_gets_a_policy_that_never_stops(call: Call) -> None:
-    def never_right(row: dict[str, Any], part: str) -> None:
-        row["natural_correct"] = False
-        for checkpoint in row["checkpoints"]:
-            checkpoint["correct"] = False
-
-    edit_records(RUN, never_right)
-    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.05", code=3)
-    assert (found["kind"], found["look"]) == ("full-budget", None)
-
-
 def test_another_rule_than_the_one_that_was_read_is_explained_in_a_sentence(call: Call) -> None:
-    answer(call, "assess", RUN, "--alpha", "0.15", "--families", "entropy", "--no-report")
-    found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    call.json("assess", RUN, "--alpha", "0.15", "--families", "entropy")
+    found = call.json("calibrate", RUN, *CERTIFY, "--families", "confidence")
     assert found["family"] == "confidence"
     assert found["changed"] is not None
     assert "assess had advised entropy alone" in found["changed"]
     assert found["changed"] in found["remarks"]
     out = call("calibrate", RUN, *CERTIFY, "--families", "confidence")[1]
     assert "changed assess had advised" in " ".join(out.split())
-    again = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    again = call.json("calibrate", RUN, *CERTIFY, "--families", "confidence")
     assert again["changed"] == found["changed"]
 
 
 def test_after_an_assessment_without_alpha_the_change_names_the_risk_it_was_at(call: Call) -> None:
-    assessed = answer(call, "assess", RUN, "--families", "entropy", "--no-report")
+    assessed = call.json("assess", RUN, "--families", "entropy")
     assert assessed["alpha"] is None
-    found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    found = call.json("calibrate", RUN, *CERTIFY, "--families", "confidence")
     taken = assessed["matched_risk"][0]["alpha"]
     assert f"entropy alone at alpha = {taken:g}; at alpha = 0.15" in found["changed"]
-    line = refused(call, "calibrate", RUN, "--families", "confidence")
+    line = call.refused("calibrate", RUN, "--families", "confidence")
     assert "say --alpha, the largest share of all questions that may lose a right answer" in line
 
 
 def test_the_advised_rule_needs_no_sentence(call: Call) -> None:
-    answer(call, "assess", RUN, "--families", "confidence", "--no-report")
-    found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    call.json("assess", RUN, "--families", "confidence")
+    found = call.json("calibrate", RUN, *CERTIFY, "--families", "confidence")
     assert (found["family"], found["changed"]) == ("confidence", None)
 
 
@@ -111,12 +84,12 @@ def test_the_advised_rule_needs_no_sentence(call: Call) -> None:
 
 
 def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
-    line = refused(call, "calibrate", RUN, *FAST, "--alpha", "0.3")
+    line = call.refused("calibrate", RUN, *FAST, "--alpha", "0.3")
     assert "more than 20%" in line
     assert "--loss drop" in line
     assert "--despite", "large-alpha" in line
     assert looks_of(RUN) == []
-    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.3", "--despite", "large-alpha")
+    found = call.json("calibrate", RUN, *FAST, "--alpha", "0.3", "--despite", "large-alpha")
     assert found["certified"] is True
     assert any("of the full-thinking accuracy" in remark for remark in found["remarks"])
 
@@ -125,7 +98,7 @@ def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
 
 
 def test_the_name_carries_alpha_and_digest(call: Call) -> None:
-    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    found = call.json("calibrate", RUN, *CERTIFY, *FAST)
     policy = load_policy(found["policy"])
     assert Path(found["policy"]).name == f"policy-a15-{policy.digest[:8]}.joblib"
     assert found["promoted"] == "runs/sums/policy.joblib"
@@ -135,9 +108,9 @@ def test_the_name_carries_alpha_and_digest(call: Call) -> None:
 
 
 def test_a_failure_leaves_the_certified_policy_in_use(call: Call) -> None:
-    first = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    first = call.json("calibrate", RUN, *CERTIFY, *FAST)
     forget_looks(RUN)
-    second = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--alpha", "0.001", code=3)
+    second = call.json("calibrate", RUN, *CERTIFY, *FAST, "--alpha", "0.001", code=3)
     assert second["promoted"] is None
     assert first["policy"] != second["policy"]
     assert load_policy(RUN / "policy.joblib").content == load_policy(first["policy"]).content
@@ -147,9 +120,9 @@ def test_a_failure_leaves_the_certified_policy_in_use(call: Call) -> None:
 
 
 def test_a_certificate_comes_after_a_failure_into_use(call: Call) -> None:
-    first = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--alpha", "0.001", code=3)
+    first = call.json("calibrate", RUN, *CERTIFY, *FAST, "--alpha", "0.001", code=3)
     assert first["promoted"] is not None
-    second = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    second = call.json("calibrate", RUN, *CERTIFY, *FAST)
     assert second["promoted"] is not None
     assert load_policy(RUN / "policy.joblib").kind == "stop"
     assert load_policy(first["policy"]).kind == "full-budget"
@@ -157,61 +130,14 @@ def test_a_certificate_comes_after_a_failure_into_use(call: Call) -> None:
 
 def test_out_does_not_write_over_another_certified_policy(call: Call) -> None:
     words = ("calibrate", str(RUN), *FAST, *CERTIFY, "--out", "p.joblib")
-    first = answer(call, *words)
+    first = call.json(*words)
     before = Path("p.joblib").read_bytes()
-    assert answer(call, *words)["policy"] == "p.joblib"  # the same again is the same file
+    assert call.json(*words)["policy"] == "p.joblib"  # the same again is the same file
     forget_looks(RUN)
-    second = answer(call, *words, "--alpha", "0.3")
+    second = call.json(*words, "--alpha", "0.3")
     assert Path("p.joblib").read_bytes() == before
     digest = load_policy(second["policy"]).digest
     assert second["policy"] == f"p-a30-{digest[:8]}.joblib"
     beside = json.loads(calibration_of(Path(second["policy"])).read_bytes())
     assert (first["alpha"], beside["alpha"]) == (0.15, 0.3)
     assert any("p.joblib holds another certified policy" in text for text in second["remarks"])
-
-
-# --- No state is stale, and none is broken in silence ---------------------------------------------
-
-
-def test_a_torn_last_line_is_said_by_all_who_read_the_probes(call: Call) -> None:
-    with open(RUN / "probes.jsonl", "ab") as file:
-        file.write(b'{"id": "half-')
-    assessed = answer(call, "assess", RUN, *FAST, "--no-report")
-    calibrated = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
-    for document in (assessed, calibrated):
-        assert any("probes.jsonl: line 301 is half-written" in t for t in document["remarks"])
-
-
-# --- The headline fits the stack ------------------------------------------------------------------
-
-
-def test_the_saving_stands_beside_that_of_a_prefix_cache(call: Call) -> None:
-    text = " ".join(call("assess", RUN, *FAST, *_FORK, "--no-report")[1].split())
-    document = json.loads((RUN / "assessment.json").read_bytes())
-    assert text.startswith(document["headline"])
-    assert "of the price under kv-fork" in document["headline"]
-    savings = {name: document["serving"][name]["saving_pct"] for name in _OTHERS}
-    assert _elsewhere(savings) in text
-    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
-    savings = found["expected"]["saving_by_serving"]
-    assert list(savings) == ["kv-fork", "prefix-cache", "black-box"]
-    assert savings["kv-fork"] == pytest.approx(found["expected"]["test_total_saving_pct"])
-    assert savings["kv-fork"] > savings["prefix-cache"] > savings["black-box"]
-    text = " ".join(call("calibrate", RUN, *CERTIFY, *FAST)[1].split())
-    assert text.startswith(found["headline"])
-    assert _elsewhere(savings) in text
-
-
-_FORK = ("--serving", "kv-fork", "--price", "1/0.1/1")
-_OTHERS = {"prefix-cache": "prefix-cache (as in vLLM)", "black-box": "black-box"}
-
-
-def _elsewhere(savings: Mapping[str, float]) -> str:
-    """What other stacks cost, which the headline does not name."""
-    said = [
-        f"saves {percent(saving)} under {name}"
-        if (saving := savings[stack]) >= 0
-        else f"costs {percent(-saving)} more than full thinking under {name}"
-        for stack, name in _OTHERS.items()
-    ]
-    return f"elsewhere the same rule {' and '.join(said)}"

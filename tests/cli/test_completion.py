@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import pty
-import re
-import select
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -75,61 +71,6 @@ def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
     )  # fmt: skip
     assert done.stderr == ""
     assert dict(zip(wanted, done.stdout.splitlines(), strict=True)) == wanted
-
-
-@needs["fish"]
-@pytest.mark.slow
-@pytest.mark.integration
-def test_fish_completes_commands_values_and_paths(folder: Path) -> None:
-    def offers(line: str) -> list[str]:
-        script = f"_STOPADVISOR_COMPLETE=fish_source stopadvisor | source; complete -C '{line}'"
-        done = subprocess.run(
-            ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
-        )
-        return [offer.partition("\t")[0] for offer in done.stdout.splitlines()]
-
-    assert offers("stopadvisor cal") == ["calibrate"]
-    assert offers("stopadvisor plan --loss di") == ["differs"]
-    assert "policy.joblib" in offers("stopadvisor inspect pol")
-
-
-@needs["zsh"]
-@pytest.mark.slow
-@pytest.mark.integration
-def test_zsh_completes_commands_values_and_paths(folder: Path) -> None:
-    (folder / ".zshrc").write_text(
-        "autoload -Uz compinit && compinit -u -D\nPS1='READY> '\nunsetopt zle_bracketed_paste\n"
-        'eval "$(_STOPADVISOR_COMPLETE=zsh_source stopadvisor)"\n',
-        encoding="utf-8",
-    )
-    control, terminal = pty.openpty()
-    process = subprocess.Popen(
-        ["zsh", "--no-globalrcs", "-i"], stdin=terminal, stdout=terminal, stderr=terminal,
-        env={**os.environ, "TERM": "dumb"}, start_new_session=True,
-    )  # fmt: skip
-    os.close(terminal)
-    try:
-        _until(control, "READY> ")
-        for typed, completed in (
-            ("stopadvisor cal", "calibrate"),
-            ("stopadvisor plan --loss di", "differs"),
-            ("stopadvisor inspect pol", "policy.joblib"),
-        ):
-            os.write(control, f"{typed}\t".encode())
-            _until(control, completed)
-            os.write(control, b"\x15")  # forget the line
-    finally:
-        os.close(control)
-        process.wait()
-
-
-def _until(control: int, wanted: str, patience_s: float = 60.0) -> None:
-    """Read what the shell shows until it holds what is wanted."""
-    end, shown = time.monotonic() + patience_s, ""
-    while wanted not in shown.replace("\x1b[K", ""):
-        ready, _, _ = select.select([control], [], [], max(0.0, end - time.monotonic()))
-        assert ready, f"waited for {wanted!r}, got {shown!r}"
-        shown += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", os.read(control, 4096).decode())
 
 
 # --- What a key press costs -----------------------------------------------------------------------

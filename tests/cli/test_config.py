@@ -9,16 +9,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.parts.config import CONFIG
-from tests.material import Call, caller
-
-
-@pytest.fixture
-def call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("STOPADVISOR_MODEL", raising=False)
-    return caller(capsys)
+from tests.material import Call
 
 
 def shown(call: Call, *words: str) -> dict[str, Any]:
@@ -78,12 +69,10 @@ def test_a_value_of_the_file_reaches_the_command(call: Call) -> None:
 )
 def test_what_the_file_cannot_say_is_refused(call: Call, content: str, message: str) -> None:
     CONFIG.write_text(content)
-    code, out, err = call("assess", "w.jsonl")
-    assert (code, out) == (2, "")
-    assert message in err
+    assert message in call.refused("assess", "w.jsonl")
 
 
 def test_a_file_that_is_named_must_be_there(call: Call) -> None:
-    code, _, err = call("plan", "--config", "none.toml")
-    assert code == 2
-    assert "cannot read none.toml: No such file or directory" in err
+    assert "cannot read none.toml: No such file or directory" in call.refused(
+        "plan", "--config", "none.toml"
+    )

@@ -10,18 +10,10 @@ import numpy as np
 import pytest
 
 from stopadvisor.policy.frozen import load_policy
-from tests.material import CERTIFY, Call, caller
+from tests.material import CERTIFY, Call
 
 LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 BUDGETS = (0, 64, 128, 192, 256, 384, 512)
-
-
-@pytest.fixture
-def call(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Call:
-    monkeypatch.chdir(tmp_path)
-    return caller(capsys)
 
 
 def recorded(path: str, n: int = 400, first: int = 0, **changes: Any) -> str:
@@ -54,9 +46,8 @@ def test_what_was_read_is_said(call: Call) -> None:
     assert "none: a policy is bound to no model" in out
     assert "stopadvisor assess run" in out
     assert "no --max-think" in err
-    code, out, err = call(*words)
-    assert (code, out) == (2, "")
-    assert err == "stopadvisor: run: exists already; choose another --out\n"
+    err = call.refused(*words)
+    assert err == "stopadvisor: run: exists already; choose another --out"
 
 
 def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
@@ -71,16 +62,6 @@ def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
     assert err == ""
 
 
-def test_positions_that_differ_between_questions_are_taken_for_markers(call: Call) -> None:
-    lines = [json.loads(line) for line in Path(recorded("r.jsonl", 5)).read_text().splitlines()]
-    for k, row in enumerate(lines):
-        row["checkpoints"] = [row["checkpoints"][0] | {"budget": k + 1}]
-    Path("r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
-    code, _, err = call("import", "probes", "r.jsonl", "-o", "run")
-    assert code == 0
-    assert "each question was asked at positions of its own: they count as its markers'" in err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -93,9 +74,7 @@ def test_positions_that_differ_between_questions_are_taken_for_markers(call: Cal
 def test_bad_requests_end_with_exit_code_2(
     call: Call, words: tuple[str, ...], message: str
 ) -> None:
-    code, out, err = call("import", "probes", recorded("r.jsonl", 3), "-o", "run", *words)
-    assert (code, out) == (2, "")
-    assert message in err
+    assert message in call.refused("import", "probes", recorded("r.jsonl", 3), "-o", "run", *words)
     assert not Path("run").exists()
 
 
@@ -109,9 +88,7 @@ def test_no_file_and_no_such_format_end_with_exit_code_2(call: Call) -> None:
 def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) -> None:
     call("import", "probes", recorded("old.jsonl", 600), "-o", "old", "--max-think", "600")
     call("import", "probes", recorded("new.jsonl", 500, 400), "-o", "new", "--max-think", "600")
-    code, out, _ = call("assess", "old", "--json")
-    assert code == 0
-    found = json.loads(out)
+    found = call.json("assess", "old")
     assert (found["workload"]["engine"], found["workload"]["model"]) == ("imported", None)
     code, out, _ = call("calibrate", *CERTIFY, "old", "--alpha", "0.15", "--json")
     assert code == 0
@@ -126,15 +103,6 @@ def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) 
     assert 120 < checked["n_met_before"] <= 200  # fit and calibration of q400 to q599
     assert checked["n"] == 500 - checked["n_met_before"]
     assert checked["verdict"] != "contradicted"
-
-
-@pytest.mark.slow
-def test_a_policy_is_bound_to_the_model_that_is_named(call: Call) -> None:
-    words = ("--max-think", "600", "--model", "org/model")
-    call("import", "probes", recorded("r.jsonl", 500), "-o", "run", *words)
-    code, out, _ = call("calibrate", *CERTIFY, "run", "--alpha", "0.15", "--json")
-    assert code == 0
-    assert load_policy(json.loads(out)["policy"]).content["model"]["name"] == "org/model"
 
 
 @pytest.mark.slow
@@ -160,9 +128,7 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
         "40/40/20",
     )
     assert call(*words, "--model", "reasoner")[0] == 0
-    code, out, err = call("assess", "run", "--alpha", "0.2", "--families", "deer", "--json")
-    assert code == 0, err
-    assessment = json.loads(out)
+    assessment = call.json("assess", "run", "--alpha", "0.2", "--families", "deer")
     assert assessment["workload"]["budgets"] == list(BUDGETS)
     assert assessment["recommendation"]["schedule"] is None
     assert assessment["recommendation"]["where"].startswith("at markers at least ")
@@ -170,7 +136,7 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
     policy = load_policy("run/policy.joblib")
     assert policy.content["trigger"]["markers"] == []
     assert policy.content["grader"] == "recorded"
-    code, out, err = call("verify", "run/policy.joblib", "run", "--test-only")
+    code, _, err = call("verify", "run/policy.joblib", "run", "--test-only")
     assert code in (0, 1, 3), err
     assert "graded by" not in err
     assert "so that it cannot be served" in " ".join(
@@ -180,9 +146,9 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
     assert code == 0
     assert "Imported probes bring no questions" in err
     Path("q.jsonl").write_text('{"question": "1+1?"}\n', encoding="utf-8")
-    code, _, err = call("run", "run/policy.joblib", "q.jsonl", "--model", "reasoner")
-    assert code == 2
-    assert "knows no marker's token ids" in err
+    assert "knows no marker's token ids" in call.refused(
+        "run", "run/policy.joblib", "q.jsonl", "--model", "reasoner"
+    )
 
 
 # --- Logs of programs -----------------------------------------------------------------------------
@@ -201,7 +167,7 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
     code, out, err = call(*words)
     assert (code, err) == (0, "")
     assert "stopadvisor assess sums.jsonl --traces sums.jsonl, with" in out
-    found = json.loads(call(*words, "--json")[1])
+    found = call.json(*words)
     assert (found["n_questions"], found["n_untraced"], found["n_left_out"]) == (3, 0, 5)
 
 
@@ -238,7 +204,5 @@ def test_columns_and_markers_are_named(call: Call) -> None:
 def test_bad_requests_for_logs_end_with_exit_code_2(
     call: Call, words: tuple[str, ...], message: str
 ) -> None:
-    code, out, err = call("import", *words, "-o", "w.jsonl")
-    assert (code, out) == (2, "")
-    assert message in err
+    assert message in call.refused("import", *words, "-o", "w.jsonl")
     assert not Path("w.jsonl").exists()

@@ -13,6 +13,7 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
+from tests.material import CERTIFY, Call
 from tests.runs.test_replies import reply, written
 
 LADDER = """
@@ -57,11 +58,8 @@ def policy(run: Path) -> Path:
     return run / "policy.joblib"
 
 
-def test_the_cap_that_tells_right_from_wrong_is_advised(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["assess", str(run), "--alpha", "0.05", "--json", "--quiet"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_cap_that_tells_right_from_wrong_is_advised(run: Path, call: Call) -> None:
+    found = call.json("assess", run, "--alpha", "0.05")
     assert found["recommendation"]["family"] == "cap"
     assert found["recommendation"]["serving"] == "ladder"
     assert found["settings"]["loss"] == "drop"
@@ -78,23 +76,17 @@ def test_the_cap_that_tells_right_from_wrong_is_advised(
     assert found["serving"]["ladder"]["saving_pct"] == pytest.approx(cap["fit_total_saving_pct"])
 
 
-def test_the_screen_says_what_is_counted_and_why(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["assess", str(run), "--alpha", "0.05", "--quiet"]) == 0
-    screen = " ".join(capsys.readouterr().out.split())
+def test_the_screen_says_what_is_counted_and_why(run: Path, call: Call) -> None:
+    screen = call.screen("assess", run, "--alpha", "0.05")
     assert "Serve small where it ends by itself within" in screen
     assert "Each rung for everybody" in screen
     assert "Counted: the drop of accuracy." in screen
     assert f"stopadvisor calibrate {run} --alpha drop=0.05" in screen
 
 
-def test_where_nothing_is_saved_the_screen_speaks_of_climbing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nothing_is_saved_the_screen_speaks_of_climbing(tmp_path: Path, call: Call) -> None:
     dear = recorded(tmp_path / "dear", 0, ladder=LADDER.replace("[1, 0.1, 1]", "[100, 10, 100]"))
-    assert main(["assess", str(dear), "--alpha", "0.05", "--quiet", "--no-report"]) == 0
-    screen = " ".join(capsys.readouterr().out.split())
+    screen = call.screen("assess", dear, "--alpha", "0.05")
     assert "Don't climb, serve the reference: no saving shown." in screen
     assert "serve the reference as you do now; there is nothing to calibrate" in screen
     assert "prob" not in screen.replace("probability", "")
@@ -110,26 +102,20 @@ def test_where_nothing_is_saved_the_screen_speaks_of_climbing(
     ids=lambda words: " ".join(words),
 )
 def test_what_takes_probes_refuses_a_ladder_in_one_line(
-    run: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+    run: Path, command: list[str], call: Call
 ) -> None:
-    assert main([word.format(run=run) for word in command]) == 2
-    error = capsys.readouterr().err
-    assert "ladder" in error
-    assert "Traceback" not in error
+    assert "ladder" in call.refused(*(word.format(run=run) for word in command))
 
 
-def test_replies_need_a_ladder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replies_need_a_ladder(tmp_path: Path, call: Call) -> None:
     file = written(tmp_path / "lines.jsonl", [{"id": "q"}])
-    assert main(["import", "replies", str(file), "-o", str(tmp_path / "run")]) == 2
-    assert "--ladder" in capsys.readouterr().err
+    assert "--ladder" in call.refused("import", "replies", file, "-o", tmp_path / "run")
 
 
 def test_a_certificate_is_about_the_exact_rule_that_is_exported(
-    run: Path, policy: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, policy: Path, call: Call
 ) -> None:
-    again = ["calibrate", str(run), "--alpha", "0.05", "--json", "--quiet"]
-    assert main(again) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = call.json("calibrate", run, "--alpha", "0.05")
     assert (found["look"]["number"], found["loss"], found["family"]) == (1, "drop", "cap")
     certificate = found["certificate"]
     frozen = load_policy(policy)
@@ -158,79 +144,59 @@ def test_a_certificate_is_about_the_exact_rule_that_is_exported(
     assert source.folder == run
 
 
-def test_a_policy_says_what_it_serves(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(policy), "--quiet"]) == 0
-    screen = " ".join(capsys.readouterr().out.split())
+def test_a_policy_says_what_it_serves(policy: Path, call: Call) -> None:
+    screen = call.screen("inspect", policy)
     assert "serves small where it ends by itself within " in screen
     assert "small model not recorded; price 1 / 0.1 / 1" in screen
     assert "probe at" not in screen
-    assert main(["inspect", str(policy), "--json", "--quiet"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = call.json("inspect", policy)
     assert shown["ladder"]["asked"] == [0]
     assert shown["trigger"]["kind"] == "ladder"
 
 
 @pytest.mark.parametrize(("wrong", "code", "verdict"), [(0.7, 0, "confirmed"), (0.95, 4, "contr")])
 def test_fresh_replies_confirm_or_contradict(
-    policy: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    wrong: float,
-    code: int,
-    verdict: str,
+    policy: Path, tmp_path: Path, call: Call, wrong: float, code: int, verdict: str
 ) -> None:
     fresh = recorded(tmp_path, 1, wrong=wrong)
-    capsys.readouterr()
-    assert main(["verify", str(policy), str(fresh), "--json", "--quiet"]) == code
-    found = json.loads(capsys.readouterr().out)
+    found = call.json("verify", policy, fresh, code=code)
     assert found["verdict"].startswith(verdict)
     assert (found["serving"], found["loss"], found["n"]) == ("ladder", "drop", 400)
     assert {row["feature"] for row in found["drift"]} <= set(RUNG_FEATURES)
 
 
-def test_another_ladder_is_refused(
-    run: Path, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_ladder_is_refused(policy: Path, tmp_path: Path, call: Call) -> None:
     other = LADDER.replace('name = "large"', 'name = "large"\nreasoning_effort = "low"')
     fresh = recorded(tmp_path, 1, ladder=other)
-    assert main(["verify", str(policy), str(fresh)]) == 2
-    assert "reasoning_effort None of rung 'large', got 'low'" in capsys.readouterr().err
+    assert "reasoning_effort None of rung 'large', got 'low'" in call.refused(
+        "verify", policy, fresh
+    )
     # Prices say what is saved, and promise nothing.
     dearer = recorded(tmp_path / "dearer", 1, ladder=LADDER.replace("10, 1, 10", "20, 2, 20"))
-    assert main(["verify", str(policy), str(dearer), "--quiet"]) == 0
-    words = ["calibrate", str(fresh), "--alpha", "0.05", "--from", str(policy)]
-    assert main(words) == 2
-    assert "climbs a ladder" in capsys.readouterr().err
+    assert call("verify", policy, dearer)[0] == 0
+    words = ("calibrate", fresh, "--alpha", "0.05", "--from", policy)
+    assert "climbs a ladder" in call.refused(*words)
 
 
-def test_nothing_certified_serves_the_reference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_certified_serves_the_reference(tmp_path: Path, call: Call) -> None:
     run = recorded(tmp_path, 2, wrong=0.98)
-    words = ["calibrate", str(run), "--alpha", "0.01", "--despite", "advice", "--quiet"]
-    assert main([*words, "--despite", "large-alpha"]) == 3
+    assert call("calibrate", run, *CERTIFY, "--alpha", "0.01")[0] == 3
     climber = load_policy(run / "policy.joblib").climb()
     assert climber.ask is not None
     assert (climber.ask.rung.name, climber.ask.is_reference) == ("large", True)
-    capsys.readouterr()
-    assert main(["inspect", str(run / "policy.joblib"), "--quiet"]) == 0
-    assert "Never climbs" in capsys.readouterr().out
+    assert "Never climbs" in call.screen("inspect", run / "policy.joblib")
 
 
-def test_the_page_draws_every_rule_and_every_rung_on_one_plane(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_draws_every_rule_and_every_rung_on_one_plane(tmp_path: Path, call: Call) -> None:
     run = recorded(tmp_path, 0)
-    assert main(["assess", str(run), "--alpha", "0.05", "--quiet", "--no-report"]) == 0
+    call.json("assess", run, "--alpha", "0.05")
     figures = json.loads((run / "figures.json").read_bytes())
     small, large = zip(figures["frontier"]["fixed"]["cost"], (0, 1), strict=True)
     assert small[0] < 30  # of the reference's price
     assert large[0] == pytest.approx(100)
     assert figures["frontier"]["chosen"][0] == "cap"
-    assert main(["calibrate", str(run), "--alpha", "0.05", "--quiet"]) == 0
-    capsys.readouterr()
-    assert main(["report", str(run), "--json", "--quiet"]) == 0
-    written = json.loads(capsys.readouterr().out)
+    call.json("calibrate", run, "--alpha", "0.05")
+    written = call.json("report", run)
     assert written["certified"]
     page = Path(written["report"]).read_text()
     assert "one rung for everybody" in page

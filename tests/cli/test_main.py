@@ -72,19 +72,14 @@ def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[st
         assert f"{code} {meaning}" in text
 
 
-@pytest.mark.parametrize("code", ["--help", "--version", "-h"])
-def test_help_imports_nothing_heavy(code: str) -> None:
+def test_help_imports_nothing_heavy() -> None:
     script = (
         "import sys; from stopadvisor.cli.main import main; "
-        f"assert main([{code!r}]) == 0; print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+        "assert not any(main([word]) for word in ('--help', '--version', '-h')); "
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
     done = python("-c", script)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    done = python("-c", f"import sys, stopadvisor; print(set({HEAVY!r}) & set(sys.modules))")
-    assert done.stdout == "set()\n", done.stderr
 
 
 def test_help_costs_at_most_twice_an_import_of_click_and_rich() -> None:
@@ -117,15 +112,6 @@ def test_version_names_all_that_is_loaded_one_a_line(
     assert {"numpy 5.0", "transformers 12.0", "torch not installed (extra hf)"} < set(lines)
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_in_the_table_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert import_module(COMMANDS[name].module).command.name == name
-    assert main([name, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "--json" in text
-    assert "--quiet" in text
-
-
 def page(name: str) -> Command:
     command = import_module(COMMANDS[name].module).command
     assert isinstance(command, Command)
@@ -141,7 +127,10 @@ def whole_help(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_the_help_of_a_command_is_a_whole_page(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert page(name).name == name
     text = whole_help(name, capsys)
+    assert "--json" in text
+    assert "--quiet" in text
     assert text.isascii()  # readable in every terminal
     assert max(map(len, text.splitlines())) <= 80
     # What it does, apart from its line in the table; an example; what its exit codes mean.
@@ -186,7 +175,6 @@ def test_a_long_help_begins_with_what_people_name(
     [
         (("probe", "w.jsonl", "--greedy"), "--greedy is now --temperature 0"),
         (("calibrate", "--despite-advice"), "--despite-advice is now --despite advice"),
-        (("inspect", "--key", "k.pub"), "--key is now --require-signature"),
     ],
 )
 def test_an_option_that_was_renamed_says_so(

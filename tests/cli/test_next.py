@@ -20,22 +20,13 @@ from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.vllm import plugin_settings
 from tests.engines.online_policies import TINY_REASONER, rule
-from tests.material import Call, caller, make_run, write_easiest
+from tests.material import Call, make_run, write_easiest
 
 pytestmark = pytest.mark.slow
 
 
 class Became(BaseException):
     """The process became another one."""
-
-
-@pytest.fixture
-def call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("STOPADVISOR_REPORT", "0")
-    return caller(capsys)
 
 
 def following(text: str) -> list[str]:

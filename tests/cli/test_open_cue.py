@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
@@ -16,11 +15,10 @@ from stopadvisor.ground.errors import ProbeError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.features import feature_array
 from stopadvisor.runs.directory import RunDirectory
-from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
-from tests.replay import recorded_index
+from tests.material import CERTIFY, PLAN, Call, make_run
 from tests.scripted import ScriptedEngine, write_sums
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scripted")]
 
 POLICY, RUN = Path("policy.joblib"), Path("run")
 OPEN = "open:\n\nFinal answer:"
@@ -35,21 +33,10 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    material: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(material / POLICY, POLICY)
-    shutil.copytree(material / RUN, RUN)
-    monkeypatch.setattr(
-        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
-    )
-    capsys.readouterr()
-    return caller(capsys)
+@pytest.fixture(name="call")
+def with_material(call: Call, material: Path) -> Call:
+    shutil.copytree(material, ".", dirs_exist_ok=True)
+    return call
 
 
 def test_a_learned_rule_reads_what_followed_the_answers(call: Call) -> None:
@@ -62,20 +49,6 @@ def test_a_learned_rule_reads_what_followed_the_answers(call: Call) -> None:
     code, out, _ = call("inspect", POLICY, "--json")
     assert code == 0
     assert json.loads(out)["probe"]["open_cue"] is True
-
-
-def test_recorded_probes_stop_where_the_table_says(call: Call) -> None:
-    policy, run = load_policy(POLICY), RunDirectory.load(RUN)
-    table, content = run.table(), policy.content
-    columns = [table.budgets.tolist().index(b) for b in policy.budgets]
-    x = feature_array(table, columns, content["features"])
-    z = (x - content["mean"]) / content["scale"] @ np.array(content["coef"]) + content["intercept"]
-    stops = (z >= content["decision_threshold"]) & table.live[:, columns]
-    first = [int(k.argmax()) if k.any() else None for k in stops]
-    found = [recorded_index(policy, record) for record in run.records()]
-    assert found == first
-    assert None in found
-    assert len(set(found)) > 2
 
 
 def test_probe_writes_it_into_the_manifest_and_like_brings_it(call: Call) -> None:
@@ -94,20 +67,9 @@ def test_probe_writes_it_into_the_manifest_and_like_brings_it(call: Call) -> Non
 
 def test_a_closed_cue_is_another_one(call: Call) -> None:
     make_run(Path("closed"), 600)
-    code, _, err = call("verify", POLICY, "closed")
-    assert code == 2
-    assert f"calibrated with answer cue {OPEN!r}, got '\\n\\nFinal answer:'" in err
+    assert f"calibrated with answer cue {OPEN!r}, got '\\n\\nFinal answer:'" in call.refused(
+        "verify", POLICY, "closed"
+    )
     table = RunDirectory.load(Path("closed")).table()
     with pytest.raises(ProbeError, match="takes probes with an open cue, these were not"):
         feature_array(table, None, ["closed_by_itself"])
-
-
-def test_an_archive_brings_it_along(call: Call) -> None:
-    closed = np.random.default_rng(0).random((200, 6)) < 0.3
-    write_archive(Path("raw.npz"), closed_by_itself=closed)
-    words = ("--alpha", "0.3", "--families", "learned", "--despite", "large-alpha")
-    code, _, err = call("calibrate", "raw.npz", *CERTIFY, *words, "--out", "archive.joblib")
-    assert code == 0, err
-    content = load_policy("archive.joblib").content
-    assert content["probe"]["open_cue"] is True
-    assert "closed_by_itself" in content["features"]

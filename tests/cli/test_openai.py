@@ -90,18 +90,6 @@ def test_a_server_that_dies_in_mid_run_loses_nothing(
     assert lines(shaken) == lines(calm)
 
 
-def test_a_server_without_log_probabilities_is_probed_for_texts(sums: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with fake_server(top_limit=0) as server:
-        assert probe(sums, server, "--limit", "10", "--out", str(out)) == 0
-    sources = {
-        row["entropy_source"]
-        for line in lines(out).values()
-        for row in json.loads(line)["checkpoints"]
-    }
-    assert sources == {"none"}
-
-
 # --- Clear ends -----------------------------------------------------------------------------------
 
 

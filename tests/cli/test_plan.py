@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from stopadvisor.cli.main import main
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.trinomial import drop_power
-from tests.material import make_run
+from tests.material import Call, make_run
 
 
-def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["plan", "--json", *words]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_what_is_not_named_is_taken_for_granted(capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(capsys, "--alpha", "0.05")
+def test_what_is_not_named_is_taken_for_granted(call: Call) -> None:
+    found = call.json("plan", "--alpha", "0.05")
     assert (found["delta"], found["expected_risk"], found["power"]) == (0.05, 0.01, 0.8)
     assert found["split"] == [0.4, 0.6, 0.0]
 
@@ -47,10 +38,10 @@ def powers(alpha: float, delta: float, risk: float, upto: int) -> np.ndarray:
     ],
 )  # fmt: skip
 def test_from_there_on_every_number_reaches_the_power(
-    capsys: pytest.CaptureFixture[str], alpha: float, risk: float, wanted: float, upto: int
+    call: Call, alpha: float, risk: float, wanted: float, upto: int
 ) -> None:
     words = ["--alpha", str(alpha), "--expected-risk", str(risk), "--power", str(wanted)]
-    found = planned(capsys, *words)
+    found = call.json("plan", *words)
     reached = powers(alpha, 0.05, risk, upto) >= wanted
     needed = found["calibration_labels"]
     assert needed == int(np.flatnonzero(~reached)[-1]) + 2
@@ -58,101 +49,68 @@ def test_from_there_on_every_number_reaches_the_power(
     assert found["total_labels"] == math.ceil(round(needed / 0.6, 6))
 
 
-def test_known_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_numbers(call: Call) -> None:
     # Power at risk .02 reaches 80 % at 234 labels, but not for good until 286.
-    found = planned(capsys, "--alpha", "0.05", "--expected-risk", "0.02")
+    found = call.json("plan", "--alpha", "0.05", "--expected-risk", "0.02")
     assert (found["calibration_labels"], found["total_labels"]) == (286, 477)
     for alpha, labels in (("0.05", 59), ("0.10", 29), ("0.15", 19)):  # with no loss at all
-        found = planned(capsys, "--alpha", alpha, "--expected-risk", "0")
+        found = call.json("plan", "--alpha", alpha, "--expected-risk", "0")
         assert found["calibration_labels"] == labels
 
 
 @pytest.mark.parametrize("risk", ["0.05", "0.2"])
-def test_null_where_the_expected_risk_is_not_below_alpha(
-    capsys: pytest.CaptureFixture[str], risk: str
-) -> None:
+def test_null_where_the_expected_risk_is_not_below_alpha(call: Call, risk: str) -> None:
     words = ["--alpha", "0.05", "--expected-risk", risk]
-    found = planned(capsys, *words)
+    found = call.json("plan", *words)
     for name in ("calibration_labels", "total_labels", "power_reached"):
         assert found[name] is None
-    assert main(["plan", *words]) == 0
-    assert "expected to be lost, which must be less than that" in capsys.readouterr().out
-
-
-def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--alpha", "0.05", "--expected-risk", "0.02"]) == 0
-    out = capsys.readouterr().out
-    assert "286 calibration labels certify, the others choose the rule" in " ".join(out.split())
-    assert out.startswith("About 477 labelled questions are needed to promise that at most 5% ")
+    assert "expected to be lost, which must be less than that" in call.screen("plan", *words)
 
 
 @pytest.mark.slow
-def test_a_drop_takes_its_own_test(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drop_takes_its_own_test(call: Call) -> None:
     drop = ("--alpha", "0.02", "--loss", "drop", "--expected-risk", "0.01")
-    found = planned(capsys, *drop)
+    found = call.json("plan", *drop)
     assert found["loss"] == "drop"
     n = found["calibration_labels"]
     assert found["power_reached"] == pytest.approx(drop_power(n, 0.02, 0.05, 0.01, 0.0))
     assert 0.8 <= found["power_reached"] < 0.86
-    assert planned(capsys, *drop, "--expected-risk", "0.03")["calibration_labels"] is None
-    assert main(["plan", *drop]) == 0
-    assert "promise that accuracy falls by at most 2%" in " ".join(capsys.readouterr().out.split())
+    assert call.json("plan", *drop, "--expected-risk", "0.03")["calibration_labels"] is None
+    assert "promise that accuracy falls by at most 2%" in call.screen("plan", *drop)
 
 
 @pytest.mark.slow
-def test_a_run_says_what_more_labels_would_buy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_says_what_more_labels_would_buy(tmp_path: Path, call: Call) -> None:
     run = make_run(tmp_path / "run", 300)
-    found = planned(capsys, str(run), "--alpha", "0.1")
+    found = call.json("plan", run, "--alpha", "0.1")
     rows = found["label_savings"]
     (here,) = (row for row in rows if row["is_here"])
     assert here["calibration"] == open_source(run).counts()["calibration"]
     assert [row["labels"] for row in rows] == sorted(row["labels"] for row in rows)
     assert rows[-1]["saving_pct"] > rows[0]["saving_pct"]
     assert not (run / "looks.jsonl").exists()  # nothing was opened
-    assert main(["plan", str(run), "--alpha", "0.1"]) == 0
-    assert "What more labels would buy" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--alpha", "0"], ["--power", "1"], ["--expected-risk", "1"], ["--split", "50/50"]],
-    ids=" ".join,
-)
-def test_impossible_requests_are_exit_2(
-    capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    assert main(["plan", "--alpha", "0.05", *words]) == 2
-    assert capsys.readouterr().out == ""
+    assert "What more labels would buy" in call.screen("plan", run, "--alpha", "0.1")
 
 
 def test_alpha_is_that_of_the_run_and_else_asked_for(
-    assessed_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    assessed_run: Path, tmp_path: Path, call: Call
 ) -> None:
-    assert main(["plan"]) == 2
-    assert "say --alpha" in capsys.readouterr().err
-    assert planned(capsys, str(assessed_run))["alpha"] == 0.15
+    assert "say --alpha" in call.refused("plan")
+    assert call.json("plan", assessed_run)["alpha"] == 0.15
     fresh = make_run(tmp_path / "fresh", 200)
-    assert main(["plan", str(fresh)]) == 2
-    assert "say --alpha" in capsys.readouterr().err
+    assert "say --alpha" in call.refused("plan", fresh)
 
 
-def test_everybody_counts_the_same_labels(
-    assessed_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_everybody_counts_the_same_labels(assessed_run: Path, tmp_path: Path, call: Call) -> None:
     run = shutil.copytree(assessed_run, tmp_path / "run")
-    quick = ("--families", "confidence,fixed-budget", "--no-report", "--json", "--quiet")
-    assert main(["assess", str(run), *quick]) == 0
-    offered = {row["alpha"]: row for row in json.loads(capsys.readouterr().out)["promises"]}
+    promises = call.json("assess", run, "--families", "confidence,fixed-budget")["promises"]
+    offered = {row["alpha"]: row for row in promises}
     for alpha in offered:
         wanted = offered[alpha]["labels_for_90"]
-        found = planned(capsys, str(run), "--alpha", str(alpha), "--power", "0.9")
+        found = call.json("plan", run, "--alpha", str(alpha), "--power", "0.9")
         assert found["calibration_labels"] == wanted, alpha
     # Where nothing is certified, the refusal names what `plan` says.
-    assert main(["calibrate", str(run), "--alpha", "0.01", "--json", "--quiet"]) == 3
-    refusal = json.loads(capsys.readouterr().out)["refusal"]
-    assert main(["plan", str(run), "--alpha", "0.01", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    refusal = call.json("calibrate", run, "--alpha", "0.01", code=3)["refusal"]
+    found = call.json("plan", run, "--alpha", "0.01")
     assert found["calibration_labels"] == refusal["labels_needed"]
     assert found["expected_risk"] == refusal["assumed_risk"]

@@ -4,79 +4,47 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.collection.schedule import MOST_SHARE
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import run_id
-from tests.material import Call, caller
-from tests.scripted import WAIT, ScriptedEngine, write_sums
+from tests.cli.conftest import Bench
+from tests.scripted import WAIT, ScriptedEngine
 
 
-class Bench:
-    """A workload of sums, and a scripted engine behind the command line."""
-
-    def __init__(self, tmp_path: Path, call: Call) -> None:
-        self.file = write_sums(tmp_path / "sums.jsonl", 100)
-        self.out = tmp_path / "out"
-        self.engine = ScriptedEngine()
-        self._call = call
-
-    def call(self, *words: str, command: str = "probe") -> tuple[int, str, str]:
-        out = ("--out", self.out) if command == "probe" else ()
-        return self._call(self.file, "--max-think", "256", *out, *words, command=command)
-
-    def probe(self, *words: str) -> dict[str, Any]:
-        code, out, err = self.call("--json", *words)
-        assert code == 0, out + err
-        found: dict[str, Any] = json.loads(out)
-        return found
-
-    @property
-    def run(self) -> RunDirectory:
-        return RunDirectory.load(self.out)
-
-
-@pytest.fixture
-def bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Bench:
-    made = Bench(tmp_path, caller(capsys))
-    monkeypatch.setattr(
-        "stopadvisor.engines.engine_settings.start_engine", lambda options: made.engine
-    )
-    monkeypatch.chdir(tmp_path)
-    return made
+@pytest.fixture(name="bench")
+def probing(bench: Bench) -> Bench:
+    bench.words = ("--max-think", "256", "--out", bench.out)
+    return bench
 
 
 def test_a_stride_probes_every_so_many_tokens(bench: Bench) -> None:
-    found = bench.probe("--schedule", "stride", "--every", "24")
+    found = bench.json("--schedule", "stride", "--every", "24")
     assert (found["schedule"], found["every"], found["markers"]) == ("stride", 24, [])
     assert found["budgets"] == list(range(24, 257, 24))
     for record in bench.run.records():
         assert [c.budget for c in record.checkpoints] == list(range(24, record.trace_tokens, 24))
         assert record.marker_positions is None
-    _, out, _ = bench.call("--schedule", "stride", "--every", "24")
+    _, out, _ = bench("--schedule", "stride", "--every", "24")
     assert "  probed at  every 24 thinking tokens" in out
     assert "markers" not in out
 
 
 def test_a_run_keeps_the_serving_profile_of_the_models_folder(bench: Bench) -> None:
-    bench.probe("--limit", "10", "--model", "model")
+    bench.json("--limit", "10", "--model", "model")
     kept = bench.out / "serving-profile.json"
     assert not kept.exists()
     Path("model").mkdir()
     Path("model/serving-profile.json").write_text("{}", encoding="utf-8")
-    bench.probe("--limit", "10", "--model", "model")
+    bench.json("--limit", "10", "--model", "model")
     assert kept.read_text(encoding="utf-8") == "{}"
 
 
 def test_markers_are_found_by_a_pilot_and_probed(bench: Bench) -> None:
-    code, out, err = bench.call("--schedule", "marker")
+    code, out, err = bench("--schedule", "marker")
     assert code == 0, out + err
     assert "note" not in err
     assert "budgets: every 3 thinking tokens" in err
@@ -101,7 +69,7 @@ def test_markers_are_found_by_a_pilot_and_probed(bench: Bench) -> None:
 def test_auto_probes_markers_where_there_are_some_else_a_stride(bench: Bench, waits: bool) -> None:
     if not waits:
         bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
-    found = bench.probe()
+    found = bench.json()
     assert found["schedule"] == ("marker" if waits else "stride")
     assert found["markers"] == (["Wait"] if waits else [])
     assert found["budgets"] == list(range(found["every"], 257, found["every"]))
@@ -118,31 +86,13 @@ def test_auto_probes_markers_where_there_are_some_else_a_stride(bench: Bench, wa
 
 
 def test_an_auto_run_says_that_it_probes_less_and_goes_on(bench: Bench) -> None:
-    _, _, err = bench.call("--schedule", "auto", "--limit", "40")
+    _, _, err = bench("--schedule", "auto", "--limit", "40")
     assert "thinking tokens, fewer so that probing stays within 10% of thinking" in err
     bench.engine = ScriptedEngine()
-    found = bench.probe("--schedule", "auto")
+    found = bench.json("--schedule", "auto")
     assert (found["questions"], found["new"]) == (100, 60)
     assert all(plan.markers for _, plan in bench.engine.calls)  # no second pilot
-    code, _, err = bench.call("--schedule", "marker")
-    assert (code, "holds another run: plan." in err) == (2, True)
-
-
-def test_auto_keeps_a_stride_that_is_named(bench: Bench) -> None:
-    _, _, err = bench.call("--schedule", "auto", "--every", "3")
-    assert "fewer" not in err
-    assert (bench.run.plan.schedule, bench.run.plan.every) == ("marker", 3)
-
-
-def test_named_budgets_are_a_grid(bench: Bench) -> None:
-    found = bench.probe("--budgets", "0,8")
-    assert (found["schedule"], found["budgets"]) == ("grid", [0, 8])
-
-
-def test_preflight_looks_for_markers(bench: Bench) -> None:
-    code, out, _ = bench.call(command="preflight")
-    assert code == 0
-    assert "Words with which the model turns back, in 32 traces" in out
+    assert "holds another run: plan." in bench.refused("--schedule", "marker")
 
 
 @pytest.mark.parametrize(
@@ -163,63 +113,26 @@ def test_the_papers_protocol_probes_a_grid(
         raise ProbeError("seen enough")
 
     monkeypatch.setattr("stopadvisor.api.probe", spy)
-    assert bench.call(*words, command="assess")[0] == 2
+    assert bench(*words, command="assess")[0] == 2
     assert [settings.schedule for settings in asked] == [schedule]
 
 
-def test_an_interrupted_marker_run_writes_what_it_would_have(bench: Bench, tmp_path: Path) -> None:
-    words = ("--schedule", "marker", "--concurrency", "8")
-    bench.engine.stop_after = 12
-    assert bench.call(*words)[0] == 130
-    assert 0 < len(bench.run.records()) < 100
-    bench.engine = ScriptedEngine()
-    bench.probe(*words)
-    broken = bench.run.probes_path.read_bytes()
-    bench.out = tmp_path / "whole"
-    bench.probe(*words)
-    assert bench.run.probes_path.read_bytes() == broken
-
-
 def test_other_markers_are_another_run(bench: Bench) -> None:
-    bench.probe("--schedule", "marker", "--every", "40", "--markers", "Wait")
+    bench.json("--schedule", "marker", "--every", "40", "--markers", "Wait")
     manifest = bench.run.manifest
     assert manifest["requested_markers"] == manifest["plan"]["markers"]
     assert manifest["markers"][0]["text"] == "Wait"
     assert [len(keys) for keys, plan in bench.engine.calls[:2]] == [16, 16]  # no pilot
-    code, _, err = bench.call("--schedule", "marker", "--every", "40", "--markers", "Wait,Hmm")
-    assert code == 2
-    assert "holds another run: plan.markers" in err
-    code, _, err = bench.call("--schedule", "marker", "--every", "30", "--markers", "Wait")
-    assert (code, "plan.every: 40 there, 30 now" in err) == (2, True)
-
-
-def test_a_run_is_named_by_what_was_asked_and_not_by_what_was_found(bench: Bench) -> None:
-    bench.probe("--schedule", "marker")
-    manifest = bench.run.manifest
-    changed = {**manifest, "plan": {**manifest["plan"], "markers": [[7]], "every": 9}}
-    assert run_id(changed) == manifest["id"]
-    assert run_id({**manifest, "requested_every": 9}) != manifest["id"]
-    assert run_id({**manifest, "requested_markers": [[7]]}) != manifest["id"]
-
-
-def test_assess_probes_with_the_same_options(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[ProbeSettings] = []
-
-    def spy(settings: ProbeSettings, *args: object, **options: object) -> None:
-        asked.append(settings)
-        raise ProbeError("seen enough")
-
-    monkeypatch.setattr("stopadvisor.api.probe", spy)
-    words = ["--every", "9", "--markers", "Wait, Hmm"]
-    code, _, err = bench.call("--schedule", "marker", *words, command="assess")
-    assert (code, "seen enough" in err) == (2, True)
-    (settings,) = asked
-    assert (settings.schedule, settings.every, settings.budgets) == ("marker", 9, None)
-    assert settings.markers == ("Wait", "Hmm")
+    assert "holds another run: plan.markers" in bench.refused(
+        "--schedule", "marker", "--every", "40", "--markers", "Wait,Hmm"
+    )
+    assert "plan.every: 40 there, 30 now" in bench.refused(
+        "--schedule", "marker", "--every", "30", "--markers", "Wait"
+    )
 
 
 def test_budgets_stand_beside_markers_too(bench: Bench) -> None:
-    found = bench.probe("--schedule", "marker", "--budgets", "0,50")
+    found = bench.json("--schedule", "marker", "--budgets", "0,50")
     assert (found["budgets"], found["every"]) == ([0, 50], None)
     record = bench.run.records()[0]
     assert record.checkpoints[0].budget == 0
@@ -227,7 +140,7 @@ def test_budgets_stand_beside_markers_too(bench: Bench) -> None:
 
 
 def test_the_cost_is_said_before_probing_begins(bench: Bench) -> None:
-    _, _, err = bench.call("--schedule", "stride", "--every", "10", "--limit", "60")
+    _, _, err = bench("--schedule", "stride", "--every", "10", "--limit", "60")
     (line,) = [line for line in err.splitlines() if "probing will take" in line]
     report = json.loads((bench.out / "preflight.json").read_text())
     cost = report["cost"]
@@ -243,31 +156,31 @@ def test_the_cost_is_said_before_probing_begins(bench: Bench) -> None:
 
 def test_a_model_without_markers_is_refused_by_probe(bench: Bench) -> None:
     bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
-    code, _, err = bench.call("--schedule", "marker")
-    assert code == 2
-    assert "so that --schedule marker has nowhere to probe: use --schedule stride" in err
+    assert "so that --schedule marker has nowhere to probe: use --schedule stride" in bench.refused(
+        "--schedule", "marker"
+    )
     assert not bench.out.exists()  # nothing was collected
 
 
 def test_a_model_without_markers_fails_preflight_for_markers_alone(bench: Bench) -> None:
     bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
-    code, out, _ = bench.call("--schedule", "marker", "--every", "9", command="preflight")
+    code, out, _ = bench("--schedule", "marker", "--every", "9", command="preflight")
     assert code == 5
     assert "--schedule marker has nowhere to probe" in " ".join(out.split())
-    code, out, _ = bench.call(command="preflight")
+    code, out, _ = bench(command="preflight")
     assert code == 0
     assert "marker-words  ok: none of the usual ones is used" in out
 
 
 def test_preflight_shows_the_markers(bench: Bench) -> None:
-    code, out, err = bench.call("--schedule", "marker", "--json", command="preflight")
+    code, out, err = bench("--schedule", "marker", "--json", command="preflight")
     assert code == 0, err
     found = json.loads(out)["marker_words"]
     assert found["n_traces"] == 32  # of the pilot, as `probe` finds them
     (used,) = [word for word in found["words"] if word["used"]]
     assert used["text"] == "Wait"
     assert used["per_1000"] == pytest.approx(1000 * used["sentences"] / found["n_tokens"])
-    _, out, _ = bench.call("--schedule", "grid", command="preflight")
+    _, out, _ = bench("--schedule", "grid", command="preflight")
     assert "Words with which the model turns back, in 16 traces" in out
     (row,) = [line.split() for line in out.splitlines() if line.split()[:2] == ["Wait", "used"]]
     assert len(row) == 5
@@ -275,7 +188,7 @@ def test_preflight_shows_the_markers(bench: Bench) -> None:
 
 def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
     words = ("--schedule", "marker", "--every", "9", "--markers", "Hmm")
-    code, out, _ = bench.call(*words, command="preflight")
+    code, out, _ = bench(*words, command="preflight")
     assert code == 0
     assert "marker-words warning: 0/16 traces hold a marker" in " ".join(out.split())
 
@@ -295,7 +208,6 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
     ],
 )
 def test_options_that_contradict_each_other(bench: Bench, words: list[str], message: str) -> None:
-    code, _, err = bench.call(*words)
-    assert code == 2
+    err = bench.refused(*words)
     assert message in " ".join(err.split())
     assert bench.engine.calls == []

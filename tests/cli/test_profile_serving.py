@@ -77,8 +77,6 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
     ("change", "words"),
     [
         ({"schema": 1}, "field 'schema': expected 2, got 1"),
-        ({"model": ""}, "field 'model': expected a non-empty string, got ''"),
-        ({"per_token_seconds": None}, "field 'per_token_seconds': expected a dict"),
         (
             {"per_token_seconds": {"prefilled": 0, "cached": 0, "decoded": 0}},
             "field 'per_token_seconds.decoded': expected a float > 0",
@@ -87,13 +85,7 @@ def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
             {"per_token_seconds": {"prefilled": -1, "cached": 0, "decoded": 1}},
             "field 'per_token_seconds.prefilled': expected a finite number >= 0, got -1",
         ),
-        ({"per_request_seconds": -1}, "field 'per_request_seconds': expected a finite number >= 0"),
         ({"at_batch": 0}, "field 'at_batch': expected a whole number >= 1, got 0"),
-        ({"at_batch": 0.5}, "field 'at_batch': expected a whole number >= 1, got 0.5"),
-        ({"decoded_by_batch": {}}, "field 'decoded_by_batch': expected a list, got {}"),
-        ({"decoded_by_batch": [{"batch": 1}]}, r"decoded_by_batch\[0\].seconds' is missing"),
-        ({"decoded_by_batch": [1]}, r"decoded_by_batch\[0\]': expected a dict, got 1"),
-        ({"misfit": None}, "field 'misfit': expected a finite number >= 0, got None"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from io import StringIO
@@ -12,10 +13,10 @@ import pytest
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.ground.progress import shown_on, tracked
-from stopadvisor.report.progress import LineProgress, progress_on
+from stopadvisor.report.progress import LineProgress, progress_on, time_left
 from tests.cli.test_import import recorded
 from tests.cli.test_monitor import LOGS, POLICY, write_log, write_policy
-from tests.material import Call, caller
+from tests.material import Call
 
 Item = TypeVar("Item")
 RUN = "runs/old"
@@ -66,7 +67,7 @@ def test_every_stage_is_counted_to_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    call: Call = caller(capsys)
+    call: Call = Call(capsys)
     shutil.copytree(quickly_assessed_run, RUN)
     if "import" in words:
         recorded("r.jsonl", 60)
@@ -104,3 +105,59 @@ def test_counted_work_speaks_after_five_seconds() -> None:
 
 def test_nobody_need_watch() -> None:
     assert list(tracked("measuring rules", iter("ab"), 2)) == ["a", "b"]
+
+
+# --- As it is shown -------------------------------------------------------------------------------
+
+
+def test_lines_come_every_ten_seconds_and_at_the_end() -> None:
+    err, now = StringIO(), iter([0.0, 4.0, 12.0, 15.0, 30.0])
+    progress = LineProgress(err, clock=lambda: next(now))
+    progress.begin("probing", 100, 20)
+    for _ in range(4):
+        progress.advance(20, 600)
+    assert err.getvalue().splitlines() == [
+        "probing: 20/100 done",
+        "probing: 60/100, 100 tokens/s, about 12 s left",
+        "probing: 100/100, 80 tokens/s",
+    ]
+
+
+def test_the_first_traces_tell_no_time() -> None:
+    err, now = StringIO(), iter([0.0, 11.0, 22.0])
+    progress = LineProgress(err, clock=lambda: next(now))
+    progress.begin("answering", 400)
+    progress.advance(1, 20)
+    progress.advance(19, 400)
+    assert err.getvalue().splitlines()[1:] == [
+        "answering: 1/400, 2 tokens/s",
+        "answering: 20/400, 19 tokens/s, about 7 min left",
+    ]
+
+
+def test_a_terminal_gets_a_bar_and_no_colour_when_none_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    err = Terminal()
+    with progress_on(err) as progress:
+        progress.begin("probing", 4)
+        progress.advance(4, 80)
+        progress.remark("a remark with [brackets]")
+    text = err.getvalue()
+    assert "probing" in text
+    assert "4/4" in text
+    assert "a remark with [brackets]" in text
+    assert not re.search(r"\x1b\[(\d+;)*(3[0-8]|4[0-8]|9\d)(;\d+)*m", text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")]
+)
+def test_time_left_is_said_as_people_say_it(seconds: float, text: str) -> None:
+    assert time_left(seconds) == text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.policy.frozen import load_policy
-from tests.material import CERTIFY, Call, caller
+from tests.material import CERTIFY, Call
 from tests.policy_content import certificate_in
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +18,7 @@ RECORDED = ROOT / "samples" / "recorded"
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
+    return Call(capsys)
 
 
 @pytest.mark.slow
@@ -32,7 +31,7 @@ def test_all_that_comes_of_them_is_marked(
     assert code == 0
     assert "simulated probes: no model was asked" in err
     assert "simulated probes: no model was asked" in " ".join(out.split())
-    found = json.loads(call("assess", file, "--json")[1])
+    found = call.json("assess", file)
     assert found["workload"]["engine"] == "simulated"
     assert found["workload"]["model"] is None
     assert any("simulated" in remark for remark in found["remarks"])
@@ -48,9 +47,7 @@ def test_all_that_comes_of_them_is_marked(
     assert "made from simulated probes" in call("inspect", path)[1]
 
     (tmp_path / "some.jsonl").write_text('{"question": "1+1?", "gold": "2"}\n', encoding="utf-8")
-    code, _, err = call("run", path, "some.jsonl", "--model", "none")
-    assert code == 2
-    assert "bound to no model" in err
+    assert "bound to no model" in call.refused("run", path, "some.jsonl", "--model", "none")
 
     code, out, _ = call("study", "calibration", file, "--set", "resamples=100", "--json")
     assert code == 0

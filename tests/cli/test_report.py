@@ -13,9 +13,8 @@ import pytest
 
 from stopadvisor.report.html import page
 from stopadvisor.report.html.page import refresh_report, write_report
-from stopadvisor.report.saved import FIGURES
 from stopadvisor.runs.sources import ASSESSMENT
-from tests.material import CERTIFY, Call, caller, write_archive
+from tests.material import CERTIFY, Call, write_archive
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +30,7 @@ def run(quickly_assessed_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     capsys.readouterr()  # of the fixtures
-    return caller(capsys, "report")
+    return Call(capsys, "report")
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -196,40 +195,14 @@ def test_assess_stands_where_the_page_cannot_be_written(
 
 def test_a_run_that_was_not_assessed(run: Path, call: Call) -> None:
     (run / ASSESSMENT).unlink()
-    code, _, err = call(run)
-    assert code == 2
-    assert f"not assessed yet: run `stopadvisor assess {run}` first" in err
-
-
-def test_a_run_assessed_before_figures_were_saved(run: Path, call: Call) -> None:
-    (run / FIGURES).unlink()
-    code, _, err = call(run)
-    assert code == 2
-    assert f"not of this assessment.json; run `stopadvisor assess {run}` again" in err
-    assert not (run / "report.html").exists()
+    assert f"not assessed yet: run `stopadvisor assess {run}` first" in call.refused(run)
 
 
 def test_figures_of_another_assessment(run: Path, call: Call) -> None:
     document = json.loads((run / ASSESSMENT).read_bytes())
     document["profile"]["unsolved"]["count"] += 1
     (run / ASSESSMENT).write_text(json.dumps(document), encoding="utf-8")
-    code, _, err = call(run)
-    assert code == 2
-    assert "not of this assessment.json" in err
-
-
-@pytest.mark.parametrize("text", ["{", "[]"], ids=["not JSON", "no object"])
-def test_a_damaged_assessment(run: Path, call: Call, text: str) -> None:
-    (run / ASSESSMENT).write_text(text, encoding="utf-8")
-    code, _, err = call(run)
-    assert code == 2
-    assert "assess again" in err
-
-
-def test_a_folder_as_the_file(run: Path, tmp_path: Path, call: Call) -> None:
-    code, _, err = call(run, "--out", tmp_path)
-    assert code == 2
-    assert "it is a folder" in err
+    assert "not of this assessment.json" in call.refused(run)
 
 
 def test_an_archive(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,8 @@ from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import read_workload
-from tests.engines.online_policies import TINY_REASONER, bound, rule
+from tests.engines.online_policies import TINY_REASONER, rule
 from tests.material import WORKLOAD, easiest, write_easiest
-from tests.policy_content import full_budget_content
 from tests.replay import recorded_index
 
 N = 16
@@ -192,21 +191,6 @@ def test_compare_full_measures_what_stopping_saves(bench: Bench, recorded: RunDi
     assert again["full"]["token_saving_pct"] == full["token_saving_pct"]
 
 
-def test_what_was_answered_alone_is_left_out_of_the_comparison_and_that_is_said(
-    bench: Bench,
-) -> None:
-    bench.document("--limit", "5")
-    code, out, err = bench.call("--limit", "5")
-    assert code == 0, err
-    assert "new       none: all of them had been answered before" in out
-    document = bench.document("--compare-full", "--limit", "5")
-    assert (document["new"], document["full"]) == (0, None)
-    assert any("5 questions were answered before" in text for text in document["remarks"])
-    document = bench.document("--compare-full", "--limit", "8")
-    assert (document["new"], document["full"]["questions"]) == (3, 3)
-    assert any("5 questions were answered before" in text for text in document["remarks"])
-
-
 def test_questions_need_no_gold(bench: Bench) -> None:
     rows = [json.loads(line) for line in bench.file.read_text(encoding="utf-8").splitlines()[:5]]
     bench.file.write_text(
@@ -226,33 +210,6 @@ def test_questions_need_no_gold(bench: Bench) -> None:
     assert f"stopadvisor serve {bench.policy} --shadow -- 'my models/tiny'" in out
     assert "of replies that differ from full thinking" in " ".join(out.split())
     assert "questions got another reply than full thinking's" in " ".join(out.split())
-
-
-def test_a_killed_run_goes_on_where_it_stopped(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = bench.document()
-    expected = {line["id"]: line for line in bench.lines}
-    text = bench.out.read_bytes().split(b"\n")
-    bench.out.write_bytes(b"\n".join(text[:6]) + b"\n" + text[6][:40])  # killed in mid-line
-    again = bench.document()
-    assert (again["questions"], again["new"]) == (N, N - 6)
-    found = {line["id"]: line for line in bench.lines}
-    assert len(bench.lines) == N
-    same = [name for name in LINE if name != "seconds"]
-    for name, line in expected.items():
-        assert [found[name][key] for key in same] == [line[key] for key in same]
-    assert again["stopped"] == whole["stopped"]
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        yield from ()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(HfEngine, "serve", broken)
-    bench.out.unlink()
-    code, _, err = bench.call()
-    assert code == 130
-    assert "the same command goes on from there" in err
 
 
 def test_memory_that_runs_out_halves_the_batch(
@@ -276,32 +233,6 @@ def test_memory_that_runs_out_halves_the_batch(
     assert len({line["id"] for line in bench.lines}) == len(bench.lines) == 6
 
 
-def test_full_budget_asks_no_probe(bench: Bench, engine: HfEngine) -> None:
-    path = bench.save(bound(engine, full_budget_content()), "full.json")
-    document = bench.document("--limit", "3", policy=path)
-    assert (document["stopped"], document["mean_tokens"]["probe"]) == (0, 0)
-    assert (document["kind"], document["certified"]) == ("full-budget", False)
-
-
-def test_visible_answers_are_not_certified(bench: Bench) -> None:
-    document = bench.document("--on-stop", "answer", "--limit", "4")
-    assert (document["on_stop"], document["certified"]) == ("answer", False)
-    assert any("the certificate does not cover these answers" in r for r in document["remarks"])
-    assert all(line["visible_tokens"] > 0 for line in bench.lines)
-    code, _, err = bench.call("--limit", "4")  # the same file, the forced answers
-    assert code == 2
-    assert "holds answers under other settings" in err
-
-
-def test_answers_of_another_question_are_not_mixed_in(bench: Bench) -> None:
-    bench.document("--limit", "2")
-    text = bench.file.read_text(encoding="utf-8").replace("Compute ", "Please compute ", 1)
-    bench.file.write_text(text, encoding="utf-8")
-    code, _, err = bench.call("--limit", "2")
-    assert code == 2
-    assert "ids must keep their questions" in err
-
-
 @pytest.mark.parametrize(
     ("field", "words"),
     [
@@ -319,15 +250,6 @@ def test_another_model_is_refused(
     assert (code, out) == (2, "")
     assert words in err
     assert not bench.out.exists()
-
-
-def test_another_dtype_is_remarked(bench: Bench, engine: HfEngine, policy: Policy) -> None:
-    other = policy.content["engine"] | {"dtype": "bfloat16"}
-    path = bench.save(
-        rule(engine, "confidence", -0.1, budgets=list(BUDGETS), engine=other), "bf16.json"
-    )
-    document = bench.document("--limit", "1", policy=path)
-    assert any("dtype is 'float32' here, was 'bfloat16'" in r for r in document["remarks"])
 
 
 def test_where_the_model_is_is_asked_only_where_it_was_not_found(

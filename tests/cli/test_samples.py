@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import assess
-from stopadvisor.assessment.sequences import FitData
-from stopadvisor.certification.looks import open_calibration
 from stopadvisor.cli.main import main
-from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.asking import ProbePlan
-from stopadvisor.probes.grouping import calibration_rows, group_numbers
-from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import read_log
 from stopadvisor.runs.sources import Source, open_source
-from tests.material import CERTIFY
+from tests.material import CERTIFY, Call
 from tests.scripted import ScriptedEngine, write_sums
 
 N = 240
@@ -73,53 +62,11 @@ def test_each_question_has_three_traces_in_one_part(one: Source, three: Source) 
     assert sum(len(lengths) == 3 for lengths in per_question.values()) > 0.8 * N  # drawn anew
 
 
-def test_the_samples_share_fold_and_unit_of_resampling(three: Source) -> None:
-    fit = three.part("fit")
-    data = FitData.build(fit, Costing())
-    groups = group_numbers(fit)
-    n_questions = three.counts()["fit"]
-    assert groups.max() + 1 == data.n_blocks == n_questions
-    for units in (data.folds, data.blocks):
-        for group in range(n_questions):
-            assert len(set(units[groups == group].tolist())) == 1
-    np.testing.assert_array_equal(np.bincount(data.blocks), 3)
-
-
-def test_one_trace_of_a_question_is_independent_of_the_others(one: Source, three: Source) -> None:
-    alone, drawn = (s.part("calibration").unseal() for s in (one, three))
-    entered = drawn.take(calibration_rows(drawn))
-    assert entered.ids == alone.ids
-    assert not entered.samples.any()
-    np.testing.assert_array_equal(entered.correct, alone.correct)
-    np.testing.assert_array_equal(entered.mean_logprob, alone.mean_logprob)
-
-
-def test_figures_with_exact_intervals_count_questions(
-    one: Source, three: Source, tmp_path: Path
-) -> None:
-    settings = Settings(alpha=0.3, families=("confidence",))
-    several, single = assess(three, settings), assess(one, settings)
-    assert several.profile == single.profile
-    assert (several.n_questions, several.split) == (N, single.split)
-    assert several.choice.n_fit == 3 * single.choice.n_fit  # all samples serve the choice
-    assert several.choice.n_calibration == single.choice.n_calibration
-    paper = []
-    for source in (one, three):
-        aside = replace(source, folder=tmp_path / source.folder.name)  # others calibrate the run
-        aside.folder.mkdir()
-        open_calibration(aside, {"test": "paper"}, delta=0.05)
-        paper.append(assess_paper(aside, alpha=0.15, delta=0.05))
-    assert paper[0].matched_risk == paper[1].matched_risk
-    assert paper[0].serving == paper[1].serving
-
-
 def test_certificate_and_expectation_count_questions(
-    folder: Path, three: Source, capsys: pytest.CaptureFixture[str]
+    folder: Path, three: Source, call: Call
 ) -> None:
-    assert main(["assess", str(folder / "three"), "--alpha", "0.3", *FAST, "--quiet"]) == 0
-    capsys.readouterr()
-    assert main(["calibrate", *CERTIFY, str(folder / "three"), "--json", "--quiet"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert call("assess", folder / "three", "--alpha", "0.3", *FAST)[0] == 0
+    found = call.json("calibrate", *CERTIFY, folder / "three")
     counts = three.counts()
     assert found["certified"]
     content = load_policy(folder / "three" / "policy.joblib").content
@@ -144,36 +91,31 @@ def test_certificate_and_expectation_count_questions(
     assert content["sampling"]["temperature"] == 0.6
 
 
-def test_more_samples_continue_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, engine = write_sums(tmp_path / "sums.jsonl", 100), ScriptedEngine()
-    monkeypatch.setattr("stopadvisor.engines.engine_settings.start_engine", lambda options: engine)
-    words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--json"]
-    assert main(words) == 0
-    first = json.loads(capsys.readouterr().out)
-    assert main([*words, "--samples", "3"]) == 0
-    second = json.loads(capsys.readouterr().out)
+@pytest.mark.usefixtures("scripted")
+def test_more_samples_continue_the_run(call: Call) -> None:
+    words = ["probe", write_sums(Path("sums.jsonl"), 100), *WORDS, "--out", "run"]
+    first = call.json(*words)
+    second = call.json(*words, "--samples", "3")
     assert (first["questions"], first["traces"], first["new"]) == (100, 100, 100)
     assert (second["questions"], second["traces"], second["new"]) == (100, 300, 200)
     assert first["split"] == second["split"]
-    assert main([*[w for w in words if w != "--json"], "--samples", "3"]) == 0
-    assert "Probed 100 questions in 300 traces, 0 of them now." in capsys.readouterr().out
+    assert "Probed 100 questions in 300 traces, 0 of them now." in call.screen(
+        *words, "--samples", "3"
+    )
 
 
 def test_samples_of_a_model_that_never_draws_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Greedy(ScriptedEngine):
         def temperature(self, plan: ProbePlan) -> float:
             return plan.temperature or 0.0
 
-    file = write_sums(tmp_path / "sums.jsonl", 100)
     monkeypatch.setattr(
         "stopadvisor.engines.engine_settings.start_engine", lambda options: Greedy()
     )
-    words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--samples", "3"]
-    assert main(words) == 2
-    assert "got --samples 3: give --temperature" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-    assert main([*words, "--temperature", "0.6"]) == 0
+    file = write_sums(Path("sums.jsonl"), 100)
+    words = ("probe", file, *WORDS, "--out", "run", "--samples", "3")
+    assert "got --samples 3: give --temperature" in call.refused(*words)
+    assert not Path("run").exists()
+    assert call(*words, "--temperature", "0.6")[0] == 0

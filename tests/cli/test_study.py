@@ -20,7 +20,6 @@ from stopadvisor.studies.tables import StudyOptions, StudyReport
 from tests.material import (
     Call,
     archive_arrays,
-    caller,
     edit_records,
     flip_calibration,
     keep_studies,
@@ -44,18 +43,12 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("studied") / "sums", 120)
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    probed: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """`study` as a function, in a folder with ``runs/sums`` and ``raw.npz``."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed, tmp_path / "runs" / "sums")
-    write_archive(tmp_path / "raw.npz", **archive_arrays(150, 6))
-    return caller(capsys, "study")
+@pytest.fixture(name="call")
+def studying(call: Call, probed: Path) -> Call:
+    """`study` in a folder with ``runs/sums`` and ``raw.npz``."""
+    shutil.copytree(probed, "runs/sums")
+    write_archive(Path("raw.npz"), **archive_arrays(150, 6))
+    return call.of("study")
 
 
 def studied(call: Call, *words: str) -> dict[str, Any]:
@@ -119,32 +112,6 @@ def test_a_study_prints_its_document_and_writes_it_down(call: Call, tmp_path: Pa
         assert rows == [["" if v is None else str(v) for v in row] for row in table["rows"]]
 
 
-def test_on_the_screen(call: Call) -> None:
-    code, out, err = call("ablation", "raw.npz", *QUICK)
-    assert (code, err) == (0, "")
-    assert out.startswith("Study: ablation\n")
-    assert 'Appendix "Feature Ablations"' in out
-    assert "all eight" in out
-    assert all(len(line) <= 80 for line in out.splitlines())
-
-
-def test_a_long_table_is_cut_on_the_screen_only(call: Call) -> None:
-    found = studied(call, "frontier", "raw.npz")
-    curves = next(table for table in found["tables"] if table["name"] == "curves")
-    assert len(curves["rows"]) > 40
-    _, out, _ = call("frontier", "raw.npz", *QUICK)
-    assert f"{len(curves['rows']) - 20} more rows stand in studies/frontier.curves.csv." in out
-
-
-def test_an_empty_table_stands_in_the_document_only(call: Call) -> None:
-    found = studied(call, "failure-cases", "raw.npz")
-    texts = next(table for table in found["tables"] if table["name"] == "texts")
-    assert texts["rows"] == []
-    _, out, _ = call("failure-cases", "raw.npz", *QUICK)
-    assert found["tables"][0]["title"] in out
-    assert texts["title"] not in out
-
-
 def test_two_runs_stand_in_one_table(call: Call) -> None:
     write_archive(Path("other.npz"), **archive_arrays(150, 6, seed=1))
     found = studied(call, "frontier", "raw.npz", "other.npz")
@@ -154,9 +121,7 @@ def test_two_runs_stand_in_one_table(call: Call) -> None:
 
 
 def test_the_run_assessed_last_is_taken_where_none_is_named(call: Call) -> None:
-    code, _, err = call("frontier")
-    assert code == 2
-    assert "no assessed run" in err
+    assert "no assessed run" in call.refused("frontier")
     Path("runs/sums/assessment.json").write_text("{}")
     code, _, err = call("ablation", *QUICK)
     assert code == 0, err
@@ -178,8 +143,7 @@ def test_the_run_assessed_last_is_taken_where_none_is_named(call: Call) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_studied_is_exit_2(call: Call, words: list[str], part: str) -> None:
-    code, out, err = call(*words)
-    assert (code, out) == (2, "")
+    err = call.refused(*words)
     assert part in " ".join(err.split())
     code, out, _ = call(*words, "--json")
     assert (code, json.loads(out)["error"]["exit_code"]) == (2, 2)
@@ -228,22 +192,18 @@ def _fake(monkeypatch: pytest.MonkeyPatch, names: Sequence[str], broken: str = "
 def test_runs_that_allow_no_study_are_exit_2(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write_archive(Path("nine.npz"), **archive_arrays(9, 4))
     keep_studies(monkeypatch, "frontier", "proxies")
-    code, out, err = call("all", "nine.npz", "--quiet")
-    assert (code, out) == (2, "")
+    err = call.refused("all", "nine.npz", "--quiet")
     assert "these runs allow no study; frontier: nine-archive-" in err
     assert "needs at least 10 questions, got 9" in err
 
 
 def test_a_bug_in_one_study_leaves_the_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake(monkeypatch, ["frontier", "proxies", "map"], broken="proxies")
-    code, out, err = call("all", "raw.npz", "--json")
-    assert code == 1
-    found = json.loads(out)
+    found = call.json("all", "raw.npz", code=1)
     assert [document["study"] for document in found["studies"]] == ["frontier", "map"]
     assert found["skipped"] == [
         {"study": "proxies", "reason": "internal error: ZeroDivisionError: one over nought"}
     ]
-    assert "study proxies: internal error: ZeroDivisionError: one over nought" in err
 
 
 # --- What calibration questions show --------------------------------------------------------------

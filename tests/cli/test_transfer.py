@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
-from tests.material import CERTIFY, Call, caller, looks_of, make_run
+from tests.material import CERTIFY, Call, looks_of, make_run
 from tests.policy_content import certificate_in, full_budget_content, policy_from
 
 SOURCE, TARGET = Path("source.joblib"), Path("runs/target")
@@ -33,31 +32,15 @@ def material(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return root
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    material: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call a command in a folder with the material."""
-    shutil.copytree(material, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-
-    return caller(capsys)
-
-
-def transferred(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
-    found, out, err = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, *words, "--json")
-    assert found == code, out + err
-    document: dict[str, Any] = json.loads(out)
-    return document
+@pytest.fixture(name="call")
+def with_material(call: Call, material: Path) -> Call:
+    shutil.copytree(material, ".", dirs_exist_ok=True)
+    return call
 
 
 @pytest.mark.slow
 def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call: Call) -> None:
-    found = transferred(call, *ALPHA)
+    found = call.json("calibrate", *CERTIFY, TARGET, "--from", SOURCE)
     policy, source = load_policy(found["policy"]).content, load_policy(SOURCE).content
     assert policy["coef"] == source["coef"]
     assert policy["order"] == source["order"]
@@ -81,38 +64,15 @@ def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call:
 
 
 def test_fit_questions_that_assess_showed_certify_nothing(call: Call) -> None:
-    assert call("assess", TARGET, "--no-report", "--quiet", *ALPHA)[0] == 0
+    assert call("assess", TARGET, "--quiet", *ALPHA)[0] == 0
     (TARGET / "assessment.json").unlink()  # the log remembers
-    found = transferred(call, *ALPHA)
+    found = call.json("calibrate", *CERTIFY, TARGET, "--from", SOURCE)
     run = RunDirectory.load(TARGET)
     parts = run.parts(run.table())
     assert found["certificate"]["n"] == int((parts == 1).sum())
     assert found["confidence"] == pytest.approx(0.95)
     (remark,) = [text for text in found["remarks"] if "were left out" in text]
     assert remark.startswith(f"{int((parts == 0).sum())} fit questions")
-
-
-def test_in_words(call: Call) -> None:
-    code, out, _ = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, *ALPHA)
-    text = " ".join(out.split())
-    assert code == 0
-    assert text.startswith("Certified.")
-    assert "fit questions had said" not in text
-    assert "its threshold was certified here" in text
-
-
-def test_fit_questions_of_the_source_are_refused_before_a_look(call: Call) -> None:
-    code, out, err = call("calibrate", *CERTIFY, "old", "--from", SOURCE, *ALPHA)
-    assert (code, out) == (2, "")
-    assert "fitted or calibrated this policy" in err
-    assert len(looks_of(Path("old"))) == 1  # the plain calibration's
-
-
-def test_fresh_takes_only_questions_without_a_look(call: Call) -> None:
-    transferred(call, *ALPHA)
-    code, _, err = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, *ALPHA, "--fresh")
-    assert code == 2
-    assert "looked at already" in err
 
 
 @pytest.mark.parametrize(
@@ -126,18 +86,8 @@ def test_fresh_takes_only_questions_without_a_look(call: Call) -> None:
 )
 def test_requests_that_make_no_sense(call: Call, words: list[str], message: str) -> None:
     save_policy(policy_from(full_budget_content()), "full.joblib")
-    code, out, err = call("calibrate", *CERTIFY, TARGET, *words)
-    assert (code, out) == (2, "")
-    assert message in err
+    assert message in call.refused("calibrate", *CERTIFY, TARGET, *words)
     assert not (TARGET / "looks.jsonl").exists()
-
-
-def test_inspect_names_the_source(call: Call) -> None:
-    found = transferred(call, *ALPHA)
-    code, out, _ = call("inspect", found["policy"])
-    assert code == 0
-    digest = load_policy(SOURCE).digest
-    assert f"target-calibrated: the rule of policy {digest[:8]}" in " ".join(out.split())
 
 
 @pytest.mark.slow

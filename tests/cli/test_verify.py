@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -16,15 +15,12 @@ from stopadvisor.cli.main import main
 from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.report.words import share
-from stopadvisor.rules.drift import DRIFT_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.stats.bounds import upper_limit
-from stopadvisor.workload.questions import name_key
 from tests.material import (
     CERTIFY,
     Call,
     archive_arrays,
-    caller,
     edit_records,
     flip_calibration,
     forget_looks,
@@ -32,7 +28,7 @@ from tests.material import (
     make_run,
     write_archive,
 )
-from tests.policy_content import full_budget_content, policy_from
+from tests.policy_content import policy_from
 
 POLICY, RUN, FRESH = Path("policy.joblib"), Path("runs/sums"), Path("runs/fresh")
 
@@ -48,26 +44,10 @@ def material(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return root
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    material: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call `verify` in a folder with the material."""
-    shutil.copytree(material, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-
-    return caller(capsys, "verify")
-
-
-def verified(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
-    found, out, err = call(*words, "--json")
-    assert found == code, out + err
-    document: dict[str, Any] = json.loads(out)
-    return document
+@pytest.fixture(name="call")
+def with_material(call: Call, material: Path) -> Call:
+    shutil.copytree(material, ".", dirs_exist_ok=True)
+    return call.of("verify")
 
 
 def flat(text: str) -> str:
@@ -92,7 +72,7 @@ def lose_everything(row: dict[str, Any], part: str) -> None:
 
 
 def test_a_policy_is_confirmed_on_fresh_questions(call: Call) -> None:
-    found = verified(call, POLICY, FRESH)
+    found = call.json(POLICY, FRESH)
     assert found["verdict"] == "confirmed"
     assert found["category_scope"] == "marginal"
     assert found["digest"] == load_policy(POLICY).digest
@@ -101,7 +81,7 @@ def test_a_policy_is_confirmed_on_fresh_questions(call: Call) -> None:
 
 def test_a_contradiction_is_exit_4(call: Call) -> None:
     edit_records(FRESH, lose_everything)
-    found = verified(call, POLICY, FRESH, code=4)
+    found = call.json(POLICY, FRESH, code=4)
     assert found["verdict"] == "contradicted"
     assert found["lower"] > found["alpha"]
     code, out, _ = call(POLICY, FRESH, "--quiet")
@@ -115,7 +95,7 @@ def test_too_few_questions_are_silent(call: Call) -> None:
     table = run.table()
     keep = [r for r, part in zip(run.records(), run.parts(table), strict=True) if part == 2][:4]
     run.rewrite(keep)
-    found = verified(call, POLICY, RUN)
+    found = call.json(POLICY, RUN)
     assert (found["verdict"], found["n"], found["detectable_risk"] is None) == ("silent", 4, False)
     certificate = load_policy(POLICY).content["certificate"]
     assert found["expected_risk"] == certificate["losses"] / certificate["n"]
@@ -138,29 +118,17 @@ def test_a_gate_opens_for_a_confirmation_alone(
     assert call(POLICY, fresh)[0] == (4 if code == 4 else 0)
 
 
-def test_without_fresh_questions_it_is_refused(call: Call) -> None:
-    run = RunDirectory.load(RUN)
-    parts = run.parts(run.table())
-    run.rewrite([r for r, part in zip(run.records(), parts, strict=True) if part != 2])
-    code, out, err = call(POLICY, RUN)
-    assert (code, out) == (2, "")
-    how = "stopadvisor probe NEW.jsonl --like POLICY --model FOLDER"
-    assert f"fresh ones are required: {how}" in err
-
-
 # --- What is counted ------------------------------------------------------------------------------
 
 
 def test_serving_and_price_are_those_asked_for(call: Call) -> None:
-    usual = verified(call, POLICY, FRESH)
+    usual = call.json(POLICY, FRESH)
     assert (usual["serving"], usual["unit"]) == ("vllm", "seconds")
-    priced = verified(call, POLICY, FRESH, "--price", "0/0/2", "--serving", "black-box")
+    priced = call.json(POLICY, FRESH, "--price", "0/0/2", "--serving", "black-box")
     assert (priced["serving"], priced["unit"]) == ("black-box", "money per million tokens")
     assert priced["total_saving_pct"] != usual["total_saving_pct"]
     assert priced["losses"] == usual["losses"]
-    code, _, err = call(POLICY, FRESH, "--price", "cheap")
-    assert code == 2
-    assert "three prices per million tokens" in err
+    assert "three prices per million tokens" in call.refused(POLICY, FRESH, "--price", "cheap")
 
 
 def test_categories_and_drift_in_words(call: Call) -> None:
@@ -170,7 +138,7 @@ def test_categories_and_drift_in_words(call: Call) -> None:
             checkpoint["mean_entropy"] += 2.0
 
     edit_records(FRESH, sort)
-    found = verified(call, POLICY, FRESH)
+    found = call.json(POLICY, FRESH)
     assert sum(row["n"] for row in found["categories"]) == found["n"]
     moved = [row["feature"] for row in found["drift"] if row["adjusted_p"] < 0.05]
     assert moved == ["answer_entropy"]
@@ -197,7 +165,7 @@ def test_traffic_that_moved_is_assessed_anew_where_it_decides_nothing(call: Call
     assert "add labels" not in out
     assert "not what was calibrated: the promise does not cover it." in flat(out)
     assert named(out) == f"assess {FRESH} --alpha 0.15"
-    assert main([*shlex.split(named(out)), "--no-report"]) == 0
+    assert main([*shlex.split(named(out))]) == 0
 
 
 # --- What it is bound to --------------------------------------------------------------------------
@@ -225,92 +193,47 @@ def test_other_probes_are_refused_unless_as_a_transfer(
     call: Call, change: dict[str, Any], message: str
 ) -> None:
     path = rebound(**change)
-    code, out, err = call(path, FRESH)
-    assert (code, out) == (2, "")
+    err = call.refused(path, FRESH)
     assert message in err
     assert "--transfer" in err
     assert not (FRESH / "looks.jsonl").exists()  # refused before anything was opened
-    found = verified(call, path, FRESH, "--transfer")
+    found = call.json(path, FRESH, "--transfer")
     assert found["transfer"] == "zero-shot"
     assert any(message in remark for remark in found["remarks"])
-
-
-def test_who_reads_answers_alone_is_verified_without_log_probabilities(call: Call) -> None:
-    def blind(row: dict[str, Any], part: str) -> None:
-        for checkpoint in row["checkpoints"]:
-            checkpoint |= {"entropy_source": "none", "mean_logprob": 0.0, "mean_entropy": 0.0}
-
-    path = rebound(family="run-stability", threshold=2.0, decision_threshold=2.0, order=[])
-    seen = verified(call, path, FRESH, code=4)  # it stops too early here
-    edit_records(FRESH, blind)
-    found = verified(call, path, FRESH, code=4)
-    assert (found["n"], found["losses"]) == (seen["n"], seen["losses"])
-    assert (found["transfer"], found["verdict"]) == (None, seen["verdict"])
-    # Log-probability and entropy were measured otherwise: nothing is said of their drift.
-    seen_of = [name for name in DRIFT_FEATURES if name not in ("answer_logprob", "answer_entropy")]
-    assert [row["feature"] for row in found["drift"]] == seen_of
-    code, _, err = call(POLICY, FRESH)
-    assert code == 2
-    assert "entropy source 'full', got 'none'" in err
-
-
-def test_another_engine_is_remarked_on(call: Call) -> None:
-    engine = load_policy(POLICY).content["engine"] | {"dtype": "bfloat16"}
-    found = verified(call, rebound(engine=engine), FRESH)
-    assert any(
-        "run `stopadvisor verify` before you rely on it" in remark for remark in found["remarks"]
-    )
 
 
 def test_answers_must_be_normalised_alike(call: Call) -> None:
     run = RunDirectory.load(FRESH)
     run.annotate(grading={"normalizer": "1", "grader": "by hand"})
-    found = verified(call, POLICY, FRESH)
+    found = call.json(POLICY, FRESH)
     assert any("graded by by hand" in remark for remark in found["remarks"])
     run.annotate(grading={"normalizer": "0", "grader": "by hand"})
-    code, _, err = call(POLICY, FRESH)
-    assert code == 2
-    assert "--regrade" in err
-
-
-@pytest.mark.parametrize("where", ["nowhere", "workload.jsonl"])
-def test_what_is_no_run_is_refused(call: Call, where: str) -> None:
-    Path("workload.jsonl").write_text("{}\n")
-    code, _, err = call(POLICY, where)
-    assert code == 2
-    assert where in err
-
-
-def test_a_full_budget_policy_holds_nothing_to_verify(call: Call) -> None:
-    save_policy(policy_from(full_budget_content()), "full.joblib")
-    code, _, err = call("full.joblib", FRESH, "--transfer")
-    assert code == 2
-    assert "full-budget policy has no certificate" in err
+    assert "--regrade" in call.refused(POLICY, FRESH)
 
 
 # --- The ledger -----------------------------------------------------------------------------------
 
 
 def test_opening_calibration_questions_is_a_look(call: Call) -> None:
-    first = verified(call, POLICY, FRESH)
+    first = call.json(POLICY, FRESH)
     looks = looks_of(FRESH)
     assert [dict(look.asked)["protocol"] for look in looks] == ["verify"]
     split = load_policy(POLICY).content["split"]
     assert not set(looks[0].questions) & {*split["fit"], *split["calibration"]}
     assert any("recorded as a look" in remark for remark in first["remarks"])
-    again = verified(call, POLICY, FRESH)
+    again = call.json(POLICY, FRESH)
     assert looks_of(FRESH) == looks
     assert not any("recorded as a look" in remark for remark in again["remarks"])
 
 
 def test_test_only_leaves_them_closed(call: Call) -> None:
-    found = verified(call, POLICY, FRESH, "--test-only")
+    found = call.json(POLICY, FRESH, "--test-only")
     assert looks_of(FRESH) == []
     edit_records(FRESH, flip_calibration)
-    assert verified(call, POLICY, FRESH, "--test-only") == found
+    assert call.json(POLICY, FRESH, "--test-only") == found
     # Its own run's calibration questions are left out anyhow.
     before = looks_of(RUN)
-    whole, part = verified(call, POLICY, RUN), verified(call, POLICY, RUN, "--test-only")
+    whole, part = call.json(POLICY, RUN), call.json(POLICY, RUN, "--test-only")
     assert (whole["part"], part["part"], part["n_left_out"]) == ("all", "test", 0)
     for name in ("n", "losses", "total_saving_ci95", "drift"):
         assert whole[name] == part[name]
@@ -318,11 +241,9 @@ def test_test_only_leaves_them_closed(call: Call) -> None:
 
 
 def test_a_run_put_back_as_a_whole_does_not_hold_the_policy_s_look(call: Call) -> None:
-    assert not any(
-        "does not hold the look" in text for text in verified(call, POLICY, RUN)["remarks"]
-    )
+    assert not any("does not hold the look" in text for text in call.json(POLICY, RUN)["remarks"])
     forget_looks(RUN)  # the log and the run's own note
-    (remark,) = [t for t in verified(call, POLICY, RUN)["remarks"] if "does not hold the look" in t]
+    (remark,) = [t for t in call.json(POLICY, RUN)["remarks"] if "does not hold the look" in t]
     assert load_policy(POLICY).content["certificate"]["ledger_head"][:8] in remark
 
 
@@ -334,32 +255,30 @@ def another(number: int) -> Path:
 
 @pytest.mark.slow
 def test_policies_on_the_same_questions_are_counted(call: Call) -> None:
-    first = verified(call, POLICY, FRESH, "--test-only")
+    first = call.json(POLICY, FRESH, "--test-only")
     assert first["check"] == {"number": 1, "planned": None, "spent": 0.05}
-    assert verified(call, POLICY, FRESH, "--test-only") == first  # the same again
+    assert call.json(POLICY, FRESH, "--test-only") == first  # the same again
     for number in (2, 3):
-        found = verified(call, another(number), FRESH, "--test-only")
+        found = call.json(another(number), FRESH, "--test-only")
         assert (found["check"]["number"], found["delta"]) == (number, 0.05)
         assert found["check"]["spent"] == pytest.approx(0.05 * number)
         (remark,) = [text for text in found["remarks"] if "policy number" in text]
         assert f"up to {0.05 * number:g} on either side" in remark
-    assert verified(call, POLICY, FRESH, "--test-only") == first
-    code, _, err = call(another(4), FRESH, "--test-only", "--looks", "4")
-    assert code == 2
-    assert "declared with the first one" in err
+    assert call.json(POLICY, FRESH, "--test-only") == first
+    assert "declared with the first one" in call.refused(
+        another(4), FRESH, "--test-only", "--looks", "4"
+    )
 
 
 def test_planned_policies_share_delta(call: Call) -> None:
-    first = verified(call, POLICY, FRESH, "--test-only", "--looks", "2")
+    first = call.json(POLICY, FRESH, "--test-only", "--looks", "2")
     assert (first["delta"], first["check"]["planned"]) == (0.025, 2)
     limit = upper_limit(first["losses"], first["n"], 0.025)
     assert first["upper"] == pytest.approx(limit)
-    second = verified(call, another(2), FRESH, "--test-only")  # the plan holds unasked
+    second = call.json(another(2), FRESH, "--test-only")  # the plan holds unasked
     assert (second["delta"], second["check"]["number"]) == (0.025, 2)
     assert second["check"]["spent"] == pytest.approx(0.05)
-    code, out, err = call(another(3), FRESH, "--test-only")
-    assert (code, out) == (2, "")
-    assert "all 2 planned policies were checked" in err
+    assert "all 2 planned policies were checked" in call.refused(another(3), FRESH, "--test-only")
 
 
 # --- Archives -------------------------------------------------------------------------------------
@@ -373,30 +292,13 @@ def test_archives(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["calibrate", *CERTIFY, "a.npz", "--alpha", "0.3", "--families", "confidence"]
     assert main([*words, "--out", "p.joblib"]) == 0
     capsys.readouterr()
-    same = verified(call, "p.joblib", "a.npz")
+    same = call.json("p.joblib", "a.npz")
     split = load_policy("p.joblib").content["split"]
     assert same["n"] == len(split["test"]) > 0
-    other = verified(call, "p.joblib", "b.npz")
+    other = call.json("p.joblib", "b.npz")
     assert (other["n"], other["n_met_before"]) == (200, 0)
     assert any("archives do not name their questions" in remark for remark in other["remarks"])
     assert np.isfinite(other["total_saving_pct"])
     # The look at b.npz is on record, because a certificate from there would come after it.
     (folder,) = Path("runs").glob("b-archive-*")
     assert [look.opened for look in looks_of(folder)] == [True]
-
-
-def test_archives_with_ids_know_the_questions_of_other_archives(
-    call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = np.array([f"q{i}" for i in range(300)])
-    write_archive(Path("a.npz"), ids=names[:200])
-    write_archive(Path("b.npz"), **archive_arrays(seed=1), ids=names[100:])
-    words = ["calibrate", *CERTIFY, "a.npz", "--alpha", "0.3", "--families", "confidence"]
-    assert main([*words, "--out", "p.joblib"]) == 0
-    capsys.readouterr()
-    used = load_policy("p.joblib").content["split"]
-    spent = {*used["fit"], *used["calibration"]} & {name_key(name) for name in names[100:]}
-    found = verified(call, "p.joblib", "b.npz")
-    assert (found["n"], found["n_met_before"]) == (200 - len(spent), len(spent))
-    assert spent
-    assert not any("archives do not name" in remark for remark in found["remarks"])

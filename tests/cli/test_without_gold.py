@@ -11,35 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.policy.frozen import load_policy, save_policy
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from tests.material import Call, caller, edit_records, looks_of, make_run, write_archive
-from tests.policy_content import policy_from
+from tests.material import Call, edit_records, looks_of, make_run, write_archive
 
 pytestmark = pytest.mark.slow
 
 RUN = Path("run")
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    run_without_gold: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call a command in a folder with the run `run`."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(name="call")
+def with_run(call: Call, run_without_gold: Path) -> Call:
     shutil.copytree(run_without_gold, RUN)
-    return caller(capsys)
-
-
-def printed(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
-    found, out, err = call(*words, "--json")
-    assert found == code, out + err
-    document: dict[str, Any] = json.loads(out)
-    return document
+    return call
 
 
 def as_read(text: str) -> str:
@@ -48,8 +33,7 @@ def as_read(text: str) -> str:
 
 
 def test_a_loss_that_takes_gold_is_not_assessed_without_it(call: Call) -> None:
-    code, out, err = call("assess", RUN, "--loss", "lost", "--no-report")
-    assert (code, out) == (2, "")
+    err = call.refused("assess", RUN, "--loss", "lost")
     assert "run: a limit on lost takes gold to assess, and the questions have none" in as_read(err)
 
 
@@ -58,7 +42,7 @@ def test_assess_profiles_by_agreement_and_says_so(call: Call, run_without_gold: 
     assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")
     assert found["fit_full_accuracy"] == 1
     assert found["profile"]["unsolved"]["count"] == found["profile"]["harmful"]["count"] == 0
-    code, out, err = call("assess", RUN, "--families", "confidence,fixed-budget", "--no-report")
+    code, out, err = call("assess", RUN, "--families", "confidence,fixed-budget")
     assert code == 0
     assert "note: no gold for every fit question" in as_read(err)
     shown = as_read(out)
@@ -78,7 +62,7 @@ def test_full_thinking_is_held_against_itself(call: Call) -> None:
     twice = {r.id for r in records if r.sample == 1 and r.key in fit}
     differing = sum(answers[name, 0] != answers[name, 1] for name in twice)
     assert 0 < differing < len(twice)
-    found = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite", "advice")
+    found = call.json("calibrate", RUN, "--alpha", "0.1", "--despite", "advice")
     repeats = found["repeats"]
     assert (repeats["questions"], repeats["differing"]) == (len(twice), differing)
     assert repeats["share"] == pytest.approx(differing / len(twice))
@@ -130,20 +114,20 @@ def forget_gold(*parts: str) -> Callable[[dict[str, Any], str], None]:
 
 
 def test_a_part_without_gold_leaves_the_others_theirs(call: Call) -> None:
-    fast = ("--families", "confidence", "--no-report")
+    fast = ("--families", "confidence")
     make_run(Path("mixed"), 400, fractions=(0.4, 0.6, 0.0))
     edit_records(Path("mixed"), forget_gold("calibration"))
-    found = printed(call, "assess", "mixed", "--alpha", "0.1", *fast)
+    found = call.json("assess", "mixed", "--alpha", "0.1", *fast)
     assert found["workload"]["graded_by"] == "gold"  # the fit questions', which are shown
     assert found["settings"]["loss"] == "differs"  # what the others allow to promise
     assert 0.5 < found["fit_full_accuracy"] < 1
     assert "label_needs" not in found
-    found = printed(call, "calibrate", "mixed", "--alpha", "0.1", "--despite", "advice")
+    found = call.json("calibrate", "mixed", "--alpha", "0.1", "--despite", "advice")
     assert (found["graded_by"], found["certificate"]["loss"]) == ("agreement", "differs")
     other = make_run(Path("apart") / "other", 400, fractions=(0.4, 0.6, 0.0))
     edit_records(other, forget_gold("fit"))
     words = ("--alpha", "0.1", "--families", "confidence", "--despite", "advice")
-    found = printed(call, "calibrate", other, *words)
+    found = call.json("calibrate", other, *words)
     assert found["graded_by"] == "gold"
     assert "loss" not in found["certificate"]
 
@@ -151,21 +135,18 @@ def test_a_part_without_gold_leaves_the_others_theirs(call: Call) -> None:
 def test_imported_probes_and_archives_need_no_labels(call: Call) -> None:
     rows = (RUN / "probes.jsonl").read_text(encoding="utf-8")
     Path("recorded.jsonl").write_text(rows, encoding="utf-8")
-    found = printed(
-        call, "import", "probes", "recorded.jsonl", "-o", "imported", "--max-think", "256"
-    )
+    found = call.json("import", "probes", "recorded.jsonl", "-o", "imported", "--max-think", "256")
     assert (found["n_ungraded"], found["n_graded"]) == (found["n_traces"], 0)
-    fast = ("--families", "confidence", "--no-report")
-    found = printed(call, "assess", "imported", "--alpha", "0.1", *fast)
+    fast = ("--families", "confidence")
+    found = call.json("assess", "imported", "--alpha", "0.1", *fast)
     assert found["workload"]["graded_by"] == "agreement"
     write_archive(Path("raw.npz"), correct=None)
-    found = printed(call, "assess", "raw.npz", "--alpha", "0.1", *fast)
+    found = call.json("assess", "raw.npz", "--alpha", "0.1", *fast)
     assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")
-    code, out, err = call("assess", "raw.npz", "--protocol", "paper", "--no-report")
-    assert (code, out) == (2, "")
+    err = call.refused("assess", "raw.npz", "--protocol", "paper")
     assert err == (
         "stopadvisor: the paper's protocol takes gold for every question, and not all of these "
-        "have it\n"
+        "have it"
     )
 
 
@@ -180,8 +161,8 @@ def fresh_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verify_counts_replies_that_differ(call: Call, fresh_without_gold: Path) -> None:
     shutil.copytree(fresh_without_gold, "fresh")
-    policy = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite", "advice")["policy"]
-    found = printed(call, "verify", policy, "fresh")
+    policy = call.json("calibrate", RUN, "--alpha", "0.1", "--despite", "advice")["policy"]
+    found = call.json("verify", policy, "fresh")
     assert (found["n"], found["n_met_before"]) == (400, 500)
     assert (found["loss"], found["graded_by"]) == ("differs", "agreement")
     assert found["losses"] == round(400 * (1 - found["accuracy"]))
@@ -191,38 +172,6 @@ def test_verify_counts_replies_that_differ(call: Call, fresh_without_gold: Path)
     assert code == {"confirmed": 0, "silent": 0, "contradicted": 4}[found["verdict"]]
     assert "of 400 fresh replies differ, promise 10%" in shown
     assert "accuracy" not in shown
-
-
-@pytest.mark.parametrize(("alpha", "verdict"), [("0.3", "confirmed"), ("0.03", "silent")])
-def test_without_gold_a_promise_on_lost_answers_is_confirmed_or_left_open(
-    call: Call, fresh_without_gold: Path, calibrated_run: Path, alpha: str, verdict: str
-) -> None:
-    shutil.copytree(fresh_without_gold, "fresh")
-    content = {**load_policy(calibrated_run / "policy.joblib").content}
-    # The same rule with another promise: what fresh questions say of it is what counts here.
-    n = content["certificate"]["n"]
-    none_lost = {"losses": 0, "upper": 1 - content["certificate"]["chain_delta"] ** (1 / n)}
-    promise = {"alpha": float(alpha), "alpha_over_full_accuracy": 2 * float(alpha)}
-    certificate = {**content["certificate"], **none_lost, **promise}
-    save_policy(
-        policy_from({**content, "certificate": certificate, "expected": None}),
-        Path("other.json"),
-        format="json",
-    )
-    found = printed(call, "verify", "other.json", "fresh")
-    assert (found["verdict"], found["loss"]) == (verdict, "differs")
-    assert any("every lost one among them" in remark for remark in found["remarks"])
-    if verdict == "silent":
-        assert found["lower"] > found["alpha"]
-
-
-def test_studies_say_what_they_lack(call: Call) -> None:
-    code, out, err = call("study", "alpha-grid", RUN)
-    assert (code, out) == (2, "")
-    assert err == (
-        "stopadvisor: run: the paper's analysis takes gold for every question, and not all of "
-        "these have it\n"
-    )
 
 
 def test_the_report_says_what_right_means(call: Call) -> None:
@@ -249,9 +198,5 @@ def test_the_report_says_what_right_means(call: Call) -> None:
 def test_what_takes_gold_is_one_line_and_no_look(
     call: Call, words: tuple[str, ...], said: str
 ) -> None:
-    code, out, err = call(words[0], RUN, *words[1:])
-    assert (code, out) == (2, "")
-    lines = [line for line in err.splitlines() if line.startswith("stopadvisor: ")]
-    assert len(lines) == 1, err
-    assert said in lines[0]
+    assert said in call.refused(words[0], RUN, *words[1:])
     assert not looks_of(RUN)

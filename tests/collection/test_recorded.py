@@ -17,7 +17,7 @@ from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.workload.questions import Question, RecordedTrace
 from tests.collection.test_collect import Remarks
-from tests.material import CERTIFY, Call, caller
+from tests.material import CERTIFY, Call
 from tests.scripted import ScriptedEngine, write_sums
 
 PLAN = ProbePlan((), cue="\n\nFinal answer:", max_think=100, answer_cap=8)
@@ -82,7 +82,7 @@ def call(
         "stopadvisor.engines.engine_settings.start_engine", lambda options: Reader()
     )
     traces(write_sums(Path("sums.jsonl"), 300))
-    return caller(capsys)
+    return Call(capsys)
 
 
 def traces(workload: Path, **fields: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.server import NAME, VllmServer, environment
-from tests.material import Call, caller
+from tests.material import Call
 from tests.missing import skip_without
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
@@ -62,7 +62,7 @@ def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Call:
     monkeypatch.chdir(tmp_path)
-    return caller(capsys)
+    return Call(capsys)
 
 
 def document(call: Call, *words: str | Path, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -180,10 +179,3 @@ def test_a_climb_in_words(family: str, position: float | None, words: str) -> No
     path = ((-50.0, -40.0), (-20.0, -10.0))
     climb = Climb(family, ("small", "vote", "large"), (0, 1), path)
     assert climb.describe(position) == words
-
-
-def test_lines_are_plain_json(tmp_path: Path) -> None:
-    _, lines = drawn(tmp_path, 3)
-    text = (tmp_path / "run" / "replies.jsonl").read_text()
-    found = [json.loads(line) for line in text.splitlines()]
-    assert [[r["name"] for r in line["rungs"]] for line in found] == [NAMES] * len(lines)

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.features import (
-    AUDIT_FEATURES,
-    FEATURES,
-    TEXT_FEATURES,
-    feature_array,
-    run_lengths,
-)
+from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array, run_lengths
 from tests.populations import POPULATIONS
 
 
@@ -61,13 +55,6 @@ def test_equals_a_loop_bit_for_bit(seed: int, schedule: list[int]) -> None:
         assert found[i].tolist() == expected
 
 
-def test_all_checkpoints_and_all_eight_by_default() -> None:
-    table = POPULATIONS[0].draw(5, np.random.default_rng(0))
-    found = feature_array(table)
-    assert found.shape == (5, 10, 8)
-    assert np.array_equal(found, feature_array(table, range(10), FEATURES))
-
-
 def test_nothing_looks_ahead() -> None:
     # Whatever happens after a checkpoint, its features stay.
     table = POPULATIONS[3].draw(30, np.random.default_rng(1))
@@ -78,11 +65,6 @@ def test_nothing_looks_ahead() -> None:
     }
     changed = replace(table, **mixed)  # type: ignore[arg-type]
     assert np.array_equal(feature_array(table)[:, :6], feature_array(changed)[:, :6])
-
-
-def test_the_text_features_read_no_probabilities() -> None:
-    assert set(FEATURES) - set(TEXT_FEATURES) == {"answer_logprob", "answer_entropy"}
-    assert not set(TEXT_FEATURES) & set(AUDIT_FEATURES)
 
 
 def test_run_lengths_start_again_when_the_answer_changes() -> None:

@@ -5,37 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import assess
-from stopadvisor.certification.calibrated import CalibratedRun
-from stopadvisor.cli.main import main
-from stopadvisor.collection.collect import collect
 from stopadvisor.collection.labels import regrade
-from stopadvisor.ground.errors import EngineError, ProbeError
-from stopadvisor.ground.results import from_document, to_document
+from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.results import to_document
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.records import Checkpoint, graded_table
 from stopadvisor.probes.trajectories import trajectory
 from stopadvisor.report.from_assessment import assessed
-from stopadvisor.report.screen import draw
-from stopadvisor.report.sheets.calibrate import calibrate_sheet
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
-from stopadvisor.workload.questions import PARTS, read_workload
-from tests.material import CERTIFY, PLAN, edit_records, make_run
+from stopadvisor.workload.questions import PARTS
+from tests.material import CERTIFY, PLAN, Call, edit_records, make_run
 from tests.populations import regraded
-from tests.scripted import ScriptedEngine, write_sums
 
 pytestmark = pytest.mark.slow
 
@@ -52,14 +44,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: make_run(folder / name, 500, plan=plan)
         for name, plan in (("answer", ANSWER), ("probe", PLAN))
     }
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    found = main([*words, "--json"])
-    text = capsys.readouterr()
-    assert found == code, text.out + text.err
-    document: dict[str, Any] = json.loads(text.out)
-    return document
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
@@ -170,27 +154,6 @@ def test_grading_again_grades_the_visible_answers(tmp_path: Path) -> None:
     assert (path / "probes.jsonl").read_bytes() == before
 
 
-class Mute(ScriptedEngine):
-    """Knows nothing of visible answers at checkpoints."""
-
-    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
-        asked: list[Prompt] = list(prompts)
-        return super().probe(asked, replace(plan, on_stop="probe"))
-
-
-def test_an_engine_that_writes_none_is_refused(tmp_path: Path) -> None:
-    workload = read_workload(write_sums(tmp_path / "sums.jsonl", 30))
-    engine = Mute()
-    manifest = build_manifest(
-        engine.identity(), ANSWER, workload, fractions=(0.4, 0.4, 0.2), grading=GRADING
-    )
-    folder = tmp_path / "run"
-    folder.mkdir()
-    run = RunDirectory.create(folder, manifest)
-    with Grader() as grader, pytest.raises(EngineError, match="must write a visible answer"):
-        collect(engine, workload, ANSWER, run, batch_size=8, grader=grader)
-
-
 # --- What is decided ------------------------------------------------------------------------------
 
 
@@ -217,23 +180,14 @@ def test_classifiers_learn_the_visible_answer(runs: dict[str, Path]) -> None:
 
 
 def test_the_certificate_is_about_the_visible_answers(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: dict[str, Path], tmp_path: Path, call: Call
 ) -> None:
     run = runs["answer"]
-    assessment = call(capsys, "assess", str(run), *FAST, "--alpha", "0.2")
+    assessment = call.json("assess", run, *FAST, "--alpha", "0.2")
     assert assessment["workload"]["on_stop"] == "answer"
     point = assessment["matched_risk"][0]["scalar"]
     assert list(point)[-1] == "fit_answer_saving_pct"
-    found = call(
-        capsys,
-        "calibrate",
-        *CERTIFY,
-        str(run),
-        "--alpha",
-        "0.2",
-        "--out",
-        str(tmp_path / "p.joblib"),
-    )
+    found = call.json("calibrate", *CERTIFY, run, "--alpha", "0.2", "--out", "p.joblib")
     assert (found["certified"], found["on_stop"]) == (True, "answer")
     assert found["certificate"]["on_stop"] == "answer"
     assert found["certificate"]["answer_cap"] == ANSWER.answer_cap
@@ -277,55 +231,28 @@ def test_the_certificate_is_about_the_visible_answers(
     assert found["expected"]["test_answer_saving_pct"] == pytest.approx(100 * (1 - written / full))
     assert written != full
 
-    checked = call(capsys, "verify", found["policy"], str(run), "--test-only")
+    checked = call.json("verify", found["policy"], run, "--test-only")
     assert (checked["losses"], checked["n"]) == (lost, n)
     assert checked["answer_saving_pct"] == pytest.approx(
         found["expected"]["test_answer_saving_pct"]
     )
-    assert main(["verify", found["policy"], str(runs["probe"]), "--test-only"]) == 2
-    assert "probe with --on-stop answer" in capsys.readouterr().err
+    words = ("verify", found["policy"], runs["probe"], "--test-only")
+    assert "probe with --on-stop answer" in call.refused(*words)
 
 
 def test_a_policy_of_forced_answers_is_verified_on_either_run(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: dict[str, Path], tmp_path: Path, call: Call
 ) -> None:
-    out = str(tmp_path / "p.joblib")
+    out = "p.joblib"
     run = shutil.copytree(runs["probe"], tmp_path / "run")  # no certificate stands beside it
-    found = call(capsys, "calibrate", *CERTIFY, str(run), *FAST, "--alpha", "0.2", "--out", out)
+    found = call.json("calibrate", *CERTIFY, run, *FAST, "--alpha", "0.2", "--out", out)
     assert "on_stop" not in found
     assert "on_stop" not in found["certificate"]
     assert load_policy(out).content["on_stop"] == "probe"
     documents = []
     for name in ("probe", "answer"):
-        document = call(capsys, "verify", out, str(runs[name]), "--test-only")
+        document = call.json("verify", out, runs[name], "--test-only")
         assert "answer_saving_pct" not in document
         # Earlier policies that were held against a run are its own matter.
         documents.append({**document, "run": None, "check": None, "remarks": None})
     assert documents[0] == documents[1]
-
-
-def test_the_command_line_says_what_a_stop_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "stopadvisor.engines.engine_settings.start_engine", lambda options: ScriptedEngine()
-    )
-    file = write_sums(tmp_path / "sums.jsonl", 300)
-    words = ["--on-stop", "answer", "--max-think", "256", *FAST, "--alpha", "0.25"]
-    words += ["--split", "40/40/20", "--schedule", "grid"]
-    assert main(["assess", str(file), *words]) == 0
-    screen = " ".join(capsys.readouterr().out.split())
-    assert "on stop thinking is closed and the model writes its visible answer" in screen
-    assert main(["calibrate", *CERTIFY]) == 0
-    screen = " ".join(capsys.readouterr().out.split())
-    assert "on stop thinking is closed and the model writes its visible answer" in screen
-    assert "of its tokens saved (test questions)" in screen
-    (run,) = Path("runs").iterdir()
-    document = json.loads((run / "calibration.json").read_bytes())
-    kept = {k: v for k, v in document["expected"].items() if not k.startswith("test_")}
-    result = from_document(CalibratedRun, {**document, "expected": kept}, run)
-    draw(calibrate_sheet(result), out := StringIO())
-    assert "of its tokens saved (calibration questions)" in " ".join(out.getvalue().split())
-    assert main(["assess", str(run), "--on-stop", "answer"]) == 2
-    assert "is probed already, so these mean nothing: --on-stop" in capsys.readouterr().err

@@ -19,15 +19,6 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.serving_costs import serving_costs
 from tests.populations import FREE_FORM, with_own_positions
 
-ON_PREFIX = (
-    "answer_logprob",
-    "answer_entropy",
-    "previous_match",
-    "run_length",
-    "vote_share",
-    "marker_density",
-)
-
 
 def draw(n: int = 40, seed: int = 0) -> OpenQuestions:
     rng = np.random.default_rng(seed)
@@ -43,38 +34,6 @@ def probes_of(table: OpenQuestions, i: int, schedule: list[int]) -> list[int]:
             break
         found.append(column)
     return found
-
-
-def features_of(table: OpenQuestions, i: int, columns: list[int]) -> list[float]:
-    """The six features that need no grid, after the probes at these columns."""
-    answers = [int(table.answer_codes[i, c]) for c in columns]
-    run = 1
-    while run < len(answers) and answers[-1 - run] == answers[-1]:
-        run += 1
-    last, position = columns[-1], int(table.positions[i, columns[-1]])
-    return [
-        float(table.mean_logprob[i, last]),
-        float(table.mean_entropy[i, last]),
-        float(len(answers) > 1 and answers[-1] == answers[-2]),
-        float(run),
-        answers.count(answers[-1]) / len(answers),
-        float(table.markers[i, last]) / position if position else 0.0,
-    ]
-
-
-@pytest.mark.parametrize("schedule", [list(range(10)), [1, 3, 6]], ids=["all", "some"])
-def test_live_probes_and_features_are_those_of_each_question(schedule: list[int]) -> None:
-    table = draw()
-    found = feature_array(table, schedule, ON_PREFIX)
-    counts = set()
-    for i in range(table.n_questions):
-        columns = probes_of(table, i, schedule)
-        counts.add(len(columns))
-        assert np.flatnonzero(table.live[i, schedule]).tolist() == list(range(len(columns)))
-        for k in range(len(columns)):
-            expected = features_of(table, i, columns[: k + 1])
-            assert found[i, k].tolist() == pytest.approx(expected, abs=1e-15)
-    assert len(counts) > 3  # the questions do differ
 
 
 @pytest.mark.parametrize("family", ["confidence", "run-stability", "confidence-leap"])

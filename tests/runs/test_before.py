@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.sources import open_source
-from tests.material import Call, caller
+from tests.material import Call
 
 FIRST = Path(__file__).parents[1] / "testdata" / "runs" / "first"
 """240 sums and the bundled model, probed, assessed and calibrated on 2026-11-21, before looks
@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(run: Path, capsys: pytest.CaptureFixture[str]) -> Call:
-    return caller(capsys)
+    return Call(capsys)
 
 
 def test_it_keeps_its_split(run: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.questions import read_workload
-from tests.material import Call, caller
+from tests.material import Call
 
 datasets = pytest.importorskip("datasets")
 
@@ -106,8 +106,8 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    return partial(caller(capsys, "import"), "dataset")
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    return partial(Call(capsys, "import"), "dataset")
 
 
 @pytest.fixture(autouse=True)

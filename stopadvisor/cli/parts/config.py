@@ -120,13 +120,13 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool | dict) else str(value)
 
 
-def typed_again(*names: str) -> str:
-    """Repeat options of this command as the command line names them, for one that follows."""
+def typed_again(*but: str) -> str:
+    """Repeat the options that the command line names, but for some, for a command that follows."""
     ctx = click.get_current_context()
     typed, words = ctx.meta[TYPED], []
     for option in _options(ctx.command).values():
         value = typed.get(option.name)
-        if option.name not in names or value in (None, False):
+        if option.name in ("json", "quiet", *but) or value in (None, False):
             continue
         name = max(option.opts, key=len)
         if option.is_flag:
