@@ -110,7 +110,7 @@ def _in_line(bench: RandomQwen3, cap: int, *, goals: bool) -> bool:
     """Print one request that is stopped at each budget, probed and resumed; whether unchanged."""
     generation, alone = bench.timed(lambda: bench.generate(1))
     together, probed = bench.timed(lambda: bench.in_line(cap))
-    unchanged = probed.trace.traces[0].ids == alone.traces[0].ids
+    unchanged = bool(probed.trace.traces[0].ids == alone.traces[0].ids)
     spent = probed.spent
     print(
         f"one request, {probed.count} probes of {cap} tokens in line: {spent.seconds:.3f} s, of "
