@@ -208,26 +208,16 @@ def calibrated(
 ) -> CalibratedRun:
     """Put a certification and the files of its policy into the result.
 
-    Parameters
-    ----------
-    run, policy, promoted : str
-        Run folder, file of the policy, and its copy in use.
-    remarks : tuple of str
-        On the files; those of the certification come first.
-    headline : callable
-    source_policy : str, optional
-        File of the policy that the rule came from.
-    model : str, optional
-        Name or folder of the run's model.
+    `run` is the folder, `policy` and `promoted` are the file of the policy and its copy in use,
+    `source_policy` the file that the rule came from, and `model` the run's, by name or folder.
+    Remarks on the files come after those of the certification.
     """
     settings, terms, calibration = found.settings, found.policy.terms, found.calibration
     look = found.look
     expected = with_test(terms.expected)
-    advised: dict[str, Any] = {
-        # Nothing is chosen on fit questions in a transfer, so nothing was advised.
-        **dict.fromkeys(("advised_family", "advised_schedule", "advised_where", "changed")),
-        "advised_fit_total_saving_pct": None,
-    }
+    # Nothing is chosen on fit questions in a transfer, so nothing was advised.
+    names = "family", "schedule", "where", "fit_total_saving_pct"
+    advised: dict[str, Any] = {f"advised_{name}": None for name in names}
     if found.assessment is not None:
         choice, advice = found.assessment.choice, found.assessment.recommendation
         point = choice.advised_point
@@ -238,7 +228,6 @@ def calibrated(
             "advised_fit_total_saving_pct": None
             if advice.family is None or point is None
             else point.fit_total_saving_pct,
-            "changed": found.changed,
             "repeats": found.assessment.repeats,
             "labels": found.labels,
         }
@@ -275,6 +264,7 @@ def calibrated(
         profile=terms.profile,
         remarks=(*found.remarks, *remarks),
         headline=headline(expected, terms.serving),
+        changed=found.changed,
         traces=None if calibration.traces == 1 else calibration.traces,
         transfer=None if found.source is None else _transfer(found.source, str(source_policy)),
         **advised,

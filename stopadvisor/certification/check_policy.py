@@ -83,12 +83,7 @@ class CheckedPolicy(Verification, Shown):
 def check_policy(
     policy: Policy, file: str, source: Source, probes: str, request: CheckRequest
 ) -> CheckedPolicy:
-    """Check a policy against the probes of a source.
-
-    Parameters
-    ----------
-    file, probes : str
-        What the policy and the source are called in the result.
+    """Check a policy against the probes of a source, called `file` and `probes` in the result.
 
     Raises
     ------
@@ -156,16 +151,14 @@ def check_policy(
         )
     remarks += _not_on_record(certificate.ledger_head, terms.split, source)
     return CheckedPolicy(
-        **{
-            **vars(result),
-            "policy": file,
-            "digest": policy.digest,
-            "run": probes,
-            "part": "test" if request.test_only else "all",
-            "transfer": "zero-shot" if request.transfer else None,
-            "check": check,
-            "remarks": tuple(remarks),
-        }
+        **vars(result),
+        policy=file,
+        digest=policy.digest,
+        run=probes,
+        part="test" if request.test_only else "all",
+        transfer="zero-shot" if request.transfer else None,
+        check=check,
+        remarks=tuple(remarks),
     )
 
 
@@ -291,9 +284,8 @@ def _open(
     request = {"protocol": "verify", "policy": policy.digest}
     assessed = read_assessment(view.folder)
     # A run that nobody assessed at a risk stands to be calibrated for what the policy promises.
-    asked = SettingsOverrides(alpha=certificate.alpha)
     stands = assessed is not None and assessed["alpha"] is not None
-    overrides = SettingsOverrides() if stands else asked
+    overrides = SettingsOverrides(alpha=None if stands else certificate.alpha)
     settings = overrides.settings(assessed, defaults=default_settings(view))
     questions, n_looked = open_rows(view, rows, request, delta=delta, standing=settings)
     if not n_looked:

@@ -7,7 +7,7 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +17,7 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
-from stopadvisor.certification.expectation import (
-    Expectation,
-    differs_limit,
-    expectation,
-    served_features,
-)
+from stopadvisor.certification.expectation import differs_limit, expectation, served_features
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.ground.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.claims import CertificateTerms, GraderTerms, GuaranteeTerms
@@ -45,7 +40,7 @@ from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
 from stopadvisor.probes.asking import ProbePlan, cue_text
 from stopadvisor.probes.grouping import calibration_rows, group_sizes
 from stopadvisor.probes.markers import RULE
-from stopadvisor.probes.table import GradedBy
+from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import ListedTrigger, Trigger
 from stopadvisor.rules.boosting import BoostedModel
@@ -53,7 +48,7 @@ from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving
 from stopadvisor.rules.drift import drift_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
-from stopadvisor.rules.outcomes import Outcome, measure_rule
+from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
@@ -71,111 +66,79 @@ _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
-__all__ = ["HeldOut", "held_out", "policy_terms"]
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """What the exported rule did on the test part, which nothing has touched before."""
-
-    outcome: Outcome
-    risk_ci95: tuple[float, float]
-    accuracy_ci95: tuple[float, float]
-
-
-def held_out(rule: ExportedRule, settings: Settings, source: Source) -> HeldOut | None:
-    """Measure the exported rule on the test part.
-
-    None where the split has no test part.
-
-    Notes
-    -----
-    What counts is what counted in calibration, one question of each group.
-    """
-    table = open_test(source)
-    if table.n_questions == 0:
-        return None
-    scorer = rule.scorer
-    table = table.take(calibration_rows(table))
-    loss = settings.counted_on(table.graded_by)
-    outcome = measure_rule(
-        scorer,
-        rule.threshold,
-        table,
-        settings.costing,
-        loss=loss,
-        rng=np.random.default_rng(source.seed),
-    )
-    return HeldOut(outcome, outcome.risk_ci95, exact_interval(outcome.correct, outcome.n))
+__all__ = ["policy_terms"]
 
 
 def _expected(
     rule: ExportedRule,
-    test: HeldOut | None,
-    found: Expectation,
+    entered: CalibrationQuestions,
+    calibration: Calibration,
     settings: Settings,
-    graded_by: GradedBy,
-    saving_by_serving: Mapping[str, float],
+    source: Source,
 ) -> ExpectedTerms:
-    outcome = found.outcome
+    """What the rule did on the questions that certified it, and on the test part, if there is one.
+
+    What counts there is what counted in calibration, one question of each group.
+    """
+    found, band = expectation(rule, entered, settings, seed=source.seed)
+    test = open_test(source)
+    test = test.take(calibration_rows(test)) if test.n_questions else test
+    elsewhere: GradedTable = test if test.n_questions else calibration.entered
+    # Few labels say nothing of test questions, and accuracies of none.
+    few = calibration.labelled is not None
+    by_agreement = few or calibration.entered.graded_by == "agreement"
     expected = ExpectedTerms(
         weights=settings.weights,
         cache_block=settings.cache_block,
         fit_total_saving_pct=rule.fit_saving_pct,
         fit_risk=rule.fit_risk,
-        calibration_n=outcome.n // rule.certificate.traces,
+        calibration_n=found.n // rule.certificate.traces,
         # What has no label is lost in the table; the share of a sample is that of its labels.
-        calibration_risk=outcome.risk
+        calibration_risk=found.risk
         if rule.certificate.differing is None
         else rule.certificate.risk,
-        calibration_total_saving_pct=outcome.total_saving_pct,
-        calibration_total_saving_band95=found.saving_band95,
-        calibration_think_saving_pct=outcome.think_saving_pct,
-        calibration_uncut_saving_pct=outcome.uncut_saving_pct,
-        calibration_accuracy=outcome.accuracy,
-        calibration_full_accuracy=outcome.full_accuracy,
-        graded_by=graded_by if graded_by == "agreement" else None,
+        calibration_total_saving_pct=found.total_saving_pct,
+        calibration_total_saving_band95=band,
+        calibration_think_saving_pct=found.think_saving_pct,
+        calibration_uncut_saving_pct=found.uncut_saving_pct,
+        calibration_accuracy=found.accuracy,
+        calibration_full_accuracy=found.full_accuracy,
+        graded_by="agreement" if by_agreement else None,
         loss=settings.loss,
-        calibration_answer_saving_pct=outcome.answer_saving_pct,
-        saving_by_serving=saving_by_serving,
+        calibration_answer_saving_pct=found.answer_saving_pct,
+        saving_by_serving=_by_serving(rule, settings, source, elsewhere),
     )
-    if test is None:
+    if few or not test.n_questions:
         return expected
-    outcome, spread = test.outcome, test.outcome.saving_interval
+    loss, rng = settings.counted_on(test.graded_by), np.random.default_rng(source.seed)
+    found = measure_rule(rule.scorer, rule.threshold, test, settings.costing, loss=loss, rng=rng)
+    spread = found.saving_interval
     return replace(
         expected,
-        test_n=outcome.n,
-        test_total_saving_pct=outcome.total_saving_pct,
+        test_n=found.n,
+        test_total_saving_pct=found.total_saving_pct,
         test_total_saving_ci95=None if spread is None else (spread.low, spread.high),
-        test_think_saving_pct=outcome.think_saving_pct,
-        test_uncut_saving_pct=outcome.uncut_saving_pct,
-        test_risk=outcome.risk,
-        test_risk_ci95=test.risk_ci95,
-        test_accuracy=outcome.accuracy,
-        test_accuracy_ci95=test.accuracy_ci95,
-        test_full_accuracy=outcome.full_accuracy,
-        test_answer_saving_pct=outcome.answer_saving_pct,
+        test_think_saving_pct=found.think_saving_pct,
+        test_uncut_saving_pct=found.uncut_saving_pct,
+        test_risk=found.risk,
+        test_risk_ci95=found.risk_ci95,
+        test_accuracy=found.accuracy,
+        test_accuracy_ci95=exact_interval(found.correct, found.n),
+        test_full_accuracy=found.full_accuracy,
+        test_answer_saving_pct=found.answer_saving_pct,
     )
 
 
 def _by_serving(
-    rule: ExportedRule, settings: Settings, source: Source, calibration: Calibration
+    rule: ExportedRule, settings: Settings, source: Source, table: GradedTable
 ) -> dict[str, float]:
-    """Net saving under each serving stack, on test questions where there are any."""
-    table = open_test(source)
-    if table.n_questions == 0:
-        table = calibration.entered
-    rows = table.take(calibration_rows(table))
+    """Net saving under each serving stack."""
+    rows, loss = table.take(calibration_rows(table)), settings.counted_on(table.graded_by)
     names = dict.fromkeys((settings.serving, *(() if source.ladder else _STACKS)))
+    costings = {name: replace(settings.costing, serving=name) for name in names}
     return {
-        serving: measure_rule(
-            rule.scorer,
-            rule.threshold,
-            rows,
-            replace(settings.costing, serving=serving),
-            loss=settings.counted_on(table.graded_by),
-        ).total_saving_pct
-        for serving in names
+        name: measure_rule(rule.scorer, rule.threshold, rows, costing, loss=loss).total_saving_pct
+        for name, costing in costings.items()
     }
 
 
@@ -239,7 +202,6 @@ def policy_terms(
     entered = calibration.entered
     if rule.certificate.traces != calibration.traces:
         entered = calibration.first
-    few = calibration.labelled is not None
     stored = drift_features(rule.scorer, calibration.first)
     # Evenly spaced: the first ones of a sorted workload would look like drift.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
@@ -253,15 +215,7 @@ def policy_terms(
         **_where(rule, source),
         **_model(rule.scorer),
         certificate=_certificate(terms, source, settings, full_accuracy, calibration, look),
-        expected=_expected(
-            rule,
-            # Few labels say nothing of test questions, and accuracies of none.
-            None if few else held_out(rule, settings, source),
-            expectation(rule, entered, settings, seed=source.seed),
-            settings,
-            "agreement" if few else calibration.entered.graded_by,
-            _by_serving(rule, settings, source, calibration),
-        ),
+        expected=_expected(rule, entered, calibration, settings, source),
         calibration_features=tuple(map(tuple, stored[spaced].tolist())),
         served=served_features(rule, calibration.first),
     )
@@ -297,12 +251,7 @@ def _certificate(
     answers = None
     if source.table.on_stop != "probe" and manifest is not None:
         answers = manifest["plan"]["answer_cap"]
-    guarantees = (
-        GuaranteeTerms(
-            **{name: getattr(each, name) for name in GuaranteeTerms.__dataclass_fields__}
-        )
-        for each in certified.guarantees
-    )
+    guarantees = (GuaranteeTerms(**vars(each)) for each in certified.guarantees)
     return CertificateTerms(
         alpha=settings.alpha,
         delta=look.delta,

@@ -84,16 +84,8 @@ def issue(
 ) -> CalibratedRun:
     """Certify a rule and write the policy that follows; one that never stops where nothing passed.
 
-    Parameters
-    ----------
-    source : Source
-        Its lock is held meanwhile.
-    request : CertifyRequest
-    target : PolicyTarget
-    headline : callable
-        Words the first line.
-    source_policy : Path, optional
-        Policy of another run, whose rule is calibrated here; None to choose one here.
+    The lock of the `source` is held meanwhile.  `headline` words the first line; `source_policy` is
+    a policy of another run, whose rule is calibrated here, and None to choose one here.
 
     Raises
     ------
@@ -101,10 +93,8 @@ def issue(
         A file cannot be written, or another process works on the run.
     PolicyError
         `source_policy` cannot be read, or not be carried over.
-    CalibrationError
-        Settings out of range, or too few questions.
-    ProbeError
-        The run's assessment or log of looks cannot be read.
+    CalibrationError, ProbeError
+        As `certify`.
     """
     target.check(source.folder)
     with lock_directory(source.folder):

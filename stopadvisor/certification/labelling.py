@@ -52,19 +52,9 @@ from stopadvisor.stats.adaptive_labels import (
 )
 
 __all__ = [
-    "KnownLabels",
-    "LabelCounts",
-    "LabelState",
-    "LabelledRun",
-    "Labelling",
-    "asking_salt",
-    "graded_by_labels",
-    "is_partial",
-    "known_labels",
-    "label_request",
-    "of_run",
-    "planned_labels",
-]
+    "KnownLabels", "LabelCounts", "LabelState", "LabelledRun", "Labelling", "asking_salt",
+    "graded_by_labels", "is_partial", "known_labels", "label_request", "of_run", "planned_labels",
+]  # fmt: skip
 
 
 def is_partial(source: Source, settings: Settings) -> bool:
@@ -74,15 +64,7 @@ def is_partial(source: Source, settings: Settings) -> bool:
 
 
 def label_request(source: Source, settings: Settings) -> dict[str, Any]:
-    """What the log adds to the settings of a look with few labels: the order of asking.
-
-    Raises
-    ------
-    CalibrationError
-        As `check_partial`.
-    GraderError
-        A function graded the run; what people type is compared as gold.
-    """
+    """What the log adds to the settings of a look with few labels: the order of asking."""
     check_partial(settings)
     grading = (source.manifest or {}).get("grading", {})
     if "grader_sha256" in grading:
@@ -100,17 +82,10 @@ def planned_labels(
 ) -> int | None:
     """How many labels are planned for: as many as the first look named, else as wanted.
 
-    Parameters
-    ----------
-    asked : mapping
-        Settings of the look, with the order of asking where labels are asked for.
-    fresh : bool
-        Whether other questions may be asked about, for which another number may be planned.
-
-    Raises
-    ------
-    CalibrationError
-        Another number is wanted than the one that was settled before figures were shown.
+    `asked` are the settings of the look, with the order of asking where labels are asked for;
+    `fresh` says whether other questions may be asked about, for which another number may be
+    planned.  CalibrationError where another number is wanted than was settled before figures were
+    shown.
     """
     asked = as_recorded(asked)
     log = read_log(source.folder)
@@ -167,15 +142,7 @@ def known_labels(
     labels: Mapping[str, Mapping[str, str | None]],
     grader: Grader,
 ) -> KnownLabels:
-    """Grade calibration questions by what labels there are.
-
-    Parameters
-    ----------
-    table : ProbeTable
-        Questions that enter the bound.
-    labels : mapping
-        Gold by id, of each labeller.
-    """
+    """Grade calibration questions that enter the bound by the gold of each labeller, by id."""
     rows = {name: row for row, name in enumerate(table.ids)}
     own = {name for name in rows if records[name].is_graded}
     mine = {

@@ -27,39 +27,24 @@ from stopadvisor.stats.bounds import Certified, NotCertified, last_passed, max_l
 from stopadvisor.stats.label_sample import labelled_first, most_lost_labelled, sample_limit
 
 __all__ = [
-    "AskingPlan",
-    "Grades",
-    "at_worst",
-    "check_partial",
-    "label_tests",
-    "may_be_lost",
-    "preferred_sample",
-    "to_choose_by",
-    "with_labels",
-]
+    "AskingPlan", "Grades", "at_worst", "check_partial", "label_tests", "may_be_lost",
+    "preferred_sample", "to_choose_by", "with_labels",
+]  # fmt: skip
 
 Grades = Mapping[int, GoldGrade | None]
 """By row of the table; None where nobody can tell, which counts as lost where the reply differs."""
 
 
 def check_partial(settings: Settings) -> None:
-    """Refuse what takes gold for every calibration question.
-
-    Raises
-    ------
-    CalibrationError
-        The certificate is not about lost answers alone.
-    """
-    wanted = {
-        "--loss drop counts what stopping gains": settings.loss == "drop",
-        "a further limit is tested with the first": bool(settings.also),
-    }
-    for what, is_wanted in wanted.items():
-        if is_wanted:
-            raise CalibrationError(
-                f"{what}, which takes gold for every calibration question, and some have none: "
-                "--loss lost alone is certified with few labels, --loss differs without any"
-            )
+    """Refuse what takes gold for every calibration question."""
+    if settings.loss == "drop" or settings.also:
+        what = "--loss drop counts what stopping gains"
+        if settings.loss != "drop":
+            what = "a further limit is tested with the first"
+        raise CalibrationError(
+            f"{what}, which takes gold for every calibration question, and some have none: "
+            "--loss lost alone is certified with few labels, --loss differs without any"
+        )
 
 
 def to_choose_by(settings: Settings) -> Settings:
@@ -161,12 +146,9 @@ class AskingPlan:
     def certify(
         self, differs: BoolArray, lost: BoolArray, alpha: float, delta: float
     ) -> Certified | NotCertified:
-        """Test a sequence on a sample of the replies that differ.
+        """Test a sequence on a sample of the replies that differ; what has no label is lost.
 
-        Parameters
-        ----------
-        differs, lost : ndarray of bool, shape (n_questions, n_thresholds)
-            What has no label is lost.
+        `differs` and `lost` have shape (n_questions, n_thresholds).
         """
         n = len(differs)
         counts, differing = (lost & self.labelled(differs)).sum(axis=0), differs.sum(axis=0)
@@ -206,6 +188,9 @@ def preferred_sample(
 ) -> int | None:
     """How many of the differing replies to label at each threshold; None for all of them.
 
+    Calibrations are drawn from the fit questions, each differing one lost with an assumed
+    probability, and labelled until the last planned label.
+
     Parameters
     ----------
     differs : ndarray of bool, shape (n_fit, n_thresholds)
@@ -216,11 +201,6 @@ def preferred_sample(
         Calibration questions, and labels that are planned.
     level : tuple of float
         Alpha and delta.
-
-    Notes
-    -----
-    Calibrations are drawn from the fit questions, each differing one lost with an assumed
-    probability, and labelled until the last planned label.
     """
     n, planned = sizes
     nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
@@ -264,13 +244,10 @@ def with_labels(
     for test, sequence in zip(tests, choice.sequences, strict=True):
         lost = np.zeros_like(test.differs)
         if rows.size:
-            lost[rows] = _at_thresholds(sequence.scorer, sequence.thresholds, graded, _lost)
+            scorer, order = sequence.scorer, sequence.thresholds
+            lost[rows] = _at_thresholds(scorer, order, graded, lambda view: LOST.of(view) > 0)
         found.append(replace(test, lost=lost & test.differs))
     return tuple(found)
-
-
-def _lost(view: GradedTable) -> BoolArray:
-    return LOST.of(view).astype(np.bool_)
 
 
 def _at_thresholds(

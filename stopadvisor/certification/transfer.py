@@ -46,28 +46,19 @@ from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
-    "TARGET_CALIBRATED",
-    "calibrate_transfer",
-    "certify_transfer",
-    "check_transfer",
-    "target_view",
+    "TARGET_CALIBRATED", "calibrate_transfer", "certify_transfer", "check_transfer", "target_view",
     "transferred_terms",
-]
+]  # fmt: skip
 
 TARGET_CALIBRATED = "target-calibrated"
 _CALIBRATION, _TEST = PARTS.index("calibration"), PARTS.index("test")
 
 
 def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
-    """Say whether a policy can be calibrated on a target; looks at no outcome.
+    """Return the source's scorer over the target's columns, if the policy can be calibrated there.
 
-    Returns the source's scorer, over the target's columns.
-
-    Raises
-    ------
-    PolicyError
-        It never stops, holds no testing order, was not probed for, or was fitted or calibrated on
-        questions of the target: their labels would be used twice.
+    Looks at no outcome.  PolicyError where it never stops, holds no testing order, was not probed
+    for, or was fitted or calibrated on questions of the target: their labels would be used twice.
     """
     if terms.ladder is not None:
         raise PolicyError("the policy climbs a ladder: assess and calibrate the target by itself")
@@ -105,11 +96,7 @@ def target_view(target: Source) -> Source:
 def calibrate_transfer(
     terms: PolicyTerms, target: Source, questions: CalibrationQuestions, settings: Settings
 ) -> Calibration:
-    """Certify a threshold of the source's rule on every target question outside the test part.
-
-    The source policy's `terms` give its scorer, checkpoints and thresholds in testing
-    order; `questions` are those of `target_view`.  One sequence is tested, at the whole of delta.
-    """
+    """Certify a threshold of the source's rule, at the whole of delta, on the `target_view`."""
     scorer = check_transfer(terms, target)
     order = np.array(terms.order, dtype=np.float64)
     return recalibrate(scorer, order, questions, settings)
@@ -154,16 +141,8 @@ def certify_transfer(
 ) -> Certification:
     """Certify a threshold of the rule of another policy, which lies in `file`.
 
-    The caller holds the lock of the `source`.
-
-    Raises
-    ------
-    PolicyError
-        The policy cannot be carried over.
-    CalibrationError
-        Settings out of range, or too few questions.
-    ProbeError
-        The run's assessment or log of looks cannot be read.
+    The caller holds the lock of the `source`.  PolicyError where the policy cannot be carried over;
+    else raises as `certify.certify`.
     """
     asked = _settings(policy, source, request)
     if "large-alpha" not in request.despite:

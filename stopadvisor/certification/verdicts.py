@@ -10,7 +10,7 @@ from typing import Literal
 
 import scipy
 
-from stopadvisor.assessment.limits import Shares, counted_rows
+from stopadvisor.assessment.limits import counted_rows
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.claims import CertificateTerms, GuaranteeTerms
@@ -20,17 +20,7 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses, power, upper_limit
 from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, limit_of_pairs
 
-__all__ = [
-    "Evidence",
-    "LimitVerdict",
-    "Verdict",
-    "limit_verdicts",
-    "of_drop",
-    "of_pairs",
-    "of_questions",
-    "of_values",
-    "verdict_on",
-]
+__all__ = ["LimitVerdict", "Verdict", "limit_verdicts", "of_questions", "of_values", "verdict_on"]
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
@@ -63,8 +53,8 @@ def of_questions(losses: int, n: int, alpha: float, delta: float, expected: floa
     )
 
 
-def of_drop(
-    lost: int, gained: int, n: int, alpha: float, delta: float, expected: Shares
+def _of_drop(
+    lost: int, gained: int, n: int, alpha: float, delta: float, expected: tuple[float, float]
 ) -> Evidence:
     """What the lost and gained among `n` independent questions say about a drop.
 
@@ -75,28 +65,12 @@ def of_drop(
         verdict = "contradicted"
     elif drop_passes(lost, gained, n, alpha, delta):
         verdict = "confirmed"
-    return Evidence(
-        verdict,
-        -drop_limit(gained, lost, n, delta),
-        drop_limit(lost, gained, n, delta),
-        drop_power(n, alpha, delta, expected.lost, expected.gained),
-        None,
-    )
-
-
-def of_pairs(
-    both: int, none: int, n: int, alpha: float, delta: float, expected: Shares
-) -> Evidence:
-    """What `n` questions with two traces say, of which `both` replies count, and `none`."""
-    found = of_drop(both, none, n, limit_of_pairs(alpha), delta, expected)
-    return replace(found, lower=(found.lower + 1) / 2, upper=(found.upper + 1) / 2)
+    lower, upper = -drop_limit(gained, lost, n, delta), drop_limit(lost, gained, n, delta)
+    return Evidence(verdict, lower, upper, drop_power(n, alpha, delta, *expected), None)
 
 
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
-    """What `losses` among `n` fresh questions say about a risk of alpha.
-
-    Two exact one-sided tests; at a risk of exactly alpha, each is wrong with probability <= delta.
-    """
+    """Two exact one-sided tests; at a risk of exactly alpha, each is wrong with at most delta."""
     if _lower_limit(losses, n, delta) > alpha:
         return "contradicted"
     return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
@@ -141,26 +115,22 @@ def of_values(
 ) -> Evidence:
     """Evidence of single questions about one limit of a certificate.
 
-    Parameters
-    ----------
-    values : ndarray of int, shape (n_traces, n_questions)
-        What each counts.
-    expected : float
-        Risk that calibration measured.
+    `values`, (n_traces, n_questions), are what each counts, and `expected` is the risk that
+    calibration measured.
     """
     n, alpha = values.shape[1], limit.alpha
     if len(values) == 2:
         # One trace does not say how often two are lost together: at worst always.
-        shares = Shares(expected, 1 - expected)
+        shares = expected, 1 - expected
         if limit.both is not None and limit.none is not None:
-            shares = Shares(limit.both / limit.n, limit.none / limit.n)
-        both, none = (values > 0).all(axis=0), (values <= 0).all(axis=0)
-        return of_pairs(int(both.sum()), int(none.sum()), n, alpha, delta, shares)
+            shares = limit.both / limit.n, limit.none / limit.n
+        both, none = int((values > 0).all(axis=0).sum()), int((values <= 0).all(axis=0).sum())
+        found = _of_drop(both, none, n, limit_of_pairs(alpha), delta, shares)
+        return replace(found, lower=(found.lower + 1) / 2, upper=(found.upper + 1) / 2)
     lost, gained = int((values > 0).sum()), int((values < 0).sum())
     if loss.is_binary:
         return of_questions(lost, n, alpha, delta, expected)
-    shares = Shares(limit.lost / limit.n, limit.gained / limit.n)
-    return of_drop(lost, gained, n, alpha, delta, shares)
+    return _of_drop(lost, gained, n, alpha, delta, (limit.lost / limit.n, limit.gained / limit.n))
 
 
 def limit_verdicts(

@@ -34,15 +34,9 @@ from stopadvisor.runs.archives import names_questions
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 
 __all__ = [
-    "CategoryRisk",
-    "Fresh",
-    "Verification",
-    "costing",
-    "fresh_questions",
-    "questions_seen",
-    "scorer_of",
-    "verify",
-]
+    "CategoryRisk", "Fresh", "Verification", "costing", "fresh_questions", "questions_seen",
+    "scorer_of", "verify",
+]  # fmt: skip
 
 _LOGPROB_FEATURES = ("answer_logprob", "answer_entropy")
 
@@ -159,12 +153,8 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
 
     With `along_order` it covers every threshold of the policy's testing order.  Under the
     last-checkpoint reference its view ends with the table's last checkpoint, wherever the policy
-    stops: that is where full thinking answers.
-
-    Raises
-    ------
-    PolicyError
-        The policy never stops, or a question was not probed where the policy probes it.
+    stops: that is where full thinking answers.  PolicyError where the policy never stops, or a
+    question was not probed where the policy probes it.
     """
     if terms.family is None:
         raise PolicyError("a full-budget policy never stops: it has no rule to look at")
@@ -232,10 +222,7 @@ def fresh_questions(
 ) -> Fresh:
     """Choose the traces that may confirm or contradict a policy; looks at no outcome.
 
-    Parameters
-    ----------
-    alone : bool
-        Count the first trace of each question alone, though some have two.
+    `alone` counts the first trace of each question alone, though some have two.
 
     Raises
     ------
@@ -291,14 +278,11 @@ def verify(
     ----------
     terms : PolicyTerms
         Of a policy of kind ``stop``.
-    fresh : Fresh
-        From `fresh_questions`.
     questions : GradedTable
-        The questions that it names, and no others; at the policy's budgets among others.
-    serving, weights : optional
-        How the saving is counted; as for the policy's own expectation by default.
-    delta : float, optional
-        Error probability of each limit; by default that of the certificate.
+        Those that `fresh` names, and no others; at the policy's budgets among others.
+    serving, weights, delta : optional
+        How the saving is counted, and the error probability of each limit; by default as in the
+        policy's own expectation and certificate.
 
     Raises
     ------
@@ -309,16 +293,14 @@ def verify(
 
     Notes
     -----
+    ``contradicted`` and ``confirmed`` are exact one-sided tests at delta each: at a risk of exactly
+    alpha either is said with a probability of at most delta.  A policy that was contradicted is not
+    made right by looking again.  Of several limits all have to be confirmed, each at delta, and any
+    can be contradicted, each at its share of delta.
+
     Where questions have no gold, what differs from full thinking is counted in place of what is
     lost.  Nothing is lost, and no accuracy falls, that does not differ: so that can confirm such a
     promise, and cannot contradict it.
-
-    Of several limits all have to be confirmed, each at delta, and any can be contradicted, each at
-    its share of delta.
-
-    ``contradicted`` and ``confirmed`` are exact one-sided tests at delta each: at a risk of exactly
-    alpha either is said with a probability of at most delta.  A policy that was contradicted is not
-    made right by looking again.
     """
     certificate = terms.certificate
     if certificate is None or terms.decision_threshold is None:

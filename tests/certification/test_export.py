@@ -106,17 +106,15 @@ def test_it_says_what_to_expect(source: Source) -> None:
     found = calibrated(source, "confidence", GridSchedule(BUDGETS))
     assert found.rule is not None
     terms = terms_of(source, found)
-    told, measured = (
-        terms.expected,
-        expectation(found.rule, found.entered, SETTINGS, seed=source.seed),
-    )
+    told = terms.expected
+    measured, band = expectation(found.rule, found.entered, SETTINGS, seed=source.seed)
     n = source.counts()["calibration"]
     assert told is not None
     assert terms.certificate is not None
     assert told.calibration_n == n == terms.certificate.n
     assert told.calibration_risk == terms.certificate.losses / n
-    assert told.calibration_total_saving_pct == measured.outcome.total_saving_pct
-    assert told.calibration_total_saving_band95 == measured.saving_band95
+    assert told.calibration_total_saving_pct == measured.total_saving_pct
+    assert told.calibration_total_saving_band95 == band
     assert told.calibration_full_accuracy == pytest.approx(found.entered.full_correct.mean())
     assert told.fit_total_saving_pct == found.rule.fit_saving_pct
     assert told.test_n == source.counts()["test"]
