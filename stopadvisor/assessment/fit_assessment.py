@@ -37,12 +37,11 @@ from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS
 
 __all__ = [
-    "SIMULATED_PROBES", "Assessment", "FitAssessment", "LoadSaving", "Repeats", "advice_profile",
-    "assess", "calibration_size", "check_labels", "marked", "meaning_of_cut", "remarks_on_promise",
+    "Assessment", "FitAssessment", "LoadSaving", "Repeats", "advice_profile",
+    "assess", "calibration_size", "check_labels", "meaning_of_cut", "remarks_on_promise",
     "remarks_on_sample", "savings_by_load",
 ]  # fmt: skip
 
-SIMULATED_PROBES = "simulated probes: no model was asked, and this advice is about none"
 
 Protocol = Literal["paper", "deploy"]
 
@@ -175,7 +174,7 @@ def assess(
         profile=shape,
         basis="fit",
         full_accuracy=choice.full_accuracy,
-        recommendation=marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
+        recommendation=recommend(shape, choice, _blind(choice, shape, rng)),
         choice=choice,
         repeats=_repeats(fit),
         promises=offered,
@@ -208,13 +207,6 @@ def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindSto
         return None
     stops = sequence.curve.stops(index)
     return blind_stopping(sequence.scorer, sequence.view, stops, loss=choice.fit.loss, rng=rng)
-
-
-def marked(advice: Recommendation, source: Source) -> Recommendation:
-    """Say first of all what the advice is not about, where the probes are simulated."""
-    if not source.simulated:
-        return advice
-    return replace(advice, reasons=(f"Note: {SIMULATED_PROBES}.", *advice.reasons))
 
 
 def _check_sizes(counts: Mapping[str, int], n_calibration: int, fractions: Sequence[float]) -> None:
@@ -297,9 +289,7 @@ def savings_by_load(choice: Choice, loads: Sequence[Weights]) -> tuple[LoadSavin
 
 def remarks_on_sample(assessment: Assessment) -> list[str]:
     """What the reader should know of the questions and traces."""
-    found = [SIMULATED_PROBES] if assessment.source.simulated else []
-    if assessment.source.torn is not None:
-        found.append(assessment.source.torn)
+    found = [] if assessment.source.torn is None else [assessment.source.torn]
     of = "all questions" if assessment.basis == "all" else "fit questions"
     if assessment.truncated_share > TRUNCATED_WARN:
         differs = isinstance(assessment, FitAssessment) and assessment.choice.fit.loss is DIFFERS

@@ -52,7 +52,6 @@ from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
-from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.look_log import Look, timestamp
 from stopadvisor.runs.manifest import engine_of, recorded_sampling, versions_of
@@ -331,7 +330,7 @@ def _ladder(source: Source, **climbed: Any) -> LadderTerms:
 
 
 def _bound_to(source: Source) -> dict[str, Any]:
-    """Fields of what the policy is bound to; archives and simulations name no model.
+    """Fields of what the policy is bound to; archives name no model.
 
     Of a ladder its rungs say it, and the prompt where its replies were not recorded elsewhere.
     """
@@ -343,9 +342,7 @@ def _bound_to(source: Source) -> dict[str, Any]:
     open_cue = source.table.closed_by_itself is not None
     if manifest is None:
         probe = ProbeTerms(_NO_TEXT, _NO_TEXT, PROBE_CAP, None, None, open_cue)
-        unknown = dict.fromkeys(("dtype", "quantization", "attention", "device"))
-        simulator = EngineTerms(name=SIMULATED, version=__version__, **unknown)
-        return nothing | {"engine": simulator if source.simulated else None, "probe": probe}
+        return nothing | {"probe": probe}
     template = manifest["prompt_template"] or manifest["prompt_templates"]
     if source.ladder is not None:
         asked_here = manifest["engine"]["engine"] != IMPORTED

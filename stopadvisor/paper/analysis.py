@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.assessment.fit_assessment import Assessment, check_labels, marked
+from stopadvisor.assessment.fit_assessment import Assessment, check_labels
 from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
 from stopadvisor.ground.constants import PAPER_ALPHAS
 from stopadvisor.ground.errors import CalibrationError
@@ -69,7 +69,6 @@ def assess_paper(
     if advice.family is not None:
         # The paper probes at every checkpoint.
         advice = replace(advice, schedule=tuple(table.budgets.tolist()))
-    advice = marked(advice, source)
     return PaperAssessment(
         "paper",
         source,

@@ -241,16 +241,8 @@ class CertificateTerms:
 # --- In words -------------------------------------------------------------------------------------
 
 
-def claim(certificate: CertificateTerms, *, simulated: bool = False, climbs: bool = False) -> str:
-    """Word a certificate in one sentence, from its fields alone.
-
-    Parameters
-    ----------
-    simulated : bool
-        The probes come from the simulator, of which alone the claim holds.
-    climbs : bool
-        The policy climbs a ladder of whole replies.
-    """
+def claim(certificate: CertificateTerms, *, climbs: bool = False) -> str:
+    """Word a certificate, of a policy that stops thinking or climbs a ladder of whole replies."""
     of_groups = certificate.group_claim == "groups"
     named = _ON_LADDER if climbs else {}
     named = {**named, "lost": _LOST_OF_GROUPS} if of_groups else named
@@ -279,7 +271,7 @@ def claim(certificate: CertificateTerms, *, simulated: bool = False, climbs: boo
             f" What is right was decided by {function.name} (SHA-256 "
             f"{function.sha256[:12]}), not by comparison with gold."
         )
-    return text + " The probes are simulated: it holds for the simulator alone." * simulated
+    return text
 
 
 def _words(limit: GuaranteeTerms, named: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ class InspectedPolicy:
     max_think: int | None
     """Cap on thinking tokens."""
     model: ModelTerms | None
-    """What it is bound to; null for an archive or a simulation."""
+    """What it is bound to; null for an archive."""
     engine: EngineTerms | None
     """What probed; another one asks for a passing `verify`."""
     certificate: Certificate | None

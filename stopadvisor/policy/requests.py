@@ -134,7 +134,7 @@ def policy_plan(
         )
     if terms.model is None:
         raise PolicyError(
-            "the policy is bound to no model: it comes from an archive, a simulation or recorded "
+            "the policy is bound to no model: it comes from an archive or recorded "
             "answers, which hold no cue, cap or sampling to run with; calibrate a run of your own"
         )
     if isinstance(policy.trigger, MarkerTrigger) and not policy.trigger.markers:

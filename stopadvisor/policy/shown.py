@@ -68,12 +68,11 @@ class TransferredCertificate(Certificate):
 
 def certificate_of(terms: PolicyTerms) -> TransferredCertificate | Certificate | None:
     """The certificate of a policy with its claim in words; None of one that never stops."""
-    certificate, engine = terms.certificate, terms.engine
+    certificate = terms.certificate
     if certificate is None:
         return None
     kind = Certificate if certificate.transfer is None else TransferredCertificate
-    simulated = engine is not None and engine.name == "simulated"
-    words = claim(certificate, simulated=simulated, climbs=terms.ladder is not None)
+    words = claim(certificate, climbs=terms.ladder is not None)
     return kind(**vars(certificate), claim=words)
 
 

@@ -344,11 +344,11 @@ class PolicyTerms:
     chat_template_kwargs: _Arguments
     """Arguments of the model's chat template; `chat_template` and its like are refused."""
     sampling: SamplingTerms | None
-    """How thinking is drawn; null where probes came from an archive or a simulation."""
+    """How thinking is drawn; null where probes came from an archive."""
     max_think: TokenCount | None
     """Most thinking tokens of a request."""
     model: ModelTerms | None
-    """What it is bound to; null where probes came from an archive or a simulation."""
+    """What it is bound to; null where probes came from an archive."""
     engine: EngineTerms | None
     """What ran the model; under another one the policy serves, with a remark."""
     certificate: CertificateTerms | None

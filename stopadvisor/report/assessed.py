@@ -54,7 +54,7 @@ class AssessedWorkload:
     truncated_share: float
     """Share of the traces that were cut off."""
     model: str | None
-    """Its name; null for an archive or a simulation."""
+    """Its name; null for an archive."""
     engine: str | None
     """What asked it, with its version."""
     sha256: str

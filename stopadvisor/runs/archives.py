@@ -22,10 +22,7 @@ from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import agreeing, answer_codes
 from stopadvisor.workload.questions import name_key
 
-__all__ = ["SIMULATED", "is_simulated", "names_questions", "read_answers", "read_archive"]
-
-SIMULATED = "simulated"
-"""Name of the array that marks an archive as simulated, and of the engine of its results."""
+__all__ = ["names_questions", "read_answers", "read_archive"]
 
 _IDS = "ids"
 """Name of the array, (N,), that names the questions, so that several archives can be compared."""
@@ -155,12 +152,6 @@ def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, .
 def names_questions(keys: Iterable[str]) -> bool:
     """Whether keys name questions beyond one archive: none is a row number."""
     return not any(key.startswith(_ROW) for key in keys)
-
-
-def is_simulated(path: Path) -> bool:
-    """Whether a readable archive says of itself that no model was probed."""
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-        return SIMULATED in data.files
 
 
 def read_answers(path: Path) -> list[list[str]]:

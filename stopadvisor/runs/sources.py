@@ -21,7 +21,7 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.probes.rungs import Rungs
 from stopadvisor.probes.table import GradedBy
-from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
+from stopadvisor.runs.archives import read_archive
 from stopadvisor.runs.directory import (
     ARCHIVE,
     CALIBRATION,
@@ -88,8 +88,6 @@ class Source:
     manifest: Mapping[str, Any] | None
     """None for archives, which are bound to no model."""
     workload_sha256: str
-    simulated: bool = False
-    """Whether no model was probed: the bundled archives of ``samples/recorded``."""
     torn: str | None = None
     """A remark on a half-written last line of the probes; None if all lines are whole."""
     lines: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
@@ -192,9 +190,7 @@ class Source:
 
     @property
     def engine(self) -> str | None:
-        """Name of the engine; None for archives, ``simulated`` for simulated ones."""
-        if self.simulated:
-            return SIMULATED
+        """Name of the engine; None for archives."""
         return None if self.manifest is None else self.manifest["engine"].get("engine")
 
 
@@ -394,17 +390,7 @@ def _of_archive(
     parts = assign_parts(table.groups, seed=split["seed"], fractions=fractions)
     digest = content["sha256"]
     lines = {key: frozenset({archived_line(digest, digest_of(key))}) for key in table.keys}
-    return Source(
-        folder,
-        table,
-        parts,
-        split["seed"],
-        fractions,
-        None,
-        digest,
-        is_simulated(path),
-        lines=lines,
-    )
+    return Source(folder, table, parts, split["seed"], fractions, None, digest, lines=lines)
 
 
 def _sha256(path: Path) -> str:

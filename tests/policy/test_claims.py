@@ -198,8 +198,6 @@ def test_the_claim_is_worded_from_the_fields(changes: dict[str, Any], words: str
     charged = claim(terms(confidence=0.9))
     assert charged.startswith("With confidence 90 %"), "a second look that was not planned"
     assert words in text
-    assert "simulator" not in text
-    assert "simulator alone" in claim(terms(), simulated=True)
 
 
 def test_few_labels_and_other_graders_are_said_where_they_are() -> None:

@@ -318,7 +318,7 @@ def test_the_manifest_says_what_is_known(tmp_path: Path) -> None:
     assert run.manifest["split"] == {"seed": 3, "fractions": [0.5, 0.5, 0]}
     assert run.manifest["workload"]["n_questions"] == 2
     source = open_source(run.path)
-    assert (source.model, source.engine, source.simulated) == (None, IMPORTED, False)
+    assert (source.model, source.engine) == (None, IMPORTED)
     assert not source.is_archive
 
 
