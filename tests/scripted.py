@@ -36,20 +36,13 @@ from stopadvisor.probes.positions import trace_positions
 __all__ = ["FAULTS", "ScriptedEngine", "write_sums"]
 
 FAULTS = (
-    "ignores-budgets",  # every probe sees the whole trace
-    "ignores-cap",  # thinking runs on past max_think
     "never-closes",  # the closer is never seen
     "ends-unclosed",  # every third question's trace ends without the closer
     "no-thinking",  # traces are empty
     "brittle-cue",  # forced answers are no answers
     "disagrees",  # forced answers at the end are others than the natural ones
-    "bad-numbers",  # a log-probability above zero
-    "unnormalised",  # entropies that no distribution over the vocabulary has
-    "two-distributions",  # log-probabilities too low for their entropies
-    "heavy-tail",  # more than everything lies outside the top k
     "brittle-words",  # after another cue than the terse one the answers are others
     "rambles",  # forced answers run into the cap
-    "unseeded",  # drawing again gives other traces
     "never-waits",  # no trace holds a marker
     "other-places",  # probes stand elsewhere than the plan says
 )
@@ -82,7 +75,6 @@ class ScriptedEngine:
     """Seconds per batch, for tests that interrupt it."""
     context: int | None = None
     """Tokens that prompt, thinking and visible answer may have together."""
-    vocabulary: int | None = 1000
     memory: int | None = None
     """Largest batch that fits; a larger one raises `OutOfMemory`."""
     stop_after: int | None = None
@@ -127,7 +119,7 @@ class ScriptedEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(vocabulary=self.vocabulary)
+        return Capabilities()
 
     def temperature(self, plan: ProbePlan) -> float:
         return 0.0 if plan.greedy else plan.temperature or 1.0
@@ -180,13 +172,11 @@ class ScriptedEngine:
         asked = _SUM.search(prompt.messages[-1]["content"])
         assert asked, "the scripted engine answers sums only"
         truth = int(asked[1]) + int(asked[2])
-        draw = len(self.calls) if "unseeded" in self.faults else 0
-        seed = [int(prompt.key[:15], 16), prompt.sample, plan.seed, draw]
+        seed = [int(prompt.key[:15], 16), prompt.sample, plan.seed, 0]
         rng = np.random.default_rng(seed)
         script = _Script.draw(rng, truth)
         words = script.words if "no-thinking" not in self.faults else []
-        cap = len(words) if "ignores-cap" in self.faults else plan.max_think
-        length = min(len(words), cap)
+        length = min(len(words), plan.max_think)
         closed = length == len(words) and "never-closes" not in self.faults
         answers = closed and not ("ends-unclosed" in self.faults and seed[0] % 3 == 0)
         natural = script.result(1.0)
@@ -212,7 +202,7 @@ class ScriptedEngine:
     def _probe(
         self, script: _Script, words: Sequence[str], budget: int, closed: bool, plan: ProbePlan
     ) -> RawProbe:
-        seen = len(words) if "ignores-budgets" in self.faults else min(budget, len(words))
+        seen = min(budget, len(words))
         prefix = words[:seen]
         share = 1.0 if closed and seen == len(words) else seen / max(1, len(script.words))
         answer = script.result(share)
@@ -221,11 +211,7 @@ class ScriptedEngine:
         ):
             answer += 1
         logprob, entropy = script.confidence(share)
-        if "unnormalised" in self.faults:
-            entropy = 50.0
-        if "two-distributions" in self.faults:
-            entropy = 0.0
-        tail = None if plan.entropy == "full" else 1.5 if "heavy-tail" in self.faults else 0.1
+        tail = None if plan.entropy == "full" else 0.1
         ended = len(words) <= budget
         written = None
         if plan.on_stop == "answer" and not ended:
@@ -236,7 +222,7 @@ class ScriptedEngine:
             budget=budget,
             think_tokens=seen,
             text=text,
-            mean_logprob=0.5 if "bad-numbers" in self.faults else logprob,
+            mean_logprob=logprob,
             mean_entropy=entropy,
             probe_tokens=plan.cap if "rambles" in self.faults else len(str(answer)) + 1,
             markers=sum(word == "wait" for word in prefix),

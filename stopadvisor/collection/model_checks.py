@@ -1,35 +1,38 @@
-"""Check, before anything is measured, that the engine does what probing needs.
+"""Check, before anything is measured, that markers, cue and caps suit the model.
 
-The model thinks about up to sixteen fit questions, is probed before its thinking, after a few
-tokens and at the end, and thinks again under a small cap.  A budget that is silently ignored, a
-marker that is not the model's or a brittle cue then shows as a failed check instead of as a result.
-This module knows no files and no particular engine.
+The model thinks about up to sixteen fit questions, and is probed before its thinking, after a few
+tokens and at the end.  A marker that is not the model's or a brittle cue then shows as a failed
+check instead of as a result.  This module knows no particular engine.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.markers import MarkerFindings, count_words
-from stopadvisor.collection.pilot import EARLY, trial_plan
+from stopadvisor.collection.pilot import trial_plan
 from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import EngineError, PreflightError
 from stopadvisor.ground.progress import NullProgress, Progress
+from stopadvisor.ground.results import to_document
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.probes.positions import marker_positions
+from stopadvisor.runs.storage import write_json_atomically
 from stopadvisor.workload.questions import Question
 
 __all__ = [
     "PREFLIGHT_QUESTIONS",
     "CueExample",
+    "LadderPreflight",
     "PreflightReport",
     "WrongExample",
+    "keep_checks",
     "run_preflight",
     "worst",
 ]
@@ -45,8 +48,6 @@ CAP_WARN = 0.1
 EXAMPLES = 3
 SHOWN = 200
 """Most characters of a question that are shown."""
-TOLERANCE = 1e-4
-"""How far half precision may round a log-probability above 0, or an entropy below 0."""
 
 _SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
 
@@ -78,6 +79,18 @@ class WrongExample:
 
 
 @dataclass(frozen=True)
+class LadderPreflight:
+    """`preflight.json` of a ladder: checks of its rungs on the first fit questions."""
+
+    status: Status
+    """The worst of the checks."""
+    checks: tuple[Check, ...]
+    """All checks."""
+    n_questions: int
+    """Fit questions asked."""
+
+
+@dataclass(frozen=True)
 class PreflightReport:
     """`preflight --json` and `preflight.json`: all checks on one engine, plan and workload."""
 
@@ -99,12 +112,6 @@ class PreflightReport:
     """Words that begin sentences when the model turns back."""
     cost: ProbeCost | None
     """What the plan's probes will decode; null where a pilot has to settle their places."""
-
-    def raise_on_failure(self) -> None:
-        """Raise PreflightError if a check failed."""
-        failed = [f"{c.name}: {c.detail}; {c.advice}" for c in self.checks if c.status == "fail"]
-        if failed:
-            raise PreflightError("preflight failed: " + " | ".join(failed))
 
 
 def run_preflight(
@@ -153,18 +160,14 @@ def run_preflight(
     questions = questions[:PREFLIGHT_QUESTIONS]
     if not questions:
         raise EngineError("preflight needs at least one fit question, got none")
-    prompts = make_prompts(questions, template)
-    prefix = min(EARLY, plan.max_think)
-    full, short = trial_plan(plan), replace(trial_plan(plan).at_budgets(), max_think=prefix)
+    prompts, trial = make_prompts(questions, template), trial_plan(plan)
     progress = progress or NullProgress()
     traces = pilot[: len(prompts)]
     if len(traces) < len(prompts) or any(
-        tuple(probe.budget for probe in trace.probes) != full.budgets for trace in traces
+        tuple(probe.budget for probe in trace.probes) != trial.budgets for trace in traces
     ):
         progress.begin("preflight", len(prompts))
-        traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
-    progress.begin(f"preflight, cut at {prefix} tokens", len(prompts))
-    capped = ask_all(engine, prompts, short, batch_size=batch_size, progress=progress)
+        traces = ask_all(engine, prompts, trial, batch_size=batch_size, progress=progress)
     final = [trace.probes[-1] for trace in traces]
     forced = [probe for trace in traces for probe in trace.probes]
     words = found or count_words(engine, traces, named)
@@ -175,14 +178,11 @@ def run_preflight(
         _markers(traces, plan),
         *engine.prompt_checks(prompts),
         _truncation(traces, plan),
-        _budgets(traces, full),
-        _think_cap(traces, capped, prefix),
         _cue(questions, final),
         _answer_cap(forced, plan),
         _agreement(share, examples),
         *([] if accuracy is None else [_accuracy(accuracy, wrong, len(verdicts))]),
         _marker_words(words, traces, plan),
-        _numbers(traces, plan, engine.capabilities.vocabulary),
         *engine.engine_checks(prompts[0], plan),
     )
     return PreflightReport(
@@ -201,6 +201,25 @@ def run_preflight(
 def worst(checks: Sequence[Check]) -> Status:
     """The worst status of some checks."""
     return max((check.status for check in checks), key=_SEVERITY.index)
+
+
+def keep_checks(report: PreflightReport | LadderPreflight, file: Path, progress: Progress) -> None:
+    """Write a report and say what its checks warn of.
+
+    Raises
+    ------
+    PreflightError
+        A check failed.
+    """
+    write_json_atomically(file, to_document(report))
+    said = {
+        status: [f"{c.name}: {c.detail}; {c.advice}" for c in report.checks if c.status == status]
+        for status in _SEVERITY
+    }
+    for line in said["warn"]:
+        progress.remark(f"preflight: {line}")
+    if said["fail"]:
+        raise PreflightError("preflight failed: " + " | ".join(said["fail"]))
 
 
 def _below(share: float, *, fail: float, warn: float) -> Status:
@@ -252,51 +271,6 @@ def _truncation(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
     )
 
 
-def _budgets(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """Every probe comes after as many thinking tokens as its budget says."""
-    for number, trace in enumerate(traces, start=1):
-        taken = [p.think_tokens for p in trace.probes]
-        wanted = [min(b, trace.trace_tokens) for b in plan.budgets]
-        if taken != wanted or [p.budget for p in trace.probes] != list(plan.budgets):
-            return Check(
-                "budgets",
-                "fail",
-                f"trace {number} of {trace.trace_tokens} tokens: budgets {list(plan.budgets)} "
-                f"must give prefixes of {wanted} tokens, got {taken}",
-                "the engine ignores thinking budgets: use another engine or version",
-            )
-    return Check(
-        "budgets",
-        "pass",
-        f"probes at {list(plan.budgets)} follow the right number of thinking tokens",
-    )
-
-
-def _think_cap(traces: Sequence[RawTrace], capped: Sequence[RawTrace], cap: int) -> Check:
-    """The same questions under a small cap give the same thinking, cut there."""
-    longest = max(t.trace_tokens for t in capped)
-    if longest > cap:
-        return Check(
-            "think-cap",
-            "fail",
-            f"under --max-think {cap} a trace has {longest} tokens",
-            "the engine ignores the cap on thinking: use another engine or version",
-        )
-    same = sum(
-        short.trace_tokens == min(cap, long.trace_tokens)
-        # The cut may fall inside a character, which decodes to a replacement mark.
-        and long.thinking.startswith(short.thinking.rstrip("\N{REPLACEMENT CHARACTER}"))
-        for short, long in zip(capped, traces, strict=True)
-    )
-    return _check(
-        "think-cap",
-        "pass" if same == len(traces) else "warn",
-        f"{same}/{len(traces)} traces repeat when drawn again and cut at {cap} tokens",
-        "traces are not reproducible: expect a resumed run to differ, and use --dtype float32 "
-        "where they must not",
-    )
-
-
 def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
     """Answers after the cue have the form of their task."""
     unlike = [
@@ -313,14 +287,6 @@ def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
 
 
 def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
-    over = max(p.probe_tokens for p in probes)
-    if over > plan.cap:
-        return Check(
-            "answer-cap",
-            "fail",
-            f"a forced answer has {over} tokens under --cap {plan.cap}",
-            "the engine ignores the cap on answers: use another engine or version",
-        )
     full = sum(p.probe_tokens == plan.cap for p in probes)
     return _check(
         "answer-cap",
@@ -442,33 +408,3 @@ def _marker_words(words: MarkerFindings, traces: Sequence[RawTrace], plan: Probe
         f"{held}/{len(traces)} traces hold a marker" + (f": {detail}" if seen else ""),
         "choose other words for --markers, or --schedule stride",
     )
-
-
-def _numbers(traces: Sequence[RawTrace], plan: ProbePlan, vocabulary: int | None) -> Check:
-    """Log-probabilities and entropies are those of one normalised distribution."""
-    if plan.entropy == "none":
-        return Check("numbers", "pass", "no log-probabilities, so families that read texts alone")
-    _, _, k = plan.entropy.partition(":")
-    # Over the k likeliest tokens, the rest counts as at most one more outcome.
-    outcomes = int(k) + 1 if k else vocabulary
-    most = math.log(outcomes) if outcomes else math.inf
-    for probe in (p for t in traces for p in t.probes):
-        limits = {
-            "mean_entropy": (0.0, most),
-            # Greedy: the likeliest of a distribution with entropy H has at least exp(-H).
-            "mean_logprob": (-math.inf if k else 0.0 - probe.mean_entropy, 0.0),
-        }
-        if probe.tail_mass is not None:
-            limits["tail_mass"] = (0.0, 1.0)
-        for name, (low, high) in limits.items():
-            value = getattr(probe, name)
-            if not (math.isfinite(value) and low - TOLERANCE <= value <= high + TOLERANCE):
-                return Check(
-                    "numbers",
-                    "fail",
-                    f"{name} of a probe at budget {probe.budget} must be between {low:.4g} and "
-                    f"{high:.4g}, got {value!r}",
-                    "try --dtype float32; if it stays, use another engine or version",
-                )
-    bound = f"0 to {most:.3g}" if outcomes else "at least 0"
-    return Check("numbers", "pass", f"log-probabilities are finite and <= 0, entropies {bound}")

@@ -21,7 +21,7 @@ from stopadvisor.answers.function_grader import Graders, open_graders
 from stopadvisor.collection.collect import collect, say_what_is_kept
 from stopadvisor.collection.labels import check_grader, regrade, remarks_on_grader
 from stopadvisor.collection.markers import sentence_ids
-from stopadvisor.collection.model_checks import PreflightReport, run_preflight, worst
+from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight, worst
 from stopadvisor.collection.pilot import CAP_STEP, cue_ids, recorded_cap, thinking_cap
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
@@ -36,11 +36,10 @@ from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATE
 from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
-from stopadvisor.ground.results import to_document
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawTrace
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
-from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
+from stopadvisor.runs.storage import check_writable, lock_directory
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 
 __all__ = ["OpenEngine", "probe", "try_questions"]
@@ -378,11 +377,7 @@ class _Probing:
             pilot=pilot,
             progress=self.progress,
         )
-        write_json_atomically(file, to_document(report))
-        for check in report.checks:
-            if check.status == "warn":
-                self.progress.remark(f"preflight: {check.name}: {check.detail}; {check.advice}")
-        report.raise_on_failure()
+        keep_checks(report, file, self.progress)
         if report.cost is not None:
             self.progress.remark(f"probing will take {report.cost}")
 

@@ -21,16 +21,20 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.function_grader import Grades, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.collection.collect import make_prompts, say_what_is_kept
-from stopadvisor.collection.model_checks import PREFLIGHT_QUESTIONS, worst
+from stopadvisor.collection.model_checks import (
+    PREFLIGHT_QUESTIONS,
+    LadderPreflight,
+    keep_checks,
+    worst,
+)
 from stopadvisor.collection.probe_settings import ProbeSettings, check_parts, fit_questions
 from stopadvisor.collection.probe_summary import ProbeSummary, RecordedRung
 from stopadvisor.engines.asked_rungs import AskedReply, AsksRungs, RungAnswer
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open
 from stopadvisor.ground.constants import TRUNCATED_WARN
-from stopadvisor.ground.errors import PreflightError, ProbeError
+from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress
-from stopadvisor.ground.results import to_document
 from stopadvisor.probes.asking import Check, ProbePlan, Status
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ladder import Ladder, Rung, read_ladder
@@ -43,12 +47,11 @@ from stopadvisor.runs.storage import (
     finished_lines,
     lock_directory,
     set_aside_tail,
-    write_json_atomically,
 )
 from stopadvisor.stats.binomial import binomial_tail
 from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
 
-__all__ = ["ASKED", "LadderPreflight", "record_replies"]
+__all__ = ["ASKED", "record_replies"]
 
 ASKED = "asked.jsonl"
 """Replies as they came, one a line, for people to read and for a run to go on from."""
@@ -57,18 +60,6 @@ _CUT_WARN = 0.5
 """Share of a cheaper rung's replies that may be cut: such a question climbs, and paid in vain."""
 _SELF_WARN = 0.05
 """Share of questions to which the reference may give another answer the second time."""
-
-
-@dataclass(frozen=True)
-class LadderPreflight:
-    """`preflight.json` of a ladder: checks of its rungs on the first fit questions."""
-
-    status: Status
-    """The worst of the checks."""
-    checks: tuple[Check, ...]
-    """All checks."""
-    n_questions: int
-    """Fit questions asked."""
 
 
 def record_replies(
@@ -255,13 +246,7 @@ class _Recording:
         """Look at the first fit questions, and refuse to go on with rungs that do not answer."""
         checks = tuple(self._checks(questions))
         report = LadderPreflight(worst(checks), checks, len(questions))
-        write_json_atomically(self.run.path / "preflight.json", to_document(report))
-        for check in checks:
-            if check.status == "warn":
-                self.progress.remark(f"preflight: {check.name}: {check.detail}; {check.advice}")
-        failed = [f"{c.name}: {c.detail}; {c.advice}" for c in checks if c.status == "fail"]
-        if failed:
-            raise PreflightError("preflight failed: " + " | ".join(failed))
+        keep_checks(report, self.run.path / "preflight.json", self.progress)
 
     def _checks(self, questions: Sequence[Question]) -> Iterator[Check]:
         ladder = self.ladder

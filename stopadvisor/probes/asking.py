@@ -258,8 +258,6 @@ class Capabilities:
 
     entropy: str = "full"
     """Source of entropies where the user names none: ``full``, ``top-k:K`` or ``none``."""
-    vocabulary: int | None = None
-    """Tokens that an entropy is over; None where the engine sees the likeliest ones alone."""
     batched: bool = True
     """Prompts must come in batches that fit into memory; otherwise all may come at once."""
 

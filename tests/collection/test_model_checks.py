@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.collection.model_checks import PreflightReport, run_preflight
+from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight
 from stopadvisor.engines.chat import Chat
 from stopadvisor.ground.errors import EngineError, PreflightError
+from stopadvisor.ground.progress import NullProgress
 from stopadvisor.ground.results import to_json
-from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.asking import ProbePlan, RawTrace
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 from tests.scripted import ScriptedEngine, write_sums
@@ -44,7 +46,6 @@ def test_a_sound_engine_passes_every_check(questions: tuple[Question, ...]) -> N
     assert all(not c.advice for c in report.checks)
     assert {key for keys, _ in engine.calls for key in keys} == {q.key for q in questions[:16]}
     assert engine.calls[0][1].budgets == (0, 32, 256)
-    report.raise_on_failure()
 
 
 def test_without_gold_agreement_is_all_there_is(questions: tuple[Question, ...]) -> None:
@@ -62,8 +63,6 @@ def test_without_gold_agreement_is_all_there_is(questions: tuple[Question, ...])
 @pytest.mark.parametrize(
     ("fault", "name", "status", "detail"),
     [
-        ("ignores-budgets", "budgets", "fail", "must give prefixes of [0, 32"),
-        ("ignores-cap", "think-cap", "fail", "under --max-think 32 a trace has"),
         ("never-closes", "markers", "fail", "0 of all close it within 256 tokens"),
         ("never-closes", "agreement", "fail", "no trace ends with a visible answer"),
         ("never-closes", "truncation", "warn", "16/16 traces are cut"),
@@ -71,11 +70,7 @@ def test_without_gold_agreement_is_all_there_is(questions: tuple[Question, ...])
         ("no-thinking", "markers", "fail", "0/16 traces hold thinking"),
         ("brittle-cue", "cue", "fail", "0/16 forced answers parse, not for example 'I am not"),
         ("disagrees", "agreement", "fail", "0% of forced answers"),
-        ("bad-numbers", "numbers", "fail", "mean_logprob of a probe at budget 0 must be between"),
-        ("unnormalised", "numbers", "fail", "must be between 0 and 6.908, got 50.0"),
-        ("two-distributions", "numbers", "fail", "must be between 0 and 0, got -"),
         ("rambles", "answer-cap", "warn", "48/48 forced answers run into the cap"),
-        ("unseeded", "think-cap", "warn", "0/16 traces repeat"),
     ],
 )
 def test_each_fault_is_caught(
@@ -89,12 +84,13 @@ def test_each_fault_is_caught(
     to_json(report)
 
 
-def test_a_failure_says_what_to_do(questions: tuple[Question, ...]) -> None:
+def test_a_failure_says_what_to_do(questions: tuple[Question, ...], tmp_path: Path) -> None:
     report, _ = check(ScriptedEngine(faults=frozenset({"brittle-cue"})), questions)
     with pytest.raises(PreflightError, match=r"cue: 0/16 forced .*choose another --cue") as caught:
-        report.raise_on_failure()
+        keep_checks(report, tmp_path / "preflight.json", NullProgress())
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
+    assert json.loads((tmp_path / "preflight.json").read_bytes())["status"] == "fail"
 
 
 class Changing(ScriptedEngine):
@@ -152,11 +148,10 @@ def test_equal_values_in_unequal_spelling_agree(questions: tuple[Question, ...])
     assert check(Spelled(), algebra)[0].agreement == 1.0
 
 
-def test_a_cap_below_32_is_checked_as_it_is(questions: tuple[Question, ...]) -> None:
+def test_a_cap_below_32_is_tried_as_it_is(questions: tuple[Question, ...]) -> None:
     engine = ScriptedEngine()
-    report, status = check(engine, questions, replace(PLAN, max_think=8))
+    report, _ = check(engine, questions, replace(PLAN, max_think=8))
     assert engine.calls[0][1].budgets == (0, 8)
-    assert status["budgets"] == "pass"
     assert report.status == "fail"  # no trace closes within 8 tokens
 
 
@@ -174,56 +169,12 @@ def test_preflight_needs_a_question() -> None:
         check(ScriptedEngine(), ())
 
 
-def test_a_cut_inside_a_character_is_no_difference(questions: tuple[Question, ...]) -> None:
-    class Cut(ScriptedEngine):
-        def _trace(self, prompt: Prompt, plan: ProbePlan) -> RawTrace:
-            trace = super()._trace(prompt, plan)
-            if plan.max_think > 32:
-                return trace
-            return replace(trace, thinking=trace.thinking + "\N{REPLACEMENT CHARACTER}")
-
-    assert check(Cut(), questions)[1]["think-cap"] == "pass"
-
-
 def test_batches_halve_when_memory_runs_out(questions: tuple[Question, ...]) -> None:
     engine = ScriptedEngine(memory=3)
     report, _ = check(engine, questions)
     assert report.status == "pass"
     answered = [keys for keys, _ in engine.calls if len(keys) <= 3]
-    assert [key for keys in answered for key in keys] == [q.key for q in questions[:16]] * 2
-
-
-# --- Numbers of one distribution ------------------------------------------------------------------
-
-
-def test_top_k_numbers_have_limits_of_their_own(questions: tuple[Question, ...]) -> None:
-    plan = replace(PLAN, entropy="top-k:5")
-    assert check(ScriptedEngine(), questions, plan)[1]["numbers"] == "pass"
-    report, _ = check(ScriptedEngine(faults=frozenset({"unnormalised"})), questions, plan)
-    assert "must be between 0 and 1.792, got 50.0" in report.checks[-1].detail  # ln 6
-    report, _ = check(ScriptedEngine(faults=frozenset({"heavy-tail"})), questions, plan)
-    assert "tail_mass of a probe at budget 0 must be between 0 and 1" in report.checks[-1].detail
-
-
-def test_an_engine_may_keep_its_vocabulary_to_itself(questions: tuple[Question, ...]) -> None:
-    engine = ScriptedEngine(vocabulary=None)
-    assert check(engine, questions)[0].checks[-1].detail.endswith("entropies at least 0")
-    engine = ScriptedEngine(vocabulary=None, faults=frozenset({"unnormalised"}))
-    assert check(engine, questions)[1]["numbers"] == "pass"
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_what_is_not_finite_fails(questions: tuple[Question, ...], value: float) -> None:
-    class Broken(ScriptedEngine):
-        def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
-            return [
-                replace(t, probes=tuple(replace(p, mean_logprob=value) for p in t.probes))
-                for t in super().probe(prompts, plan)
-            ]
-
-    report, status = check(Broken(), questions)
-    assert status["numbers"] == "fail"
-    to_json(report)
+    assert [key for keys in answered for key in keys] == [q.key for q in questions[:16]]
 
 
 # --- Markers and template, where the engine shows its chat ----------------------------------------

@@ -49,7 +49,7 @@ class HfEngine(LocalModel, ChatEngine):
     @property
     def capabilities(self) -> Capabilities:
         """What a model that runs here can do."""
-        return Capabilities(vocabulary=self.vocabulary)
+        return Capabilities()
 
     def temperature(self, plan: ProbePlan) -> float:
         """Return the temperature under which this plan's traces are drawn."""
