@@ -95,7 +95,6 @@ class Judge(Protocol):
 
     def observe(self, *args: Any, **kwargs: Any) -> Decision:
         """Decide on the forced answer at the next checkpoint."""
-        ...
 
 
 class Rule(Protocol):
@@ -104,16 +103,13 @@ class Rule(Protocol):
     @property
     def trigger(self) -> Trigger:
         """Where to probe."""
-        ...
 
     @property
     def needs_markers(self) -> bool:
         """Whether it reads how many markers the thinking holds."""
-        ...
 
     def start(self, task: str | None = None) -> Judge:
         """Begin a question."""
-        ...
 
 
 # --- The session ----------------------------------------------------------------------------------

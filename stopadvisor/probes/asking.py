@@ -123,18 +123,12 @@ class ProbePlan:
             raise ProbeError(
                 f"budgets must be >= 0 and strictly increasing, got {list(self.budgets)!r}"
             )
-        if self.cap < 1 or self.max_think < 1 or self.answer_cap < 1:
-            raise ProbeError(
-                "cap, max_think and answer_cap must be >= 1, "
-                f"got {self.cap!r}, {self.max_think!r} and {self.answer_cap!r}"
-            )
-        if self.on_stop not in ("probe", "answer"):
-            raise ProbeError(f"on_stop must be 'probe' or 'answer', got {self.on_stop!r}")
-        if self.schedule not in get_args(Schedule):
-            raise ProbeError(
-                f"schedule must be one of {', '.join(get_args(Schedule))}, got {self.schedule!r}"
-            )
-        for name in ("every", "min_gap", "max_markers", "max_probes", "fill"):
+        for name, options in (("on_stop", get_args(OnStop)), ("schedule", get_args(Schedule))):
+            if getattr(self, name) not in options:
+                found = getattr(self, name)
+                raise ProbeError(f"{name} must be one of {', '.join(options)}, got {found!r}")
+        whole = ("cap", "max_think", "answer_cap", "every", "min_gap", "max_markers")
+        for name in (*whole, "max_probes", "fill"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ProbeError(f"{name} must be >= 1, got {value!r}")
@@ -268,51 +262,37 @@ class Engine(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
-        ...
 
     @property
     def remarks(self) -> list[str]:
         """What the user should know, one line each, in the order it came up; may grow."""
-        ...
 
     def identity(self) -> dict[str, Any]:
         """What decides the outcome: model, tokenizer, template, engine, dtype, markers (JSON)."""
-        ...
 
     def suffix_ids(self, cue: str) -> list[int]:
         """Tokens that ask for the answer: the closer, unless the cue is open, then the cue."""
-        ...
 
     def temperature(self, plan: ProbePlan) -> float:
         """Temperature under which this plan's traces are generated; 0 takes the likeliest token."""
-        ...
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
         """Prompts at once, where the user does not say."""
-        ...
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Thinking tokens that the context leaves between each prompt and an answer.
-
-        None where no context is known.
-        """
-        ...
+        """Thinking tokens that the context leaves between each prompt and an answer, if known."""
 
     def encode(self, text: str) -> list[int]:
         """Return a text's token ids, nothing added."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return token ids as text, special tokens left out."""
-        ...
 
     def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
         """Check thinking markers and chat template on these prompts, without generating a token."""
-        ...
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Check what can go wrong with this kind of engine alone, by trying it."""
-        ...
 
     def probe_each(
         self,
@@ -332,12 +312,9 @@ class Engine(Protocol):
         OutOfMemory
             The batch is too large; fewer prompts at once may fit.
         """
-        ...
 
     def status(self) -> str:
         """The state of the work in a few words; empty where there is nothing to say."""
-        ...
 
     def close(self) -> None:
         """Give back connections and threads, if it holds any."""
-        ...

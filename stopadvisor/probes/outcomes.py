@@ -82,28 +82,6 @@ class _Carrier(ProbeTable):
 
     _outcomes: Outcomes = field(kw_only=True, repr=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        n, m = self.answer_codes.shape
-        found = self._outcomes
-        wanted: dict[str, tuple[int, ...]] = {"correct": (n, m)}
-        if self.reference == "natural":
-            if found.natural_correct is None:
-                raise ProbeError(
-                    "the natural reference needs natural answers; these probes hold none"
-                )
-            wanted["natural_correct"] = (n,)
-        if self.on_stop == "answer":
-            wanted["visible_correct"] = (n, m)
-        if found.natural_code is not None:
-            wanted["natural_code"] = (n,)
-        if found.visible_code is not None:
-            wanted["visible_code"] = (n, m)
-        for name, shape in wanted.items():
-            if np.shape(getattr(found, name)) != shape:
-                got = np.shape(getattr(found, name))
-                raise ProbeError(f"{name} must have shape {shape}, got {got}")
-
     @classmethod
     def of(cls, table: ProbeTable, outcomes: Outcomes) -> Self:
         """A table of this type, from what was seen and from what came of it."""

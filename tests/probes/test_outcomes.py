@@ -14,15 +14,15 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.fit_assessment import advice_profile
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.ground.errors import CalibrationError, ProbeError
-from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, GradedTable, Outcomes
+from stopadvisor.ground.errors import CalibrationError
+from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, GradedTable
 from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.access import hand_out, open_all, open_test
 from stopadvisor.runs.look_log import Look, digests_of
 from stopadvisor.runs.look_rules import take_look
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
-from tests.populations import FREE_FORM, regraded
+from tests.populations import FREE_FORM
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,18 +145,3 @@ def test_outcomes_go_where_their_questions_go() -> None:
     assert np.array_equal(part.correct, table.correct[rows])
     with pytest.raises(ValueError, match="read-only"):
         part.correct[0, 0] = True
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"correct": np.zeros((3, 9), dtype=bool)}, r"correct must have shape \(3, 10\)"),
-        ({"natural_correct": None}, "needs natural answers"),
-        ({"natural_code": np.zeros(2, dtype=int)}, r"natural_code must have shape \(3,\)"),
-    ],
-)
-def test_impossible_outcomes_are_refused(change: dict[str, object], message: str) -> None:
-    table = FREE_FORM.draw(3, np.random.default_rng(0))
-    with pytest.raises(ProbeError, match=message):
-        regraded(table, **change)
-    assert isinstance(table.outcomes, Outcomes)

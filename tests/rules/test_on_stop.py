@@ -94,7 +94,7 @@ def test_a_run_without_them_is_what_it_was(runs: dict[str, Path]) -> None:
     assert plain.table().unseal().outcomes.visible_correct is None
     with pytest.raises(ProbeError, match=r"holds another run: plan.on_stop"):
         RunDirectory.resume(plain.path, other.manifest)
-    with pytest.raises(ProbeError, match="on_stop must be 'probe' or 'answer', got 'stop'"):
+    with pytest.raises(ProbeError, match="on_stop must be one of probe, answer, got 'stop'"):
         ProbePlan(budgets=(), cue="", on_stop="stop")  # type: ignore[arg-type]
 
 
