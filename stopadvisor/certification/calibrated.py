@@ -18,13 +18,13 @@ from stopadvisor.ground.results import Shown
 from stopadvisor.policy.evidence import ProfileShare
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.inspected import server_words
-from stopadvisor.policy.promises import promise_of
 from stopadvisor.policy.shown import (
     Certificate,
     Expected,
     ExpectedOnTest,
     TransferredCertificate,
     certificate_of,
+    promise_of,
     where_of,
     with_test,
 )

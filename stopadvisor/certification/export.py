@@ -38,7 +38,7 @@ from stopadvisor.policy.terms import (
 )
 from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
 from stopadvisor.probes.asking import ProbePlan, cue_text
-from stopadvisor.probes.grouping import calibration_rows, group_sizes
+from stopadvisor.probes.grouping import calibration_rows, has_groups
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import Profile
@@ -283,7 +283,7 @@ def _certificate(
         one=certified.one,
         none=certified.none,
         guarantees=tuple(guarantees) or None,
-        group_claim="groups" if group_sizes(source.table).max() > 1 else None,
+        group_claim="groups" if has_groups(source.table) else None,
         grader=function,
         labelled=calibration.labelled,
         differing=certified.differing,

@@ -19,7 +19,7 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
-from stopadvisor.policy.promises import promise_of, says_lost
+from stopadvisor.policy.shown import promise_of, says_lost
 from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.storage import remove_file, replace_file, write_json_atomically

@@ -13,14 +13,7 @@ from stopadvisor.ground.arrays import BoolArray, IntArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
 
-__all__ = [
-    "calibration_rows",
-    "group_numbers",
-    "group_sizes",
-    "in_groups_of",
-    "question_rows",
-    "second_traces",
-]
+__all__ = ["calibration_rows", "group_numbers", "has_groups", "in_groups_of", "second_traces"]
 
 
 def group_numbers(table: ProbeTable) -> IntArray:
@@ -80,24 +73,6 @@ def second_traces(table: ProbeTable, rows: IntArray) -> IntArray | None:
     return again
 
 
-def question_rows(table: ProbeTable) -> IntArray:
-    """Every question of every group, with one trace each: what enters a test of whole groups.
-
-    Returns
-    -------
-    ndarray of int
-        Ascending; of each question its first sample.  The same as `calibration_rows` where no group
-        holds several questions.
-    """
-    first = np.flatnonzero(table.samples == 0)
-    names = [(table.groups[row], table.keys[row]) for row in first.tolist()]
-    if len(set(names)) < first.size:
-        by_id = sorted(range(first.size), key=lambda i: table.ids[first[i]], reverse=True)
-        first = first[list({names[i]: i for i in by_id}.values())]
-    return np.sort(first).astype(np.int64)
-
-
-def group_sizes(table: ProbeTable) -> IntArray:
-    """Questions of each group, samples aside; shape (n_groups,), in order of first appearance."""
-    groups = group_numbers(table.take(question_rows(table)))
-    return np.bincount(groups) if groups.size else groups
+def has_groups(table: ProbeTable) -> bool:
+    """Whether any group holds several questions; samples of one question are no group."""
+    return len(set(zip(table.groups, table.keys, strict=True))) > len(set(table.groups))

@@ -14,8 +14,7 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.evidence import ExpectedTerms
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.promises import counted, promise_of, says_lost
-from stopadvisor.policy.shown import where_of
+from stopadvisor.policy.shown import counted, promise_of, says_lost, where_of
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.probes.asking import plan_cue
 from stopadvisor.report.words import number, percent, share

@@ -10,7 +10,7 @@ from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.fit_assessment import FitAssessment, LoadSaving
 from stopadvisor.paper.analysis import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk
-from stopadvisor.policy.promises import promise_of
+from stopadvisor.policy.shown import promise_of
 from stopadvisor.report.assessed import (
     Assessed,
     AssessedByPaper,

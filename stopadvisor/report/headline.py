@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from stopadvisor.assessment.evidence import overthinks
 from stopadvisor.certification.check_policy import CheckedPolicy
-from stopadvisor.policy.promises import promised
-from stopadvisor.policy.shown import Expected, ExpectedOnTest
+from stopadvisor.policy.shown import Expected, ExpectedOnTest, promised
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, FitRule
 from stopadvisor.report.words import (
     COMMON_STACK,

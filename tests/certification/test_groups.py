@@ -12,7 +12,7 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.verification import fresh_questions, verify
 from stopadvisor.policy.shown import certificate_of
-from stopadvisor.probes.grouping import calibration_rows, group_sizes, question_rows
+from stopadvisor.probes.grouping import calibration_rows, has_groups
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.sources import Source
 from tests.frozen import frozen, source_of
@@ -46,21 +46,12 @@ def policy(source: Source) -> dict[str, Any]:
     return frozen(source, SETTINGS)
 
 
-def test_each_question_enters_with_one_trace() -> None:
+def test_samples_of_a_question_are_no_group() -> None:
     table = drawn(6, 1)
-    n = table.n_questions
-    twice = table.take(np.repeat(np.arange(n), 2))
-    twice = replace(
-        twice,
-        samples=np.tile([1, 0], n),
-        ids=tuple(f"{name}-{k}" for name in table.ids for k in (1, 0)),
-    )
-    assert question_rows(twice).tolist() == list(range(1, 2 * n, 2))
-    assert group_sizes(twice).tolist() == group_sizes(table).tolist()
-    assert group_sizes(table).max() == 5
-    # Of a question that stands there twice, the first by its name.
-    again = replace(table.take(np.array([0, 0, 1])), ids=("b", "a", "c"))
-    assert question_rows(again).tolist() == [1, 2]
+    assert has_groups(table)
+    alone = replace(table, groups=table.keys)
+    twice = alone.take(np.repeat(np.arange(table.n_questions), 2))
+    assert not has_groups(replace(twice, samples=np.tile([1, 0], table.n_questions)))
 
 
 def test_one_question_of_each_group_is_counted() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stopadvisor.assessment.diagnostics import AlphaSavings
-from stopadvisor.policy.promises import promised
+from stopadvisor.policy.shown import promised
 from stopadvisor.report.assessed import AssessedRun, alpha_of
 from stopadvisor.report.figures import FrontierFigure
 from stopadvisor.report.words import by_load, percent, share

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
 from stopadvisor.ground.constants import LARGE_ALPHA, MOST_TRUNCATED
-from stopadvisor.policy.promises import promise_of, promised
+from stopadvisor.policy.shown import promise_of, promised
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.headline import (
     Effect,

@@ -14,8 +14,14 @@ from stopadvisor.certification.calibrated import (
     Transfer,
 )
 from stopadvisor.policy.claims import CertificateTerms
-from stopadvisor.policy.promises import counted, counts, promised
-from stopadvisor.policy.shown import Certificate, Expected, ExpectedOnTest
+from stopadvisor.policy.shown import (
+    Certificate,
+    Expected,
+    ExpectedOnTest,
+    counted,
+    counts,
+    promised,
+)
 from stopadvisor.report.headline import (
     accuracy_words,
     answers_label,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stopadvisor.collection.probe_summary import ProbeSummary
-from stopadvisor.policy.promises import promised
 from stopadvisor.policy.run_policies import Promotion
+from stopadvisor.policy.shown import promised
 from stopadvisor.report.saved import WrittenPage
 from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.words import listed, percent, plural, share, shell_quote

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stopadvisor.assessment.label_plan import LabelNeed, LabelPlan, LabelRow
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.certification.labelling import LabelCounts, LabelledRun
-from stopadvisor.policy.promises import promised
+from stopadvisor.policy.shown import promised
 from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.words import listed, percent, plural, share, shell_quote
 from stopadvisor.rules.losses import LOST

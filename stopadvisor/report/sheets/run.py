@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stopadvisor.policy.promises import promised
+from stopadvisor.policy.shown import promised
 from stopadvisor.report.headline import change_words, run_effect, run_headline
 from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.words import (

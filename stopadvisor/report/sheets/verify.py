@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.certification.check_policy import CheckedPolicy
-from stopadvisor.policy.promises import counts, promise_of, promised
+from stopadvisor.policy.shown import counts, promise_of, promised
 from stopadvisor.report.headline import (
     change_words,
     saving_words,
