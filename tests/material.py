@@ -134,7 +134,7 @@ def make_run(
 def edit_records(path: Path, edit: Callable[[dict[str, Any], str], None]) -> None:
     """Change records of a run in place; `edit` is told each one's part of the split."""
     run = RunDirectory.load(path)
-    parts = run.parts(run.table())
+    parts = run.parts(run.table().groups)
     lines = run.probes_path.read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     for row, part in zip(rows, parts.tolist(), strict=True):

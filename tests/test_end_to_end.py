@@ -60,7 +60,7 @@ def replay(path: Path, policy_path: str) -> tuple[list[int], int]:
     """
     policy = load_policy(policy_path)
     found = RunDirectory.load(path)
-    parts = found.parts(found.table())
+    parts = found.parts(found.table().groups)
     stops, lost = [], 0
     for record, part in zip(found.records(), parts.tolist(), strict=True):
         if PARTS[part] != "calibration":

@@ -109,7 +109,7 @@ def command(
     with progress_on(sys.stderr, quiet=quiet) as progress:
         begun = begin(path, request, progress)
     if sheet is not None:
-        begun.file.add(read_sheet(sheet, begun.directory, labeller)[0])
+        begun.file.add(read_sheet(sheet, begun.directory, labeller))
     elif export is None:
         ask(begun, labeller, sys.stderr, click.getchar, _typed)
     labelled = finish(begun, path, export, limit)

@@ -276,7 +276,7 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
     records = run.records()
     if not any(record.is_graded for record in records):
         return [f"no question has gold, so that {name} was not asked"]
-    parts = run.parts(run.table())
+    parts = run.parts(run.table().groups)
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
     with Grader() as grader:
         n_differing, n = _against_gold(fit, grader)

@@ -285,7 +285,7 @@ class _Probing:
             self.progress.remark(remark)
         table = run.table()
         first = table.samples == 0  # of every question, as the samples are collected in turn
-        counts = np.bincount(run.parts(table)[first], minlength=len(PARTS)).tolist()
+        counts = np.bincount(run.parts(table.groups)[first], minlength=len(PARTS)).tolist()
         truncated = float(table.truncated.mean())
         if truncated > TRUNCATED_WARN:
             self.progress.remark(

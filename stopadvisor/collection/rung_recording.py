@@ -269,7 +269,7 @@ class _Recording:
     def _summary(self, new: int, seconds: float) -> ProbeSummary:
         run, records = self.run, self.run.replies()
         table = run.table()
-        counts = np.bincount(run.parts(table), minlength=len(PARTS)).tolist()
+        counts = np.bincount(run.parts(table.groups), minlength=len(PARTS)).tolist()
         rungs = []
         for rung, block in zip(self.ladder.rungs, self.ladder.blocks, strict=True):
             replies = [record.rungs[k] for record in records for k in block]

@@ -9,7 +9,7 @@ grading and no statistics.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.records import ProbeRecord, graded_table
-from stopadvisor.probes.table import ProbeTable, Reference
+from stopadvisor.probes.table import Reference
 from stopadvisor.runs.ladder import Ladder, ladder_of
 from stopadvisor.runs.manifest import (
     SCHEMA,
@@ -38,6 +37,7 @@ from stopadvisor.runs.storage import (
     append,
     encode,
     finished_lines,
+    finished_objects,
     replace_file,
     set_aside_tail,
     write_json_atomically,
@@ -182,13 +182,7 @@ class RunDirectory:
         self.manifest = manifest
 
     def note_versions(self, engine: Mapping[str, Any]) -> str | None:
-        """Record the versions of an engine that goes on with this run; a remark if they are new.
-
-        Parameters
-        ----------
-        engine : mapping
-            Its identity.
-        """
+        """Record the versions of an engine that goes on with this run; a remark if they are new."""
         manifest = with_versions(self.manifest, engine)
         if manifest == self.manifest:
             return None
@@ -224,40 +218,22 @@ class RunDirectory:
         ProbeError
             Any other line is broken, or a trace of a question is there twice.
         """
-        records: list[ProbeRecord] = []
-        lines: dict[tuple[str, int], int] = {}
-        for number, (where, data) in enumerate(self._objects(), start=1):
+        records: dict[tuple[str, int], ProbeRecord] = {}
+        for where, data in finished_objects(self.probes_path, "reading probes"):
             record = ProbeRecord.from_dict(data, where)
-            first = lines.setdefault((record.id, record.sample), number)
-            if first != number:
+            name = record.id, record.sample
+            if name in records:
                 raise ProbeError(
                     f"{where}: question {record.id!r} (sample {record.sample}) "
-                    f"already stands on line {first}"
+                    f"already stands on line {[*records].index(name) + 1}"
                 )
-            records.append(record)
-        return records
+            records[name] = record
+        return [*records.values()]
 
     def replies(self) -> list[ReplyRecord]:
-        """Every finished question of a ladder, in the order of the file.
-
-        Raises
-        ------
-        ProbeError
-            A line is broken.
-        """
-        return [ReplyRecord.from_dict(data, where) for where, data in self._objects()]
-
-    def _objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        lines = tracked("reading probes", finished_lines(self.probes_path)[0])
-        for number, line in enumerate(lines, start=1):
-            where = f"{self.probes_path}:{number}"
-            try:
-                data = parse_json(line, parse_constant=_refuse_constant)
-            except ValueError as error:
-                raise ProbeError(f"{where}: not a line of JSON: {error}") from error
-            if not isinstance(data, dict):
-                raise ProbeError(f"{where}: expected an object, got {short(data)}")
-            yield where, data
+        """Every finished question of a ladder, in the order of the file."""
+        lines = finished_objects(self.probes_path, "reading probes")
+        return [ReplyRecord.from_dict(data, where) for where, data in lines]
 
     def line_digests(self) -> list[str]:
         """Sixteen hex digits of each finished line, in the order of the file."""
@@ -299,24 +275,17 @@ class RunDirectory:
         try:
             if (ladder := self.ladder) is not None:
                 replies = self.replies()
-                parts = self._parts([record.group or record.key for record in replies])
+                parts = self.parts([record.group or record.key for record in replies])
                 return reply_table(replies, ladder, parts.tolist()).sealed()
             on_stop = self.plan.on_stop if reference == "natural" else "probe"
             records = self.records()
-            parts = self._parts([record.group or record.key for record in records])
+            parts = self.parts([record.group or record.key for record in records])
             return graded_table(records, reference, on_stop, parts.tolist()).sealed()
         except ProbeError as error:
             raise ProbeError(f"{self.path}: {error}") from error
 
-    def parts(self, table: ProbeTable) -> NDArray[np.int8]:
-        """Part of each row: 0 fit, 1 calibration, 2 test; drawn when the run began."""
-        return self._parts(table.groups)
-
-    def _parts(self, groups: Sequence[str]) -> NDArray[np.int8]:
+    def parts(self, groups: Sequence[str]) -> NDArray[np.int8]:
+        """Part of each group: 0 fit, 1 calibration, 2 test; drawn when the run began."""
         split = self.manifest["split"]
         first, second, third = split["fractions"]
         return assign_parts(groups, seed=split["seed"], fractions=(first, second, third))
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON; what is unknown is null")

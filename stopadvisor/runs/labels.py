@@ -18,7 +18,7 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.printable import csv_cell, short_repr
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.look_log import timestamp
-from stopadvisor.runs.storage import append, encode, finished_lines, replace_file, set_aside_tail
+from stopadvisor.runs.storage import append, encode, finished_objects, replace_file, set_aside_tail
 
 __all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
 
@@ -40,14 +40,7 @@ class Label:
 
 
 class LabelFile:
-    """The labels of one run.
-
-    Parameters
-    ----------
-    run : RunDirectory
-    keys : mapping of str to str
-        Key of each of its questions, by id.
-    """
+    """The labels of one run; `keys` holds the key of each of its questions, by id."""
 
     def __init__(self, run: RunDirectory, keys: Mapping[str, str]) -> None:
         self.path = run.path / LABELS
@@ -64,9 +57,8 @@ class LabelFile:
             A half-written last line, as a kill leaves it, does not count.
         """
         labels: dict[str, dict[str, str | None]] = {}
-        lines: dict[tuple[str, str], int] = {}
-        for number, row in self._rows():
-            where = f"{self.path}:{number}"
+        lines: dict[tuple[str, str], str] = {}
+        for where, row in finished_objects(self.path):
             self._check(row, where)
             labeller, name = row["labeller"], row["id"]
             mine = labels.setdefault(labeller, {})
@@ -80,7 +72,7 @@ class LabelFile:
                 )
             else:
                 mine[name] = row["gold"]
-                lines[labeller, name] = number
+                lines[labeller, name] = where.rpartition(":")[2]
         return {labeller: mine for labeller, mine in labels.items() if mine}
 
     def add(self, labels: Sequence[Label]) -> None:
@@ -137,17 +129,7 @@ class LabelFile:
         if text:
             append(self.path, encode(text))
 
-    def _rows(self) -> Iterable[tuple[int, Any]]:
-        for number, line in enumerate(finished_lines(self.path)[0], start=1):
-            try:
-                if line:
-                    yield number, parse_json(line)
-            except ValueError as error:
-                raise ProbeError(f"{self.path}:{number}: not a line of JSON: {error}") from error
-
-    def _check(self, row: Any, where: str) -> None:
-        if not isinstance(row, dict):
-            raise ProbeError(f"{where}: expected an object, got {short_repr(row)}")
+    def _check(self, row: Mapping[str, Any], where: str) -> None:
         for field in ("run", "id", "key", "labeller"):
             if not isinstance(row.get(field), str):
                 value = short_repr(row.get(field))
@@ -207,15 +189,10 @@ def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> 
     replace_file(path, encode(text))
 
 
-def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label], int]:
-    """Read a sheet that was filled in.
+def read_sheet(path: Path, run: RunDirectory, labeller: str) -> list[Label]:
+    """Read a sheet that was filled in; questions whose gold is empty are left out.
 
-    Returns
-    -------
-    labels : list of Label
-        `gold` is None, null in JSONL and ``null`` in CSV, where the labeller could not tell.
-    n_open : int
-        Questions whose gold is empty.
+    `gold` is null in JSONL and ``null`` in CSV where the labeller could not tell.
 
     Raises
     ------
@@ -232,7 +209,6 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
         raise ProbeError(f"{path}: cannot read: {error}") from error
     rows = _json_rows(path, text) if path.suffix == ".jsonl" else _csv_rows(path, text)
     lines: dict[str, tuple[int, str | None]] = {}
-    n_open = 0
     for number, row in rows:
         where = f"{path}:{number}"
         name = row.get("id")
@@ -249,7 +225,6 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
             gold = str(gold)
         _check_gold(gold, where)
         if gold is not None and not gold.strip():
-            n_open += 1
             continue
         gold = None if gold is None else gold.strip()
         line, earlier = lines.setdefault(name, (number, gold))
@@ -258,7 +233,7 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
                 f"{where}: question {short_repr(name)} has gold {short_repr(earlier)} in line "
                 f"{line}, got {short_repr(gold)}"
             )
-    return [Label(name, gold, labeller) for name, (_, gold) in lines.items()], n_open
+    return [Label(name, gold, labeller) for name, (_, gold) in lines.items()]
 
 
 def _check_gold(gold: Any, where: str) -> None:

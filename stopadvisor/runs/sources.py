@@ -350,7 +350,7 @@ def _of_run(run: RunDirectory) -> Source:
     return Source(
         run.path,
         table,
-        run.parts(table),
+        run.parts(table.groups),
         split["seed"],
         (first, second, third),
         run.manifest,

@@ -12,12 +12,14 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.ground.errors import OutputError, ProbeError
 from stopadvisor.ground.json_text import parse_json
+from stopadvisor.ground.printable import short_repr
+from stopadvisor.ground.progress import tracked
 
 __all__ = [
     "append",
@@ -25,6 +27,7 @@ __all__ = [
     "check_writable",
     "encode",
     "finished_lines",
+    "finished_objects",
     "lock_directory",
     "lock_neighbours",
     "make_folder",
@@ -57,13 +60,7 @@ _NOT_PLAIN = "not a plain file"
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written or made, before hours of work are spent on it.
-
-    Raises
-    ------
-    OutputError
-        The folder, or its nearest parent that exists, is not a folder or not writable.
-    """
+    """Refuse a folder that cannot be written or made, before hours of work are spent on it."""
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -139,13 +136,7 @@ def _is_replaceable(path: Path) -> bool:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, if it is there, so that not even a power failure brings it back.
-
-    Raises
-    ------
-    OutputError
-        It cannot be removed.
-    """
+    """Remove a file, if it is there, so that not even a power failure brings it back."""
     try:
         path.unlink(missing_ok=True)
         _sync_folder(path.parent)
@@ -195,15 +186,7 @@ def append(path: Path, data: bytes) -> None:
 def set_aside_tail(path: Path, partial: Path) -> bool:
     """Make a file of JSON lines end with a whole line, before anything is appended to it.
 
-    Returns
-    -------
-    bool
-        Whether its last line was half-written; if so, it was moved to the end of `partial`.
-
-    Raises
-    ------
-    OutputError
-        The files cannot be written.
+    Returns whether its last line was half-written; if so, it was moved to the end of `partial`.
     """
     if not path.exists():
         return False
@@ -243,6 +226,32 @@ def finished_lines(path: Path) -> tuple[list[bytes], bool]:
     if _is_object(tail):
         return [*whole, tail], False
     return whole, bool(tail)
+
+
+def finished_objects(path: Path, title: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON Lines file, each with its ``FILE:LINE``; half-written ones left out.
+
+    `title` is what a display calls it, where there is much to read.
+
+    Raises
+    ------
+    ProbeError
+        The file cannot be read, or a whole line is no object of JSON.
+    """
+    lines, _ = finished_lines(path)
+    for number, line in enumerate(lines if title is None else tracked(title, lines), start=1):
+        where = f"{path}:{number}"
+        try:
+            data = parse_json(line, parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise ProbeError(f"{where}: not a line of JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise ProbeError(f"{where}: expected an object, got {short_repr(data)}")
+        yield where, data
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON; what is unknown is null")
 
 
 def _is_object(tail: bytes) -> bool:
@@ -305,24 +314,13 @@ def lock_directory(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_neighbours(path: Path) -> Iterator[None]:
-    """Lock the folder of a run and its neighbours while the run reads them and writes; may wait.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be locked.
-    """
+    """Lock the folder of a run and its neighbours while the run reads them and writes; may wait."""
     place = path.resolve().parent
-    try:
-        folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    with ExitStack() as held:
         try:
+            folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, folder)
             fcntl.flock(folder, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(folder)
-            raise
-    except OSError as error:
-        raise OutputError(f"cannot lock {place}: {error.strerror or error}") from error
-    try:
+        except OSError as error:
+            raise OutputError(f"cannot lock {place}: {error.strerror or error}") from error
         yield
-    finally:
-        os.close(folder)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stopadvisor.ground.errors import ProbeError
-from stopadvisor.ground.json_text import parse_json
 from stopadvisor.probes.asking import RawTrace
 from stopadvisor.runs.directory import THINKING
-from stopadvisor.runs.storage import append, encode, finished_lines
+from stopadvisor.runs.storage import append, encode, finished_objects
 from stopadvisor.workload.questions import Question
 
 __all__ = ["KeptThinking", "keep_thinking", "read_thinking"]
@@ -48,13 +47,12 @@ def read_thinking(folder: Path, wanted: Container[str]) -> dict[str, KeptThinkin
         A whole line is not a line of thinking.
     """
     kept = {}
-    for number, line in enumerate(finished_lines(folder / THINKING)[0], start=1):
+    for where, row in finished_objects(folder / THINKING):
         try:
-            row = parse_json(line)
             name, text, at = row["id"], str(row["thinking"]), row["characters"]
             if name in wanted:
                 characters = {int(k): int(v) for k, v in at.items() if v is not None}
                 kept[name] = KeptThinking(text, characters)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ProbeError(f"{folder / THINKING}:{number}: not a line of thinking") from error
+            raise ProbeError(f"{where}: not a line of thinking") from error
     return kept

@@ -150,7 +150,7 @@ def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     (look,) = looks_of(Path("runs/sums"))
     assert look.asked["protocol"] == "paper"
     assert len(look.questions) == RunDirectory.load(Path("runs/sums")).parts(
-        RunDirectory.load(Path("runs/sums")).table()
+        RunDirectory.load(Path("runs/sums")).table().groups
     ).tolist().count(1)
 
     # Open is open: neither protocol nor flag costs a second look.

@@ -122,7 +122,7 @@ def everything() -> Path:
     """A sheet with gold for every calibration question."""
     directory = RunDirectory.load(Path("run"))
     table = directory.table()
-    chosen = np.flatnonzero(directory.parts(table) == PARTS.index("calibration"))
+    chosen = np.flatnonzero(directory.parts(table.groups) == PARTS.index("calibration"))
     sums = {row["id"]: row["question"] for row in map(json.loads, _workload(directory))}
     rows = [{"id": table.ids[row], "gold": truth(sums[table.ids[row]])} for row in chosen]
     path = Path("all.jsonl")

@@ -158,7 +158,7 @@ def test_a_workload_without_gold_is_probed_and_said_to_be_one(bench: Bench) -> N
     fit = run.table().keys
     twice = [r.key for r in records if r.sample == 1]
     assert len(twice) < 50  # all fit questions
-    in_fit = dict(zip(fit, run.parts(run.table()).tolist(), strict=True))
+    in_fit = dict(zip(fit, run.parts(run.table().groups).tolist(), strict=True))
     assert {in_fit[key] for key in twice} == {PARTS.index("fit")}
     assert sorted(twice) == sorted(k for k in set(fit) if in_fit[k] == 0)
     assert json.loads((bench.out / "preflight.json").read_text())["accuracy"] is None

@@ -49,7 +49,7 @@ def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call:
     assert certificate["transfer"] == "target-calibrated"
     assert certificate["source_digest"] == source["digest"] == found["transfer"]["source_digest"]
     run = RunDirectory.load(TARGET)
-    parts = run.parts(run.table())
+    parts = run.parts(run.table().groups)
     assert certificate["n"] == int((parts != 2).sum())
     made = {*source["split"]["fit"], *source["split"]["calibration"]}
     assert set(policy["split"]["fit"]) == made
@@ -68,7 +68,7 @@ def test_fit_questions_that_assess_showed_certify_nothing(call: Call) -> None:
     (TARGET / "assessment.json").unlink()  # the log remembers
     found = call.json("calibrate", *CERTIFY, TARGET, "--from", SOURCE)
     run = RunDirectory.load(TARGET)
-    parts = run.parts(run.table())
+    parts = run.parts(run.table().groups)
     assert found["certificate"]["n"] == int((parts == 1).sum())
     assert found["confidence"] == pytest.approx(0.95)
     (remark,) = [text for text in found["remarks"] if "were left out" in text]

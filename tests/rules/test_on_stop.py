@@ -195,7 +195,7 @@ def test_the_certificate_is_about_the_visible_answers(
     assert policy.content["on_stop"] == "answer"
 
     directory = RunDirectory.load(run)
-    parts = directory.parts(directory.table()).tolist()
+    parts = directory.parts(directory.table().groups).tolist()
     tally = {name: np.zeros(4) for name in PARTS}  # questions, lost, visible tokens, full ones
     for record, part in zip(directory.records(), parts, strict=True):
         stepper, right, tokens = (

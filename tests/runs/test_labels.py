@@ -157,9 +157,9 @@ def test_a_sheet_comes_back_as_it_was_filled_in(
 ) -> None:
     path = tmp_path / name
     write_sheet(path, SHEETS, run)
-    assert read_sheet(path, run, "ann") == ([], 2)
+    assert read_sheet(path, run, "ann") == []
     fill(path, {"q1": "-3", "q2": None})
-    assert read_sheet(path, run, "ann") == ([Label("q1", "-3", "ann"), Label("q2", None, "ann")], 0)
+    assert read_sheet(path, run, "ann") == [Label("q1", "-3", "ann"), Label("q2", None, "ann")]
     with pytest.raises(OutputError, match="exists already"):
         write_sheet(path, SHEETS, run)
 

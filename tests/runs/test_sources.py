@@ -142,7 +142,7 @@ def test_a_run_is_opened_with_the_split_of_its_manifest(tmp_path: Path) -> None:
     assert not found.is_archive
     assert found.engine == run.manifest["engine"]["engine"]
     assert found.model == run.manifest["engine"]["model"]
-    assert np.array_equal(found.parts, run.parts(found.table))
+    assert np.array_equal(found.parts, run.parts(found.table.groups))
     assert found.table.reference == "natural"
 
 
