@@ -118,7 +118,7 @@ def test_a_model_whose_content_changed_is_another_run(bench: Bench) -> None:
 
 
 def test_out_names_the_run_directory(bench: Bench) -> None:
-    assert bench.json("--out", bench.out)["run"] == bench.out
+    assert bench.json("--out", bench.out)["run"] == str(bench.out)
     assert not Path("runs").exists()
     code, out, _ = bench("--json", "--out", bench.out, "--cap", "20")
     assert code == 2
