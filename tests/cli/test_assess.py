@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from stopadvisor.ground.results import to_json
 from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
 from stopadvisor.runs.directory import RunDirectory
-from tests.material import CERTIFY, PLAN, Call, edit_records, looks_of, make_run, write_archive
+from tests.material import CERTIFY, Call, edit_records, looks_of, make_run, write_archive
 from tests.scripted import write_sums
 
 FAST = ["--families", "entropy,confidence"]
@@ -165,12 +164,6 @@ def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     assert json.loads(out)["confidence"] == pytest.approx(0.9)
 
 
-def test_paper_protocol_is_open_after_calibrate(call: Call) -> None:
-    call("runs/sums", "--json", *FAST, *CERTIFY, command="calibrate")
-    call.json("runs/sums", "--protocol", "paper")
-    assert len(looks_of(Path("runs/sums"))) == 1
-
-
 @pytest.mark.slow
 def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
     for _ in range(2):
@@ -199,12 +192,6 @@ def test_a_workload_is_probed_first(call: Call, tmp_path: Path) -> None:
     assert "task 'numeric' guessed from gold for 150 questions" in err
     assert found["split"]["test"] == 0, "so few questions certify better without a test part"
     assert "--split" not in err
-
-
-def test_paper_protocol_on_a_workload_is_refused_too(call: Call, tmp_path: Path) -> None:
-    file = write_sums(tmp_path / "more.jsonl", 150)
-    words = [str(file), "--budgets", "0,16,48", "--max-think", "256", "--no-preflight"]
-    assert "--open-calibration" in call.refused(*words, "--protocol", "paper")
 
 
 def test_regrading_takes_the_workloads_gold_and_tells_no_outcome(call: Call) -> None:
@@ -292,13 +279,6 @@ def test_remarks_go_to_stderr_and_into_the_document(call: Call) -> None:
     assert "--split 40/60/0" in text
     assert "bound to no model" in text
     assert call("raw.npz", "--quiet", *FAST)[2] == ""
-
-
-def test_cut_traces_are_remarked(call: Call, tmp_path: Path) -> None:
-    make_run(tmp_path / "cut", 400, plan=replace(PLAN, max_think=100))
-    found = call.json("cut", *FAST)
-    assert found["workload"]["truncated_share"] > 0.05
-    assert any("cut off by max-think" in remark for remark in found["remarks"])
 
 
 # --- Bad input ------------------------------------------------------------------------------------

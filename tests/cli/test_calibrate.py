@@ -226,26 +226,6 @@ def test_what_cannot_succeed_opens_no_outcome_and_spends_no_look(
     os.chdir(RUN.resolve().parents[1])
 
 
-def test_labels_that_are_graded_again_are_another_look(call: Call, probed_run: Path) -> None:
-    edit_records(RUN, lose_many)
-    call.json(RUN, *FAILING, code=3)
-    again = ("--regrade", "--alpha", "0.15", "--quiet")
-    assert call(RUN, *again, command="assess")[0] == 0
-    found = call.json(RUN, *FAILING, code=call(RUN, *FAILING)[0])
-    assert found["look"]["number"] == len(looks_of(RUN)) == 2
-
-
-def test_another_version_of_ours_takes_the_same_look(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = call.json(RUN, *FAST)
-    for name in ("stopadvisor.certification.looks", "stopadvisor.certification.export"):
-        monkeypatch.setattr(f"{name}.__version__", "9.9.9", raising=False)
-    again = call.json(RUN, *FAST)
-    assert (again["look"], again["confidence"]) == (first["look"], pytest.approx(0.95))
-    assert load_policy(again["policy"]).content["versions"]["stopadvisor"] == "9.9.9"
-
-
 @pytest.mark.slow
 def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run: Path) -> None:
     call.json(RUN, *FAST)

@@ -264,11 +264,6 @@ def test_the_model_comes_from_option_environment_or_default(
     assert parsed(bench, "--model", "this")[1].model == "this"
 
 
-def test_a_template_may_be_a_file(bench: Bench) -> None:
-    Path("prompt.txt").write_text("Q: {question}")
-    assert parsed(bench, "--prompt-template", "prompt.txt")[0].prompt_template == "Q: {question}"
-
-
 def test_cues_have_names(bench: Bench) -> None:
     assert parsed(bench, "--cue", "the-answer-is")[0].cue == "\n\nThe answer is"
     assert parsed(bench, "--cue", " So:")[0].cue == " So:"

@@ -86,7 +86,7 @@ def test_the_cap_of_visible_answers_is_the_policys(call: Call) -> None:
         MarkerTrigger(((WAIT,),), min_gap=5, max_probes=3, max_markers=4, stop_at=90),
         MarkerTrigger(((WAIT,),), min_gap=5, max_probes=6, every=30),
     ],
-    ids=["stride", "late stride", "marker", "marker or stride"],
+    ids=["stride", "marker", "marker or stride"],
 )
 def test_a_policys_trigger_says_where_to_probe(call: Call, trigger: Trigger) -> None:
     made = ("schema", "golden", "digest")

@@ -12,29 +12,12 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.paper.classifiers import CLASSIFIERS
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies import classifiers
 from stopadvisor.studies.registry import STUDIES
 from stopadvisor.studies.tables import StudyOptions, StudyReport
-from tests.material import (
-    Call,
-    archive_arrays,
-    edit_records,
-    flip_calibration,
-    keep_studies,
-    looks_of,
-    make_run,
-    write_archive,
-)
+from tests.material import Call, archive_arrays, keep_studies, looks_of, make_run, write_archive
+from tests.schemas import check_valid
 
-DOCUMENT = [
-    "schema", "study", "paper", "protocols", "runs", "options", "tables", "remarks",
-]  # fmt: skip
-OPTIONS = ["alpha", "delta", "serving", "resamples", "seed", "extra"]
-TABLE = ["name", "title", "columns", "rows", "note"]
-COLUMN = ["name", "title", "unit"]
-UNITS = {"", "%", "pp", "tokens", "share", "chance", "s", "$"}
 QUICK = ["--set", "resamples=200"]
 
 
@@ -57,19 +40,6 @@ def studied(call: Call, *words: str) -> dict[str, Any]:
     assert err == ""
     found: dict[str, Any] = json.loads(out, parse_constant=pytest.fail)
     return found
-
-
-def check_document(document: dict[str, Any]) -> None:
-    assert list(document) == DOCUMENT
-    assert list(document["options"]) == OPTIONS
-    assert document["tables"]
-    for table in document["tables"]:
-        assert list(table) == TABLE
-        assert all(list(column) == COLUMN for column in table["columns"])
-        assert {column["unit"] for column in table["columns"]} <= UNITS
-        names = [column["name"] for column in table["columns"]]
-        assert len(set(names)) == len(names)
-        assert all(len(row) == len(names) for row in table["rows"])
 
 
 # --- The table of studies -------------------------------------------------------------------------
@@ -100,7 +70,7 @@ def test_list_names_every_study(call: Call) -> None:
 
 def test_a_study_prints_its_document_and_writes_it_down(call: Call, tmp_path: Path) -> None:
     found = studied(call, "frontier", "raw.npz")
-    check_document(found)
+    check_valid("study", found)
     assert (found["study"], found["options"]["resamples"]) == ("frontier", 200)
     (folder,) = (tmp_path / "runs").glob("raw-archive-*")
     assert json.loads((folder / "studies" / "frontier.json").read_text()) == found
@@ -157,8 +127,7 @@ def test_all_runs_what_the_data_allow(call: Call) -> None:
     write_archive(Path("small.npz"), **archive_arrays(90, 5))
     found = studied(call, "all", "small.npz", "--set", "paper=1")
     assert list(found) == ["schema", "studies", "skipped"]
-    for document in found["studies"]:
-        check_document(document)
+    check_valid("study-all", found)
     done = [document["study"] for document in found["studies"]]
     skipped = {row["study"]: row["reason"] for row in found["skipped"]}
     assert set(skipped) == {"transfer", "cues", "temperature"}
@@ -207,22 +176,6 @@ def test_a_bug_in_one_study_leaves_the_others(call: Call, monkeypatch: pytest.Mo
 
 
 # --- What calibration questions show --------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_no_study_shows_a_calibration_outcome_before_a_look(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(classifiers, "CLASSIFIERS", CLASSIFIERS[:1])  # given what all are given
-    words = ("all", "runs/sums")
-    before = studied(call, *words)
-    assert looks_of(Path("runs/sums")) == []
-    edit_records(Path("runs/sums"), flip_calibration)
-    after = studied(call, *words)
-    for old, new in zip(before["studies"], after["studies"], strict=True):
-        assert old == new
-        assert any("fit questions alone" in remark for remark in old["remarks"]), old["study"]
-    assert before["skipped"] == after["skipped"]
 
 
 def test_opening_calibration_is_a_look_and_shows_all_questions(call: Call) -> None:

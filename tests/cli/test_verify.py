@@ -123,16 +123,6 @@ def test_a_gate_opens_for_a_confirmation_alone(
 # --- What is counted ------------------------------------------------------------------------------
 
 
-def test_serving_and_price_are_those_asked_for(call: Call) -> None:
-    usual = call.json(POLICY, FRESH)
-    assert (usual["serving"], usual["unit"]) == ("vllm", "seconds")
-    priced = call.json(POLICY, FRESH, "--price", "0/0/2", "--serving", "black-box")
-    assert (priced["serving"], priced["unit"]) == ("black-box", "money per million tokens")
-    assert priced["total_saving_pct"] != usual["total_saving_pct"]
-    assert priced["losses"] == usual["losses"]
-    assert "three prices per million tokens" in call.refused(POLICY, FRESH, "--price", "cheap")
-
-
 def test_categories_and_drift_in_words(call: Call) -> None:
     def sort(row: dict[str, Any], part: str) -> None:
         row["category"] = "even" if row["prompt_tokens"] % 2 else "odd"
