@@ -5,33 +5,37 @@ Makes settings of what was parsed; starting is `serving.gateway.server`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.declare import COUNT, PATH, Parsed, is_given, option, pop_settings
+from stopadvisor.cli.parts.declare import (
+    COUNT,
+    PATH,
+    Parsed,
+    SectionOption,
+    is_given,
+    option,
+    pop_settings,
+)
 from stopadvisor.engines.errors import require_packages
-from stopadvisor.runs.ladder import Ladder, read_ladder
+from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 
 __all__ = ["AUDITING", "GATEWAY", "audit_settings", "gateway_settings", "require_gateway"]
 
-_SECONDS = click.FloatRange(min=0, min_open=True)
 _PACKAGES = (
     *("aiohttp", "anyio", "httptools", "httpx2", "jinja2", "prometheus_client", "starlette"),
     *("transformers", "uvicorn"),
 )
 
-_NAMES = (
-    *("upstream", "ladder", "listen", "api_key_env", "model", "tokenizer"),
-    *("concurrency", "grace", "patience", "request_timeout"),
-)
-_OF_RUNGS = ("upstream", "api_key_env", "model", "tokenizer")
+_OF_RUNGS = ("upstreams", "api_key_env", "model", "tokenizer")
 """Options that a ladder's file answers, or that have no use for it."""
 _gateway = option("Gateway")
+_seconds = partial(_gateway, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True))
 _OWN = GatewaySettings(Path(), upstreams=())
 
 
@@ -42,13 +46,10 @@ def _address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _seconds(name: str, default: float, text: str) -> Any:
-    return _gateway(name, metavar="SECONDS", type=_SECONDS, default=default, help=text)
-
-
 GATEWAY = (
     _gateway(
         "--upstream",
+        "upstreams",
         metavar="URL",
         multiple=True,
         help="Run a gateway to this server, such as http://host:8000/v1; repeat it for equal ones.",
@@ -83,53 +84,45 @@ GATEWAY = (
     _gateway(
         "--concurrency", type=COUNT, default=_OWN.concurrency, help="Requests answered at once."
     ),
-    _seconds("--grace", _OWN.grace, "Time for open requests to finish after SIGTERM."),
-    _seconds("--patience", _OWN.retry_timeout, "Time to wait for an upstream at the start."),
-    _seconds("--request-timeout", _OWN.timeouts.total, "Longest time for a whole request."),
+    _seconds("--grace", default=_OWN.grace, help="Time for open requests to finish after SIGTERM."),
+    _seconds(
+        "--patience",
+        "retry_timeout",
+        default=_OWN.retry_timeout,
+        help="Time to wait for an upstream at the start.",
+    ),
+    _seconds(
+        "--request-timeout", default=_OWN.timeouts.total, help="Longest time for a whole request."
+    ),
 )
 
 
-def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings | None:
+def gateway_settings(policy: Path, params: dict[str, Any]) -> GatewaySettings | None:
     """Take the gateway's settings out of click's parameters; None without an upstream."""
-    ladder = None if params["ladder"] is None else _ladder(params["ladder"])
-    if not params["upstream"] and ladder is None:
-        for name in _NAMES:
-            if is_given(name):
-                raise click.UsageError(
-                    f"--{name.replace('_', '-')} belongs to --upstream, got no --upstream"
-                )
+    options = click.get_current_context().command.params
+    gateway = [o for o in options if isinstance(o, SectionOption) and o.section == "Gateway"]
+    given = {option.name: option.opts[0] for option in gateway if is_given(option.name or "")}
+    if not params["upstreams"] and params["ladder"] is None:
+        for name in given.values():
+            raise click.UsageError(f"{name} belongs to --upstream, got no --upstream")
         return None
-    found = {name: params[name] for name in _NAMES}
-    if ladder is not None:
-        for name in filter(is_given, _OF_RUNGS):
-            raise click.UsageError(f"--{name.replace('_', '-')}: expected it in the --ladder file")
-        found["upstream"] = (ladder.reference.base_url,)
-        found["api_key_env"] = ladder.reference.api_key_env
-    found["ladder"] = ladder
-    found["host"], found["port"] = found.pop("listen")
-    limits = Timeouts(total=found.pop("request_timeout"))
-    found["retry_timeout"] = found.pop("patience")
-    return GatewaySettings(
-        policy=policy,
-        upstreams=found.pop("upstream"),
-        shadow=params["shadow"],
-        any_text=params["any_text"],
-        audit=params["audit"],
-        require_signature=params["require_signature"],
-        timeouts=limits,
-        **found,
+    if (path := params["ladder"]) is not None:
+        for name in filter(given.get, _OF_RUNGS):
+            raise click.UsageError(f"{given[name]}: expected it in the --ladder file")
+        ladder = params["ladder"] = read_ladder(path)
+        for rung in ladder.rungs:
+            if rung.base_url is None or rung.model is None:
+                raise click.UsageError(
+                    f"{path}: rung {rung.name!r}: expected model and base_url, got none: the "
+                    "gateway asks servers alone"
+                )
+        params["upstreams"] = (ladder.reference.base_url,)
+        params["api_key_env"] = ladder.reference.api_key_env
+    host, port = params["listen"]
+    timeouts = Timeouts(total=params["request_timeout"])
+    return pop_settings(
+        GatewaySettings, params, policy=policy, host=host, port=port, timeouts=timeouts
     )
-
-
-def _ladder(path: Path) -> Ladder:
-    ladder = read_ladder(path)
-    for rung in ladder.rungs:
-        if rung.base_url is None or rung.model is None:
-            raise click.UsageError(
-                f"{path}: rung {rung.name!r}: expected model and base_url, got none: the gateway "
-                "asks servers alone"
-            )
-    return ladder
 
 
 def require_gateway() -> None:
