@@ -97,14 +97,6 @@ def _probe(
         )
 
 
-def _probe_batch(
-    engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
-) -> list[RawTrace]:
-    """Ask one batch; returns its traces in the order of the prompts."""
-    traces = dict(_probe(engine, prompts, plan, progress))
-    return [traces[number] for number in range(len(prompts))]
-
-
 def ask_all(
     engine: Engine,
     prompts: Sequence[Prompt],
@@ -117,23 +109,17 @@ def ask_all(
 
     Batches are halved when memory runs out.
     """
-    if not engine.capabilities.batched:
-        finished: dict[int, RawTrace] = {}
-        for number, trace in _probe(engine, prompts, plan, progress):
-            finished[number] = trace
-            progress.advance(1, 0)
-        return [finished[number] for number in range(len(prompts))]
-    traces: list[RawTrace] = []
+    size = batch_size if engine.capabilities.batched else len(prompts)
+    traces: dict[int, RawTrace] = {}
     while len(traces) < len(prompts):
-        batch = prompts[len(traces) : len(traces) + batch_size]
+        first = len(traces)
         try:
-            answered = _probe_batch(engine, batch, plan, progress)
+            for number, trace in _probe(engine, prompts[first : first + size], plan, progress):
+                traces[first + number] = trace
+                progress.advance(1, 0)
         except OutOfMemory as error:
-            batch_size = _halve(batch_size, error, progress)
-            continue
-        traces += answered
-        progress.advance(len(answered), 0)
-    return traces
+            size = _halve(size, error, progress)
+    return [traces[number] for number in range(len(prompts))]
 
 
 def _check_probes(
@@ -148,24 +134,11 @@ def _check_probes(
                 f"the engine must probe at budgets {list(wanted)}, got {list(probed)} "
                 f"for question {question.id!r}"
             )
-        if (plan.schedule == "marker") != (trace.marker_positions is not None):
-            raise EngineError(
-                f"the engine must look for markers where the schedule is marker, and there alone; "
-                f"it is {plan.schedule}, got {trace.marker_positions!r} for question "
-                f"{question.id!r}"
-            )
         for probe in trace.probes:
-            for name in ("mean_logprob", "mean_entropy"):
-                value = getattr(probe, name)
-                if not math.isfinite(value):
-                    raise EngineError(
-                        f"{name} must be finite, got {value!r} for question {question.id!r} "
-                        f"at budget {probe.budget}"
-                    )
-            if plan.on_stop == "answer" and not probe.ended and probe.visible_text is None:
+            if not math.isfinite(probe.mean_logprob + probe.mean_entropy):
                 raise EngineError(
-                    f"the engine must write a visible answer at budget {probe.budget} for "
-                    f"--on-stop answer, got none for question {question.id!r}"
+                    f"log-probability and entropy must be finite, got {probe.mean_logprob!r} and "
+                    f"{probe.mean_entropy!r} for question {question.id!r} at budget {probe.budget}"
                 )
 
 
@@ -303,7 +276,7 @@ class _Job:
                 continue
             try:
                 prompts = make_prompts(members, self.template, sample)
-                traces = _probe_batch(engine, prompts, self.plan, self.progress)
+                traces = dict(_probe(engine, prompts, self.plan, self.progress))
             except OutOfMemory as error:
                 if not shrink:
                     raise
@@ -311,7 +284,7 @@ class _Job:
                 self.run.annotate(batch_size=batch_size)
                 start -= start % batch_size
                 continue
-            graded = self._grade(members, traces, sample)
+            graded = self._grade(members, [traces[n] for n in range(len(members))], sample)
             fresh = [record for record in graded if (record.id, sample) not in done]
             self._keep(fresh)
             done.update((record.id, sample) for record in fresh)

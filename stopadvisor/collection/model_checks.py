@@ -15,8 +15,7 @@ from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.markers import MarkerFindings, count_words
-from stopadvisor.collection.pilot import trial_plan
-from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
+from stopadvisor.collection.pilot import NO_MARKERS, ProbeCost, expected_cost, trial_plan
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import EngineError, PreflightError
 from stopadvisor.ground.progress import NullProgress, Progress

@@ -1,45 +1,66 @@
-"""Settle, before the first probe, where thinking is cut and at which budgets to probe.
+"""Settle, before the first probe, where thinking is cut and where traces are probed.
 
-Both may be left to the model: its context bounds the cap, and the traces of a few fit questions
-scale the budgets.  A recorded trace must be one that the model could have drawn under the plan's
-caps; else it is refused with its place in the file.  Knows no particular engine, writes no files
-and sees no outcome of any question.
+What the user leaves open is left to the model: its context bounds the cap, and the traces of a few
+fit questions choose the budgets of a grid, the distance of a stride, the markers.  A recorded trace
+must be one that the model could have drawn under the plan's caps; else it is refused with its place
+in the file.  Knows no particular engine, writes no files and sees no outcome of any question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stopadvisor.collection.collect import ask_all, make_prompts
+from stopadvisor.collection.markers import CANDIDATES, LEAST_RATE, MarkerFindings, count_words
+from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import Engine, ProbePlan, RawTrace, is_open_cue
+from stopadvisor.probes.positions import trace_positions
 from stopadvisor.workload.questions import Question, RecordedTrace
 
 __all__ = [
-    "EARLY",
+    "CAP_STEP",
+    "MOST_SHARE",
+    "NO_MARKERS",
+    "ProbeCost",
+    "SettledPlan",
     "auto_budgets",
     "auto_stride",
     "cue_ids",
-    "draw_pilot",
+    "expected_cost",
     "recorded_cap",
+    "settle_plan",
     "thinking_cap",
     "trial_plan",
 ]
 
 PILOT_QUESTIONS = 32
-EARLY = 32
-"""A position early in the thinking, in tokens; also the small cap that a preflight tries."""
 PILOT_QUANTILE = 0.9
+EARLY = 32
+"""A position early in the thinking, in tokens."""
 STRIDES = 32
 """Probes of an `auto` stride in a trace as long as the pilot's 90th percentile."""
 STRIDE_STEP = 16
 CAP_STEP = 64
 """An `auto` cap below the plan's is a multiple of this, which leaves room for longer prompts."""
+MOST_SHARE = 0.10
+"""Most tokens that ``auto`` lets probing decode, as a share of thinking; means over a pilot."""
+FEWEST_STRIDES = 4
+"""Places that the stride keeps in the longest trace as long as there are markers to drop."""
+
+NO_MARKERS = (
+    f"none of {len(CANDIDATES)} usual markers begins {LEAST_RATE:g} or more sentences per 1,000 "
+    "thinking tokens, so that --schedule marker has nowhere to probe: use --schedule stride, or "
+    "name the model's own words (--markers)"
+)
+
+
+# --- The cap on thinking --------------------------------------------------------------------------
 
 
 def thinking_cap(
@@ -78,90 +99,6 @@ def thinking_cap(
     return cap
 
 
-def cue_ids(engine: Engine, cue: str) -> list[int]:
-    """Tokens of the cue, without a closer before it."""
-    closer = () if is_open_cue(cue) else engine.identity()["think_close"]["ids"]
-    return engine.suffix_ids(cue)[len(closer) :]
-
-
-def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
-    """Scale the paper's grid to a model's own traces.
-
-    The shape is that of `PAPER_BUDGETS`, with the last budget at the 90th percentile of the
-    lengths, rounded to whole tokens.  Budgets start at 0 and increase strictly, so there are fewer
-    than in the paper if traces are a few tokens long.
-
-    Raises
-    ------
-    ProbeError
-        The model hardly thinks: no budget is above 0.
-
-    Examples
-    --------
-    >>> auto_budgets([120] * 8)
-    (0, 10, 15, 20, 30, 40, 50, 60, 80, 120)
-    """
-    last = float(np.quantile(trace_lengths, PILOT_QUANTILE)) if len(trace_lengths) else 0.0
-    scaled = np.rint(np.array(PAPER_BUDGETS) * (last / PAPER_BUDGETS[-1])).astype(int)
-    budgets = tuple(sorted({int(b) for b in scaled}))
-    if len(budgets) < 2:
-        raise _no_thinking(trace_lengths, last, "--budgets")
-    return budgets
-
-
-def auto_stride(trace_lengths: Sequence[int]) -> int:
-    """Choose a stride of about `STRIDES` probes in a long trace.
-
-    Returns
-    -------
-    int
-        The 90th percentile of the lengths over `STRIDES`; rounded to a multiple of 16 from 16 on.
-
-    Examples
-    --------
-    >>> auto_stride([3000] * 8), auto_stride([120] * 8)
-    (96, 4)
-    """
-    last = float(np.quantile(trace_lengths, PILOT_QUANTILE)) if len(trace_lengths) else 0.0
-    if last < 2:
-        raise _no_thinking(trace_lengths, last, "--every")
-    every = max(1, round(last / STRIDES))
-    return every if every < STRIDE_STEP else STRIDE_STEP * round(every / STRIDE_STEP)
-
-
-def _no_thinking(trace_lengths: Sequence[int], last: float, option: str) -> ProbeError:
-    return ProbeError(
-        f"the pilot's {len(trace_lengths)} traces must hold thinking to choose budgets from, "
-        f"got a 90th percentile of {last:g} tokens; give {option}, or check that thinking "
-        "is switched on (--chat-template-kwargs) and --think-tags"
-    )
-
-
-def draw_pilot(
-    engine: Engine,
-    questions: Sequence[Question],
-    plan: ProbePlan,
-    *,
-    batch_size: int,
-    template: str | None,
-    progress: Progress,
-) -> list[RawTrace]:
-    """Draw a few traces, with forced answers at the positions of a preflight.
-
-    `questions` are fit questions; the first 32 are asked.
-    """
-    asked = make_prompts(questions[:PILOT_QUESTIONS], template)
-    progress.begin("pilot", len(asked))
-    return ask_all(engine, asked, trial_plan(plan), batch_size=batch_size, progress=progress)
-
-
-def trial_plan(plan: ProbePlan) -> ProbePlan:
-    """Full thinking, probed before it begins, early and at its end."""
-    positions = {0, min(EARLY, plan.max_think), plan.max_think}
-    # Natural answers already show what visible ones look like.
-    return replace(plan.at_budgets(*sorted(positions)), on_stop="probe")
-
-
 def recorded_cap(
     engine: Engine,
     questions: Sequence[Question],
@@ -187,7 +124,7 @@ def recorded_cap(
     """
     closer = engine.identity()["think_close"]["text"]
     cap, long_replies = plan.max_think, 0
-    shortest: tuple[int, RecordedTrace] | None = None
+    cut: list[tuple[int, RecordedTrace]] = []
     for trace in (trace for question in questions for trace in question.traces):
         if closer in trace.thinking:
             raise WorkloadError(
@@ -196,27 +133,223 @@ def recorded_cap(
             )
         if trace.reply is not None:
             long_replies += len(engine.encode(trace.reply)) >= plan.answer_cap
-        if trace.reply is not None or trace.ended:
-            continue
-        length = len(engine.encode(trace.thinking))
-        if shortest is None or length < shortest[0]:
-            shortest = length, trace
+        elif not trace.ended:
+            cut.append((len(engine.encode(trace.thinking)), trace))
     if long_replies:
         progress.remark(
             f"{long_replies} recorded replies are longer than --answer-cap {plan.answer_cap} and "
             "count up to it, as the model's own would"
         )
-    if shortest is not None and shortest[0] < cap:
-        length, trace = shortest
-        if not auto or length == 0:
-            wanted = f"--max-think {cap}" if length else "at least one token"
-            raise WorkloadError(
-                f"{trace.where}: expected thinking with a reply, or cut no earlier than at "
-                f"{wanted}, got {length} tokens and no reply"
-                + (f"; --max-think {length} or less would do" if length else "")
-            )
-        progress.remark(
-            f"max-think: {length} tokens, at which recorded thinking was cut ({trace.where})"
+    if all(length >= cap for length, _ in cut):
+        return cap
+    length, trace = min(cut, key=lambda each: each[0])
+    if not auto or length == 0:
+        wanted = f"--max-think {cap}" if length else "at least one token"
+        raise WorkloadError(
+            f"{trace.where}: expected thinking with a reply, or cut no earlier than at "
+            f"{wanted}, got {length} tokens and no reply"
+            + (f"; --max-think {length} or less would do" if length else "")
         )
-        cap = length
-    return cap
+    progress.remark(
+        f"max-think: {length} tokens, at which recorded thinking was cut ({trace.where})"
+    )
+    return length
+
+
+def cue_ids(engine: Engine, cue: str) -> list[int]:
+    """Tokens of the cue, without a closer before it."""
+    closer = () if is_open_cue(cue) else engine.identity()["think_close"]["ids"]
+    return engine.suffix_ids(cue)[len(closer) :]
+
+
+# --- Places to probe ------------------------------------------------------------------------------
+
+
+def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
+    """Scale the paper's grid to a model's own traces.
+
+    The shape is that of `PAPER_BUDGETS`, with the last budget at the 90th percentile of the
+    lengths, rounded to whole tokens.  Budgets start at 0 and increase strictly, so there are fewer
+    than in the paper if traces are a few tokens long.
+
+    Raises
+    ------
+    ProbeError
+        The model hardly thinks: no budget is above 0.
+
+    Examples
+    --------
+    >>> auto_budgets([120] * 8)
+    (0, 10, 15, 20, 30, 40, 50, 60, 80, 120)
+    """
+    last = _long_trace(trace_lengths, 1, "--budgets")
+    scaled = np.rint(np.array(PAPER_BUDGETS) * (last / PAPER_BUDGETS[-1])).astype(int)
+    return tuple(sorted({int(b) for b in scaled}))
+
+
+def auto_stride(trace_lengths: Sequence[int]) -> int:
+    """Choose a stride of about `STRIDES` probes in a long trace.
+
+    Returns
+    -------
+    int
+        The 90th percentile of the lengths over `STRIDES`; rounded to a multiple of 16 from 16 on.
+
+    Examples
+    --------
+    >>> auto_stride([3000] * 8), auto_stride([120] * 8)
+    (96, 4)
+    """
+    every = max(1, round(_long_trace(trace_lengths, 2, "--every") / STRIDES))
+    return every if every < STRIDE_STEP else STRIDE_STEP * round(every / STRIDE_STEP)
+
+
+def _long_trace(trace_lengths: Sequence[int], least: float, option: str) -> float:
+    """The 90th percentile of a pilot's lengths."""
+    long = float(np.quantile(trace_lengths, PILOT_QUANTILE)) if len(trace_lengths) else 0.0
+    if long < least:
+        raise ProbeError(
+            f"the pilot's {len(trace_lengths)} traces must hold thinking to choose budgets from, "
+            f"got a 90th percentile of {long:g} tokens; give {option}, or check that thinking "
+            "is switched on (--chat-template-kwargs) and --think-tags"
+        )
+    return long
+
+
+def trial_plan(plan: ProbePlan) -> ProbePlan:
+    """Full thinking, probed before it begins, early and at its end."""
+    positions = {0, min(EARLY, plan.max_think), plan.max_think}
+    # Natural answers already show what visible ones look like.
+    return replace(plan.at_budgets(*sorted(positions)), on_stop="probe")
+
+
+@dataclass(frozen=True)
+class SettledPlan:
+    """A plan with nothing left open, and what the pilot found."""
+
+    plan: ProbePlan
+    markers: MarkerFindings | None = None
+    """Words that a pilot counted; None if it did not, or ``auto`` thinned a plan without any."""
+    remark: str = ""
+    """Why fewer places are probed than the pilot chose; continues a sentence."""
+    pilot: Sequence[RawTrace] = ()
+    """Traces of the first fit questions that settled it; empty if nothing was open."""
+
+
+def settle_plan(
+    engine: Engine,
+    fit: Sequence[Question],
+    plan: ProbePlan,
+    settings: ProbeSettings,
+    *,
+    batch_size: int,
+    progress: Progress,
+) -> SettledPlan:
+    """Settle budgets, stride and markers; the first 32 fit questions are asked if one is open.
+
+    Returns a plan without markers if a ``marker`` schedule finds none; see `NO_MARKERS`.
+
+    Parameters
+    ----------
+    fit
+        Fit questions, never others.
+    plan
+        With its cap on thinking settled.
+    """
+    is_auto = plan.schedule == "auto"
+    search = is_auto or (plan.schedule == "marker" and not plan.markers)
+    open_grid = settings.budgets is None and plan.schedule == "grid"
+    traces: list[RawTrace] = []
+    if search or open_grid or settings.auto_every:
+        asked = make_prompts(fit[:PILOT_QUESTIONS], settings.prompt_template)
+        progress.begin("pilot", len(asked))
+        trial = trial_plan(plan)  # where a preflight probes, which takes these traces over
+        traces = ask_all(engine, asked, trial, batch_size=batch_size, progress=progress)
+    lengths = [trace.trace_tokens for trace in traces]
+    if open_grid:
+        plan = replace(plan, budgets=auto_budgets(lengths))
+    elif settings.budgets is None:
+        plan = plan.with_stride(auto_stride(lengths) if plan.every is None else plan.every)
+    words = count_words(engine, traces) if search else None
+    if words is not None:
+        plan = replace(plan, markers=words.ids)
+    if is_auto:
+        plan = replace(plan, schedule="marker" if plan.markers else "stride")
+    if not (is_auto and settings.auto_every):
+        return SettledPlan(plan, words, pilot=traces)
+    thin = _thinned(plan, traces)
+    remark = f", fewer so that probing stays within {MOST_SHARE:.0%} of thinking"
+    markers = words if words and words.ids else None
+    return SettledPlan(thin, markers, remark * (thin != plan), traces)
+
+
+def _thinned(plan: ProbePlan, traces: Sequence[RawTrace]) -> ProbePlan:
+    """Widen the stride and drop markers until probing is within `MOST_SHARE`.
+
+    The stride keeps a few places as long as there are markers to drop.
+    """
+    answer_tokens = float(np.mean([trace.probes[-1].probe_tokens for trace in traces]))
+    longest = max(trace.trace_tokens for trace in traces)
+    plan = replace(plan, max_markers=min(plan.max_markers, longest)) if plan.markers else plan
+    while (cost := expected_cost(plan, traces, answer_tokens)) is not None:
+        if (cost.share_of_thinking or 0.0) <= MOST_SHARE:
+            break
+        every = plan.every or longest
+        has_markers = bool(plan.markers) and plan.max_markers > 1
+        if has_markers and every * FEWEST_STRIDES >= longest:
+            plan = replace(plan, max_markers=plan.max_markers - 1)
+        elif every < longest:
+            plan = plan.with_stride(max(every + 1, round(every * 1.25)))
+        else:
+            break
+    return plan
+
+
+# --- What that costs ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProbeCost:
+    """What probing a question decodes besides its thinking; means over a few traces."""
+
+    probes: float
+    """Probes a question."""
+    decoded_tokens: float
+    """Tokens of all forced answers, and of visible ones with on-stop ``answer``."""
+    share_of_thinking: float | None
+    """These tokens over the thinking tokens; None if there was no thinking."""
+
+    def __str__(self) -> str:
+        share = "" if self.share_of_thinking is None else f", {self.share_of_thinking:.0%} of its"
+        return (
+            f"about {self.probes:.1f} probes a question, {self.decoded_tokens:.0f} decoded tokens"
+            f"{share and share + ' thinking'}"
+        )
+
+
+def expected_cost(
+    plan: ProbePlan, traces: Sequence[RawTrace], answer_tokens: float
+) -> ProbeCost | None:
+    """Estimate what the probes of a plan will decode; None if its places are not settled.
+
+    Parameters
+    ----------
+    traces
+        Traces of a few questions, with `thinking_ids`.
+    answer_tokens
+        Mean length of a forced answer.
+    """
+    if not plan.budgets and not plan.markers:
+        return None
+    counts, decoded = [], []
+    for trace in traces:
+        length = trace.trace_tokens
+        # Budgets at or beyond the end share one probe.
+        places = {min(at, length) for at in trace_positions(plan, trace.thinking_ids).probed}
+        live = sum(at < length for at in places)
+        visible = live * trace.natural_tokens if plan.on_stop == "answer" else 0
+        counts.append(len(places))
+        decoded.append(len(places) * answer_tokens + visible)
+    thinking = float(np.mean([trace.trace_tokens for trace in traces]))
+    tokens = float(np.mean(decoded))
+    return ProbeCost(float(np.mean(counts)), tokens, tokens / thinking if thinking else None)

@@ -22,7 +22,15 @@ from stopadvisor.collection.collect import collect, say_what_is_kept
 from stopadvisor.collection.labels import check_grader, regrade, remarks_on_grader
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight, worst
-from stopadvisor.collection.pilot import CAP_STEP, cue_ids, recorded_cap, thinking_cap
+from stopadvisor.collection.pilot import (
+    CAP_STEP,
+    NO_MARKERS,
+    SettledPlan,
+    cue_ids,
+    recorded_cap,
+    settle_plan,
+    thinking_cap,
+)
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
     check_parts,
@@ -31,7 +39,6 @@ from stopadvisor.collection.probe_settings import (
     too_few,
 )
 from stopadvisor.collection.probe_summary import ProbeSummary
-from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle_plan
 from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
@@ -152,7 +159,7 @@ def try_questions(
         settings = settings.for_engine(engine)
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
         size = settings.batch_size or _choose_batch_size(engine, plan)
-        settled = SettledSchedule(plan)
+        settled = SettledPlan(plan)
         if settings.schedule in ("auto", "marker"):  # found as `probe` will find them
             settled = settle_plan(engine, fit, plan, settings, batch_size=size, progress=progress)
             plan = settled.plan
@@ -330,14 +337,15 @@ class _Probing:
         settled = settle_plan(
             self.engine, fit, plan, self.settings, batch_size=batch_size, progress=self.progress
         )
-        check_markers(settled.plan)
+        if settled.plan.schedule == "marker" and not settled.plan.markers:
+            raise ProbeError(NO_MARKERS)
         self._say_schedule(settled)
         frozen = parse_json(json.dumps(settled.plan.to_dict()))  # tuples become lists
         noted = {"markers": self._noted(settled)} if settled.plan.schedule == "marker" else {}
         run = RunDirectory.create(path, {**manifest, "plan": frozen, **noted})
         return run, settled.pilot
 
-    def _noted(self, settled: SettledSchedule) -> list[dict[str, Any]]:
+    def _noted(self, settled: SettledPlan) -> list[dict[str, Any]]:
         """The run's markers as its manifest notes them for the reader."""
         if settled.markers is not None:
             words = {word.text: word.ids for word in settled.markers.used}
@@ -347,7 +355,7 @@ class _Probing:
             words = {self.engine.decode(ids).strip(): (ids,) for ids in settled.plan.markers}
         return [{"text": text, "ids": [list(i) for i in ids]} for text, ids in words.items()]
 
-    def _say_schedule(self, settled: SettledSchedule) -> None:
+    def _say_schedule(self, settled: SettledPlan) -> None:
         """Say what the pilot chose."""
         plan = settled.plan
         if plan.every is not None:

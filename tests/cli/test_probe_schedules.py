@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stopadvisor.collection.pilot import MOST_SHARE
 from stopadvisor.collection.probe_settings import ProbeSettings
-from stopadvisor.collection.schedule import MOST_SHARE
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.runs.manifest import run_id
 from tests.cli.conftest import Bench

@@ -15,9 +15,10 @@ from stopadvisor.collection.pilot import (
     auto_budgets,
     auto_stride,
     cue_ids,
-    draw_pilot,
+    settle_plan,
     thinking_cap,
 )
+from stopadvisor.collection.probe_settings import ProbeSettings
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.ground.progress import NullProgress
@@ -113,15 +114,17 @@ def test_an_auto_stride_needs_thinking() -> None:
 def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> None:
     workload = read_workload(write_sums(tmp_path / "sums.jsonl", 80))
     engine = ScriptedEngine(memory=8)
-    traces = draw_pilot(
-        engine, workload.questions, PLAN, batch_size=16, template=None, progress=NullProgress()
+    plan, settings = replace(PLAN, budgets=()), ProbeSettings(workload.path)
+    settled = settle_plan(
+        engine, workload.questions, plan, settings, batch_size=16, progress=NullProgress()
     )
+    assert settled.plan.budgets == auto_budgets([t.trace_tokens for t in settled.pilot])
     drawn = [key for keys, _ in engine.calls if len(keys) <= 8 for key in keys]
     assert drawn == [q.key for q in workload.questions[:32]]
     assert {plan.budgets for _, plan in engine.calls} == {(0, 32, PLAN.max_think)}
     again = engine.probe(_prompts(workload, 8), PLAN)
-    assert [t.thinking_ids for t in traces[:8]] == [t.thinking_ids for t in again]
-    assert len(traces) == 32
+    assert [t.thinking_ids for t in settled.pilot[:8]] == [t.thinking_ids for t in again]
+    assert len(settled.pilot) == 32
 
 
 def _prompts(workload: Workload, n: int) -> list[Prompt]:

@@ -17,7 +17,7 @@ from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.certification.verification import CategoryRisk
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.model_checks import CueExample, PreflightReport, WrongExample
-from stopadvisor.collection.schedule import ProbeCost
+from stopadvisor.collection.pilot import ProbeCost
 from stopadvisor.ground.results import from_document
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected
