@@ -262,7 +262,7 @@ TRIGGERS: dict[str, Trigger] = {
     "stride": stride(16, 120),
     "stride-stop": stride(16, 104, 8, 104),
     "marker": MarkerTrigger(((61, 62), (63,)), 12, 6),
-    "marker-stop": MarkerTrigger(((61, 62), (63,)), 12, 6, 40, 9, 130),
+    "marker-stop": MarkerTrigger(((61, 62), (63,)), 12, 6, 9, 130),
 }
 """One trigger of every kind that schema 1 did not have."""
 

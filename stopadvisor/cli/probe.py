@@ -113,8 +113,6 @@ _OF_PLAN = (
     "budgets", "cue", "cap", "max_think", "answer_cap", "entropy",
     "schedule", "every", "min_gap", "max_markers",
 )  # fmt: skip
-_OF_TRIGGER = ("max_probes", "fill")
-"""Fields of the plan that no option sets."""
 
 
 def like_policy(
@@ -146,7 +144,7 @@ def like_policy(
     if isinstance(terms.prompt_template, str):
         wanted["prompt_template"] = terms.prompt_template
     # In the policy's own tokens, whatever the words.
-    of_trigger = {name: getattr(plan, name) for name in _OF_TRIGGER} | {"marker_ids": plan.markers}
+    of_trigger = {"max_probes": plan.max_probes, "marker_ids": plan.markers}
     if params["markers"] is not None:
         raise click.UsageError("--like and --markers exclude each other")
     sources = {name: ctx.get_parameter_source(name) for name in wanted}

@@ -63,8 +63,7 @@ class ProbeSettings:
     min_gap: int = ProbePlan.min_gap
     max_markers: int = ProbePlan.max_markers
     max_probes: int | None = None
-    """Of a policy's trigger, as in `ProbePlan`; so is `fill`."""
-    fill: int | None = None
+    """Of a policy's trigger, as in `ProbePlan`."""
     greedy: bool = False
     temperature: float | None = None
     samples: int = 1

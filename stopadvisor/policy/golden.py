@@ -173,16 +173,10 @@ def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
         return trigger.positions[:most]
     found = [trigger.min_gap]
     while len(found) < min(trigger.max_probes, most):
-        gap = trigger.min_gap * (1 + len(found) % 3)  # markers come unevenly
-        found.append(found[-1] + (gap if trigger.every is None else min(gap, trigger.every)))
-    stop_at, every = trigger.stop_at, trigger.every
-    if stop_at is None:
+        found.append(found[-1] + trigger.min_gap * (1 + len(found) % 3))  # unevenly
+    if trigger.stop_at is None:
         return tuple(found)
-    before = [position for position in found if position < stop_at]
-    another = before and every is not None and len(before) < trigger.max_probes
-    if another and every is not None and stop_at - before[-1] > every:
-        return tuple(before)  # a probe would come first
-    return (*before, stop_at)[-most:]
+    return (*(at for at in found if at < trigger.stop_at), trigger.stop_at)[-most:]
 
 
 def _trajectories(rule: StopRule, most: int) -> list[list[GoldenStep]]:
@@ -278,7 +272,7 @@ def _ranges(rule: Rule, steps: Sequence[GoldenStep]) -> dict[str, tuple[float, f
     if not isinstance(trigger, MarkerTrigger) or steps[-1]["think_tokens"] == trigger.stop_at:
         return dict(_RANGES)
     last = steps[-2]["think_tokens"] if len(steps) > 1 else 0
-    far = last + (trigger.every or _MOST_GAPS * trigger.min_gap)
+    far = last + _MOST_GAPS * trigger.min_gap
     if trigger.stop_at is not None:
         far = min(far, trigger.stop_at - 1)
     return {**_RANGES, "think_tokens": (last + trigger.min_gap, far)}

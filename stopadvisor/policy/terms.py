@@ -125,7 +125,7 @@ class TriggerTerms:
     """At `budgets`, every N tokens, just before a marker, or not at all: at one position
     alone, or because whole replies are asked, those of `ladder`."""
     every: TokenCount | None
-    """Tokens from one position to the next; for `marker` where no marker came."""
+    """Tokens from one position to the next."""
     first: TokenId | None
     """First position of a stride; null: `every`."""
     cap: TokenId | None

@@ -26,7 +26,7 @@ _REQUIRED = {
 _OPTIONAL = {
     "grid": ("stop_at",),
     "stride": ("first", "stop_at"),
-    "marker": ("every", "max_markers", "stop_at"),
+    "marker": ("max_markers", "stop_at"),
     "none": (),
     "ladder": (),
 }
@@ -94,10 +94,6 @@ def check_trigger(terms: PolicyTerms) -> None:
         first = every if trigger.first is None else trigger.first
         what = f"at most the cap {cap}"
         expect(stop_at is not None or first <= cap, "trigger.first", what, first)
-    if kind == "marker" and every is not None and trigger.min_gap is not None:
-        expect(
-            every >= trigger.min_gap, "trigger.every", f"at least min_gap {trigger.min_gap}", every
-        )
     if terms.max_think is not None:
         # Thinking is cut there, so that nothing is ever asked beyond it.
         last = (*budgets[-1:], cap, stop_at, trigger.min_gap)
@@ -126,7 +122,6 @@ def trigger_of(terms: PolicyTerms) -> Trigger:
         markers=trigger.markers,
         min_gap=trigger.min_gap,
         max_probes=trigger.max_probes,
-        every=trigger.every,
         max_markers=trigger.max_markers,
         stop_at=stop_at,
     )

@@ -109,12 +109,7 @@ class ProbePlan:
     max_markers: int = 32
     """Only this many markers of a trace are probed, or passed over for `min_gap`."""
     max_probes: int | None = None
-    """Most probes at markers, those of `fill` among them; None: no limit of their own."""
-    fill: int | None = None
-    """Probe after this many tokens without a marker since the last one; None: do not.
-
-    Of a policy's trigger, as is `max_probes`.
-    """
+    """Most probes at markers, of a policy's trigger; None: no limit of their own."""
 
     def __post_init__(self) -> None:
         if any(b < 0 for b in self.budgets) or any(
@@ -127,8 +122,8 @@ class ProbePlan:
             if getattr(self, name) not in options:
                 found = getattr(self, name)
                 raise ProbeError(f"{name} must be one of {', '.join(options)}, got {found!r}")
-        whole = ("cap", "max_think", "answer_cap", "every", "min_gap", "max_markers")
-        for name in (*whole, "max_probes", "fill"):
+        whole = ("cap", "max_think", "answer_cap", "every", "min_gap", "max_markers", "max_probes")
+        for name in whole:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ProbeError(f"{name} must be >= 1, got {value!r}")
@@ -150,7 +145,7 @@ class ProbePlan:
             unused += ["markers", "min_gap", "max_markers"]
         if self.schedule == "grid":
             unused += ["schedule", "every"]
-        unused += [name for name in ("max_probes", "fill") if plan[name] is None]
+        unused += ["max_probes"] if self.max_probes is None else []
         return {name: value for name, value in plan.items() if name not in unused}
 
     @classmethod

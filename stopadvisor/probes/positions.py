@@ -85,7 +85,6 @@ def probed_positions(
             plan.markers or ((_NO_TOKEN,),),
             plan.min_gap,
             plan.max_probes or trace_tokens,
-            plan.fill,
             plan.max_markers,
         )
         found.update(recorded_positions(trigger, trace_tokens, markers or ()))
@@ -107,7 +106,6 @@ def at_trigger(plan: ProbePlan, trigger: Trigger) -> ProbePlan:
             # More than there can be, where all count.
             max_markers=trigger.max_markers or plan.max_think,
             max_probes=trigger.max_probes,
-            fill=trigger.every,
         )
     listed = (position for position in trigger.positions if position <= plan.max_think)
     return replace(plan, budgets=tuple(sorted({*listed, *stop_at})))

@@ -112,8 +112,6 @@ class MarkerTrigger:
     """A marker that comes fewer tokens after the last probe is passed over."""
     max_probes: int
     """No trace is probed more often, not counting `stop_at`."""
-    every: int | None = None
-    """Probe after this many tokens without a marker; None: at markers only."""
     max_markers: int | None = None
     """Only this many markers of a trace count, those passed over too; None: all."""
     stop_at: int | None = None
@@ -129,7 +127,7 @@ class MarkerTrigger:
                 f"markers must be sequences of at least one token id, got {self.markers!r}"
             )
         least = {"min_gap": 1, "max_probes": 1, "max_markers": 1, "stop_at": 0}
-        for name, number in (least | {"every": self.min_gap}).items():
+        for name, number in least.items():
             found = getattr(self, name)
             if found is not None and found < number:
                 raise PolicyError(f"{name} must be at least {number}, got {found}")
@@ -273,16 +271,16 @@ class _MarkerPositions:
     def wanted(self) -> int | None:
         if self._none_left:
             return None
-        marker = self._next_marker
+        marker, last = self._next_marker, self._stop_at
         ends = [] if marker is None else [marker + self._shortest]
-        ends += [] if self._listed is None else [self._listed + 1]
+        ends += [] if last is None else [last + 1]
         return max(min(ends), len(self._ids) + 1)
 
     @property
     def earliest(self) -> int | None:
         if self._none_left:
             return None
-        return min(p for p in (self._next_marker, self._listed) if p is not None)
+        return min(p for p in (self._next_marker, self._stop_at) if p is not None)
 
     @property
     def _next_marker(self) -> int | None:
@@ -295,28 +293,21 @@ class _MarkerPositions:
         return max(self._looked, self._last + trigger.min_gap)
 
     @property
-    def _listed(self) -> int | None:
+    def _stop_at(self) -> int | None:
         """The position that comes if no marker does before it; None for none."""
-        trigger = self._trigger
-        if self._stopped:
-            return None
-        if trigger.every is None or self._probes >= trigger.max_probes:
-            return trigger.stop_at
-        after = self._last + trigger.every
-        return after if trigger.stop_at is None else min(after, trigger.stop_at)
+        return None if self._stopped else self._trigger.stop_at
 
     @property
     def _none_left(self) -> bool:
-        nothing = self._next_marker is None and self._listed is None
+        nothing = self._next_marker is None and self._stop_at is None
         return nothing or (self._over and self.next() is None)
 
     def _find(self) -> int | None:
-        listed = self._listed
-        end = len(self._ids) if listed is None else min(len(self._ids), listed)
-        marker, held_back = self._find_marker(end)
+        last, drawn = self._stop_at, len(self._ids)
+        marker, held_back = self._find_marker(drawn if last is None else min(drawn, last))
         if marker is not None:
             return marker
-        return listed if listed is not None and listed < len(self._ids) and not held_back else None
+        return last if last is not None and last < drawn and not held_back else None
 
     def _find_marker(self, end: int) -> tuple[int | None, bool]:
         """Look for a marker that begins before `end`; also say whether more tokens have to tell."""

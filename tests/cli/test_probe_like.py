@@ -83,7 +83,7 @@ def test_the_cap_of_visible_answers_is_the_policys(call: Call) -> None:
     [
         stride(25, 200, first=10, stop_at=70),
         MarkerTrigger(((WAIT,),), min_gap=5, max_probes=3, max_markers=4, stop_at=90),
-        MarkerTrigger(((WAIT,),), min_gap=5, max_probes=6, every=30),
+        MarkerTrigger(((WAIT,),), min_gap=5, max_probes=6),
     ],
     ids=["stride", "marker", "marker or stride"],
 )

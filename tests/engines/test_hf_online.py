@@ -281,7 +281,7 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
         "stride": stride(12, 90),
         "stride-stop": stride(12, half, 6, half),
         "marker": MarkerTrigger(markers, 5, 4),
-        "marker-stop": MarkerTrigger(markers, 5, 4, 30, 9, half),
+        "marker-stop": MarkerTrigger(markers, 5, 4, 9, half),
         "none": ListedTrigger((half,), half),
     }
     trigger = triggers[where]

@@ -213,7 +213,7 @@ def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:
         "stride": stride(5, 100),
         "stride-stop": stride(5, 100, 3, 11),
         "marker": MarkerTrigger(markers, 3, 9),
-        "marker-stop": MarkerTrigger(markers, 3, 9, 20, None, 12),
+        "marker-stop": MarkerTrigger(markers, 3, 9, None, 12),
         "none": ListedTrigger((7,), 7),
     }
     trigger = triggers[name]

@@ -199,7 +199,6 @@ def triggers(draw: st.DrawFn) -> Trigger:
         markers=((5, 6), (7,)),
         min_gap=gap,
         max_probes=draw(st.integers(1, 40)),
-        every=draw(st.none() | st.integers(gap, 200)),
         max_markers=draw(st.none() | st.integers(1, 40)),
         stop_at=stop_at,
     )

@@ -155,7 +155,6 @@ def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str)
             gaps = [b - a for a, b in pairwise([0, *positions])]
             last = positions[-1] == trigger.stop_at
             assert min(gaps[:-1] if last else gaps, default=trigger.min_gap) >= trigger.min_gap
-            assert trigger.every is None or max(gaps) <= trigger.every or len(gaps) > 6
             assert len(positions) - last <= trigger.max_probes
         else:
             listed = trigger.positions
@@ -214,11 +213,8 @@ def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
     never = family_content("agreement", 1e9)
     for trigger, expected in (
         (MarkerTrigger(((1,),), 8, 5), [8, 24, 48, 56, 72]),
-        (MarkerTrigger(((1,),), 8, 5, 20), [8, 24, 44, 52, 68]),
         (MarkerTrigger(((1,),), 8, 5, stop_at=50), [8, 24, 48, 50]),
-        (MarkerTrigger(((1,),), 8, 5, 20, stop_at=64), [8, 24, 44, 52, 64]),
-        (MarkerTrigger(((1,),), 8, 5, 20, stop_at=44), [8, 24, 44]),
-        (MarkerTrigger(((1,),), 8, 2, 20, stop_at=100), [8, 24, 100]),
+        (MarkerTrigger(((1,),), 8, 2, stop_at=100), [8, 24, 100]),
     ):
         content = built(never | trigger_content(trigger))
         positions = [step["think_tokens"] for step in content["golden"][0]["steps"]]

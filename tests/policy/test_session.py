@@ -57,7 +57,6 @@ TRIGGERS = st.one_of(
         st.just(MARKERS),
         st.integers(1, 5),
         st.integers(1, 6),
-        st.none() | st.integers(5, 12),
         st.none() | st.integers(1, 6),
         st.none() | st.integers(0, 50),
     ),

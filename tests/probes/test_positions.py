@@ -76,10 +76,8 @@ TRIGGERS = (
     )
     | st.builds(stride, GAPS, st.integers(1, 60), MAYBE, st.none() | st.integers(0, 60))
     | st.builds(
-        lambda gap, most, extra, counted, stop_at: MarkerTrigger(
-            MARKERS, gap, most, None if extra is None else gap + extra, counted, stop_at
-        ),
-        *(GAPS, st.integers(1, 20), MAYBE, MAYBE, st.none() | st.integers(0, 60)),
+        MarkerTrigger,
+        *(st.just(MARKERS), GAPS, st.integers(1, 20), MAYBE, st.none() | st.integers(0, 60)),
     )
 )
 

@@ -55,8 +55,6 @@ def searched(
     ][: trigger.max_markers]
     while len(found) < trigger.max_probes:
         after = [start for start in counted if start >= last + trigger.min_gap]
-        if trigger.every is not None and last + trigger.every < len(ids):
-            after.append(last + trigger.every)
         if not after:
             break
         last = min(after)
@@ -93,7 +91,6 @@ PIECES = st.lists(st.integers(0, 9), max_size=30)
     pieces=PIECES,
     min_gap=st.integers(1, 9),
     max_probes=st.integers(1, 8),
-    more=st.none() | st.integers(0, 9),
     max_markers=st.none() | st.integers(1, 9),
     stop_at=st.none() | st.integers(0, 60),
 )
@@ -102,12 +99,10 @@ def test_markers_are_found_whatever_the_pieces(
     pieces: list[int],
     min_gap: int,
     max_probes: int,
-    more: int | None,
     max_markers: int | None,
     stop_at: int | None,
 ) -> None:
-    every = None if more is None else min_gap + more
-    trigger = MarkerTrigger(MARKERS, min_gap, max_probes, every, max_markers, stop_at)
+    trigger = MarkerTrigger(MARKERS, min_gap, max_probes, max_markers, stop_at)
     expected = searched(ids, trigger)
     assert walked(trigger, ids, pieces) == expected
     assert walked(trigger, ids, [1] * len(ids)) == expected
@@ -156,7 +151,6 @@ def test_the_position_is_the_last_token_before_the_marker() -> None:
     assert walked(MarkerTrigger(MARKERS, 1, 9), ids, []) == [2, 6, 8]
     assert walked(MarkerTrigger(MARKERS, 3, 9), ids, []) == [6]
     assert walked(MarkerTrigger(MARKERS, 1, 2), ids, []) == [2, 6]
-    assert walked(MarkerTrigger(MARKERS, 1, 9, every=3), ids, []) == [2, 5, 6, 8]
     assert walked(MarkerTrigger(MARKERS, 3, 9, max_markers=1), ids, []) == [], "2 comes too soon"
     assert walked(MarkerTrigger(MARKERS, 3, 9, max_markers=2), ids, []) == [6]
     assert walked(MarkerTrigger(MARKERS, 1, 1, stop_at=7), ids, []) == [2, 7]
@@ -165,11 +159,11 @@ def test_the_position_is_the_last_token_before_the_marker() -> None:
 
 def test_a_marker_that_the_end_cuts_off_is_none() -> None:
     assert walked(MarkerTrigger(((2, 3),), 1, 9), [0, 0, 2], []) == []
-    assert walked(MarkerTrigger(((2, 3),), 1, 9, every=2), [0, 0, 2], []) == [2]
+    assert walked(MarkerTrigger(((2, 3),), 1, 9, stop_at=2), [0, 0, 2], []) == [2]
 
 
 def test_an_unfinished_marker_holds_the_next_position_back() -> None:
-    positions = MarkerTrigger(((2, 2, 4),), 1, 9, every=4).start()
+    positions = MarkerTrigger(((2, 2, 4),), 1, 9, stop_at=4).start()
     positions.feed([0, 0, 0, 2, 2])
     assert positions.next() is None, "a marker may begin at 3"
     assert (positions.earliest, positions.wanted) == (3, 6)
@@ -187,7 +181,6 @@ def test_an_unfinished_marker_holds_the_next_position_back() -> None:
         (lambda: MarkerTrigger(((1,), ()), 1, 1), "at least one token id"),
         (lambda: MarkerTrigger(MARKERS, 0, 1), "min_gap must be at least 1"),
         (lambda: MarkerTrigger(MARKERS, 1, 0), "max_probes must be at least 1"),
-        (lambda: MarkerTrigger(MARKERS, 8, 1, 7), "every must be at least 8, got 7"),
         (lambda: MarkerTrigger(MARKERS, 1, 1).start().feed(3), "needs the tokens' ids"),
         (lambda: MarkerTrigger(MARKERS, 1, 1, max_markers=0), "max_markers must be at least 1"),
         (lambda: MarkerTrigger(MARKERS, 1, 1, stop_at=-1), "stop_at must be at least 0, got -1"),

@@ -194,12 +194,11 @@ def _rule(shown: InspectedPolicy) -> Iterator[Fact]:
 
 
 def _positions(shown: InspectedPolicy, trigger: TriggerTerms) -> str:
-    every = trigger.every
     if trigger.kind == "grid":
         return f"{listed(shown.budgets)} thinking tokens"
     if trigger.kind == "stride":
-        first = every if trigger.first is None else trigger.first
-        return f"every {every} thinking tokens, from {first} up to {trigger.cap}"
+        first = trigger.every if trigger.first is None else trigger.first
+        return f"every {trigger.every} thinking tokens, from {first} up to {trigger.cap}"
     spellings = plural(len(trigger.markers), "spelling")
     if not trigger.markers:
         spellings = "known from a recording by position alone, so that it cannot be served"
@@ -209,7 +208,7 @@ def _positions(shown: InspectedPolicy, trigger: TriggerTerms) -> str:
     )
     if trigger.max_markers is not None:
         text += f"; of a trace the first {plural(trigger.max_markers, 'marker')}"
-    return text if every is None else f"{text}; where none comes, every {every} tokens"
+    return text
 
 
 def _settings(shown: InspectedPolicy) -> Section:
