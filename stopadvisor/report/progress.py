@@ -133,6 +133,7 @@ class _BarProgress:
     """For people: rich's live bar, remarks above it."""
 
     def __init__(self, err: TextIO) -> None:
+        from rich.console import Console
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -142,9 +143,7 @@ class _BarProgress:
             TimeRemainingColumn,
         )
 
-        from stopadvisor.report.screen import LocaleConsole
-
-        self._console = LocaleConsole(file=err, highlight=False)
+        self._console = Console(file=err, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -1,7 +1,7 @@
 """What the commands' summaries share: a console, a headline with its facts, tables.
 
 Eighty columns wherever the width is not known, no colour where nobody can see it, and plain ASCII
-where the locale or the stream has nothing else.  Knows shapes of output, and no command.
+where the stream has nothing else.  Knows shapes of output, and no command.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import IO, Literal, TextIO
+from typing import Literal, TextIO
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -22,7 +22,7 @@ from rich.text import Text
 from stopadvisor.ground.printable import printable
 from stopadvisor.report.sheet import Section, Sheet, Tone
 
-__all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone", "draw"]
+__all__ = ["WIDTH", "Screen", "draw"]
 
 WIDTH = 80
 WIDEST = 120
@@ -56,16 +56,7 @@ def draw(sheet: Sheet, out: TextIO) -> None:
     for section in sheet.sections:
         screen.section(section)
     if sheet.footnote:
-        screen.note(sheet.footnote)
-
-
-class LocaleConsole(Console):
-    """A console that keeps to ASCII where the locale does, whatever the stream could encode."""
-
-    @property
-    def encoding(self) -> str:
-        """Name of the stream's encoding, or ``ascii``."""
-        return super().encoding if _knows_unicode(self.file) else "ascii"
+        screen.title(sheet.footnote, "dim")
 
 
 class Screen:
@@ -73,7 +64,7 @@ class Screen:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._console = LocaleConsole(file=out, highlight=False, markup=False, emoji=False)
+        self._console = Console(file=out, highlight=False, markup=False, emoji=False)
         self._ascii = self._console.options.ascii_only
         known = out.isatty() or os.environ.get("COLUMNS", "").isdecimal()
         self._console.width = min(self._console.width if known else WIDTH, WIDEST)
@@ -123,21 +114,10 @@ class Screen:
         """A paragraph."""
         self._indented(_styled(text))
 
-    def note(self, text: str) -> None:
-        """A dim last line after an empty line."""
+    def title(self, text: str, style: str = "bold") -> None:
+        """The name of what follows, or a last remark, after an empty line."""
         self._print(Text())
-        self._print(_styled(text, "dim"))
-
-    def items(self, title: str, texts: Iterable[str]) -> None:
-        """A title and its paragraphs."""
-        self.title(title)
-        for text in texts:
-            self.text(text)
-
-    def title(self, text: str) -> None:
-        """The name of what follows, after an empty line."""
-        self._print(Text())
-        self._print(_styled(text, "bold"))
+        self._print(_styled(text, style))
 
     def table(
         self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
@@ -199,20 +179,6 @@ class Screen:
             encoding = getattr(self._out, "encoding", None) or "utf-8"
             text = text.encode(encoding, "backslashreplace").decode(encoding)
         self._out.write(text)
-
-
-def _knows_unicode(out: IO[str]) -> bool:
-    """Whether more than ASCII may be written.
-
-    Python writes UTF-8 under the C locale too, and sets LC_CTYPE itself to do so: only what the
-    user has set says what the terminal shows.
-    """
-    if not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf"):
-        return False
-    whole, general, ctype = (os.environ.get(n, "") for n in ("LC_ALL", "LANG", "LC_CTYPE"))
-    if whole or ctype not in ("", "C.UTF-8", "C.utf8", "UTF-8"):
-        return (whole or ctype) not in ("C", "POSIX")
-    return general not in ("C", "POSIX")
 
 
 def _shell_lines(command: str, width: int) -> list[str]:

@@ -39,13 +39,11 @@ DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0,
 """Lines differ in their dashes too: not everyone sees the colours, and not every printer."""
 
 _SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
 _WIDTH = 5.0
 _DPI = 72
 """Of every SVG that matplotlib writes."""
 _FONT = 11.0
 """Points on a picture 360 points wide: about ten pixels on a phone, sixteen on a desk."""
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
 _SHORTHAND = re.compile(r"font:\s*(?:(\d+|bold)\s+)?([\d.]+)px[^;]*")
 
@@ -106,28 +104,20 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
     One ``svg`` element with ``role="img"``; no ids but those it refers to itself.
     """
-    layout = figure.get_layout_engine()
-    if layout is not None:
-        # Left to `print_figure`, it takes a drawing of its own, of a third of the time.
-        layout.execute(figure)
-        figure.set_layout_engine("none")
     buffer = io.StringIO()
-    # What `savefig` ends in, after a drawing that nobody sees.
-    canvas = FigureCanvasSVG(figure)
-    canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _XLINK)
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     root = ElementTree.fromstring(buffer.getvalue())
-    for child in list(root):
-        if child.tag.endswith("metadata"):
-            root.remove(child)
-    for parent in root.iter():
+    for parent in list(root.iter()):
         for child in list(parent):
-            if child.tag == f"{{{_SVG}}}style":
-                parent.remove(child)  # it would style the whole page; the page has these rules
-    _keep_own_ids(root)
+            # A style would be the whole page's, which has these rules.
+            if child.tag.endswith("metadata") or child.tag == f"{{{_SVG}}}style":
+                parent.remove(child)
     for element in root.iter():
-        for key, value in list(element.attrib.items()):
+        if element.tag == f"{{{_SVG}}}g":
+            element.attrib.pop("id", None)  # nothing refers to a group
+        for key, value in element.items():
             element.set(key, _themed(value))
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
@@ -135,28 +125,16 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
         note = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{name}-{tag}"})
         note.text = text
         root.insert(place, note)
-    root.set("role", "img")
-    root.set("aria-labelledby", f"{name}-title")
-    root.set("aria-describedby", f"{name}-desc")
+    named = {"aria-labelledby": f"{name}-title", "aria-describedby": f"{name}-desc"}
+    root.attrib |= {"role": "img", **named}
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _keep_own_ids(root: ElementTree.Element) -> None:
-    used = set()
-    for element in root.iter():
-        for key, value in element.attrib.items():
-            used.update(_REFERENCE.findall(value))
-            if key.endswith("href"):
-                used.add(value.removeprefix("#"))
-    for element in root.iter():
-        if element.get("id") not in used:
-            element.attrib.pop("id", None)
-
-
 def _themed(value: str) -> str:
+    """An attribute whose colours are variables, and whose texts are in the page's font."""
     for name, colour in COLOURS.items():
         value = value.replace(colour, f"var(--{name})")
-    value = _SHORTHAND.sub(
+    weight = _SHORTHAND.sub(
         lambda m: f"font-size: {m[2]}px" + (f"; font-weight: {m[1]}" if m[1] else ""), value
     )
-    return _FAMILY.sub("", value)
+    return _FAMILY.sub("", weight)
