@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Literal, TextIO
 
@@ -101,14 +100,9 @@ class Screen:
         self._indented(table)
 
     def command(self, text: str, name: str = "next") -> None:
-        """A command to copy, next to facts: one line, or on a terminal lines that shells join."""
-        name = f"  {name:{self._names}}  "
-        lines = [text]
-        if self._console.is_terminal:
-            lines = _shell_lines(text, self._console.width - len(name))
-        for k, line in enumerate(lines):
-            start = (name if k == 0 else " " * len(name), "dim")
-            self._print(Text.assemble(start, (printable(line), "bold cyan")), soft_wrap=True)
+        """A command to copy, next to facts: one line, however long."""
+        start = (f"  {name:{self._names}}  ", "dim")
+        self._print(Text.assemble(start, (printable(text), "bold cyan")), soft_wrap=True)
 
     def text(self, text: str) -> None:
         """A paragraph."""
@@ -179,17 +173,6 @@ class Screen:
             encoding = getattr(self._out, "encoding", None) or "utf-8"
             text = text.encode(encoding, "backslashreplace").decode(encoding)
         self._out.write(text)
-
-
-def _shell_lines(command: str, width: int) -> list[str]:
-    """A command in lines of at most that width where its words allow, joined by backslashes."""
-    lines: list[str] = []
-    for word in map(shlex.quote, shlex.split(command)):
-        if lines and len(f"{lines[-1]} {word} \\") <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word if not lines else f"  {word}")
-    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
 
 
 def _styled(text: str, style: str = "") -> Text:

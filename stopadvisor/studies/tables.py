@@ -7,7 +7,7 @@ study by name, and no files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from stopadvisor.ground.errors import StudyError
@@ -15,7 +15,7 @@ from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
-    "Cell", "Column", "Layout", "Outline", "Row", "StudyOptions", "StudyReport", "Table", "layout",
+    "Cell", "Column", "Outline", "Row", "StudyOptions", "StudyReport", "Table", "layout",
 ]  # fmt: skip
 
 Cell = str | int | float | bool | None
@@ -48,6 +48,20 @@ class Table:
     """Values in the order of the columns, as computed; null where there is none."""
     note: str = ""
     """How to read it; empty where the title says it all."""
+
+    def row(self, **values: Any) -> Row:
+        """Make a row; ``NAME_ci`` is an `Interval`, a pair, or None."""
+        cells: list[Cell] = []
+        for column in self.columns:
+            if column.name in values:
+                cells.append(values[column.name])
+                continue
+            stem, _, end = column.name.rpartition("_")
+            spread = values[f"{stem}_ci"]
+            if isinstance(spread, Interval):
+                spread = (spread.low, spread.high)
+            cells.append(spread and spread[end == "high"])
+        return Row(self, tuple(cells))
 
 
 @dataclass(frozen=True)
@@ -99,40 +113,15 @@ class StudyReport:
 class Row:
     """A row, and the table it belongs to."""
 
-    layout: Layout
+    table: Table
     cells: tuple[Cell, ...]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A table without its rows; `layout` makes it."""
-
-    name: str
-    title: str
-    """May name ``{alpha}``, ``{serving}`` and options of the study."""
-    note: str
-    keys: tuple[str, ...]
-    """Arguments of `row`, in order; ``NAME_ci`` is an interval, which fills two columns."""
-    columns: tuple[Column, ...]
-
-    def row(self, **values: Any) -> Row:
-        """Make a row; an interval is an `Interval`, a pair, or None."""
-        cells: list[Cell] = []
-        for key in self.keys:
-            value = values[key]
-            if not key.endswith("_ci"):
-                cells.append(value)
-            elif isinstance(value, Interval):
-                cells += [value.low, value.high]
-            else:
-                cells += value or (None, None)
-        return Row(self, tuple(cells))
-
-
-def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str, str]) -> Layout:
+def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str, str]) -> Table:
     """Declare a table: each column's title, or its title and unit, by its key.
 
-    A key ``NAME_ci`` declares two columns: ``NAME_low`` with this title, and ``NAME_high``.
+    A key ``NAME_ci`` declares two columns: ``NAME_low`` with this title, and ``NAME_high``.  The
+    title may name ``{alpha}``, ``{serving}`` and options of the study.
     """
     out: list[Column] = []
     for key, value in columns.items():
@@ -142,7 +131,7 @@ def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str,
             out += [Column(f"{stem}_low", heading, unit), Column(f"{stem}_high", "high", unit)]
         else:
             out.append(Column(key, heading, unit))
-    return Layout(name, title, note, tuple(columns), tuple(out))
+    return Table(name, title, tuple(out), (), note)
 
 
 @dataclass(frozen=True)
@@ -152,13 +141,13 @@ class Outline:
     study: str
     paper: str
     """As in `StudyReport`."""
-    tables: tuple[Layout, ...]
+    tables: tuple[Table, ...]
     """In the order of the screen."""
     protocols: tuple[str, ...] = ("paper",)
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Defaults of the options that this study alone has."""
 
-    def title(self, table: Layout, options: StudyOptions) -> str:
+    def title(self, table: Table, options: StudyOptions) -> str:
         """Title of a table under some options."""
         words = {**self.defaults, **options.extra}
         return table.title.format(alpha=options.alpha, serving=options.serving, **words)
@@ -186,10 +175,9 @@ class Outline:
             if isinstance(item, str):
                 texts.append(item)
             else:
-                rows[item.layout.name].append(item.cells)
+                rows[item.table.name].append(item.cells)
         tables = tuple(
-            Table(t.name, self.title(t, options), t.columns, tuple(rows[t.name]), t.note)
-            for t in self.tables
+            replace(t, title=self.title(t, options), rows=tuple(rows[t.name])) for t in self.tables
         )
         return StudyReport(
             study=self.study,

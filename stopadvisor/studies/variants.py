@@ -16,12 +16,12 @@ from stopadvisor.paper.protocol import first_stops
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.stats.reliability import auroc
-from stopadvisor.studies.tables import Layout, Row, StudyOptions, layout
+from stopadvisor.studies.tables import Row, StudyOptions, Table, layout
 
 __all__ = ["variant_peaks", "variant_table"]
 
 
-def variant_table(title: str, note: str, *, ahead: str) -> Layout:
+def variant_table(title: str, note: str, *, ahead: str) -> Table:
     """The table of a study of variants; `ahead` heads the column that compares them."""
     return layout(
         "peaks", title, note,
@@ -31,7 +31,7 @@ def variant_table(title: str, note: str, *, ahead: str) -> Layout:
 
 
 def variant_peaks(
-    table: Layout,
+    table: Table,
     view: View,
     probabilities: Mapping[str, FloatArray],
     reference: str,
