@@ -15,15 +15,9 @@ from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProb
 from stopadvisor.runs.samples import Samples
 
 __all__ = [
-    "import_dataset_sheet",
-    "import_log_sheet",
-    "import_probes_sheet",
-    "probe_sheet",
-    "profile_serving_sheet",
-    "promote_sheet",
-    "report_sheet",
-    "samples_sheet",
-]
+    "import_dataset_sheet", "import_log_sheet", "import_probes_sheet", "import_replies_sheet",
+    "probe_sheet", "profile_serving_sheet", "promote_sheet", "report_sheet", "samples_sheet",
+]  # fmt: skip
 
 
 def samples_sheet(samples: Samples) -> Sheet:
@@ -105,6 +99,10 @@ def import_replies_sheet(found: ImportedReplies) -> Sheet:
     graded = plural(found.n_graded, "label") + " by gold, the others as recorded"
     if found.n_ungraded:
         graded += f"; {plural(found.n_ungraded, 'question')} with neither"
+    rows = [
+        (r.name, str(r.replies), str(r.cut), share(r.accuracy), f"{r.mean_tokens:.0f}")
+        for r in found.rungs
+    ]
     return Sheet(
         f"{plural(found.n_questions, 'question')}, {plural(len(found.rungs), 'rung')}; the "
         f"reference is {found.rungs[-1].name}.",
@@ -113,24 +111,12 @@ def import_replies_sheet(found: ImportedReplies) -> Sheet:
             ("read from", str(found.source)),
             ("graded", graded),
         ),
-        sections=(
-            Section(
-                "Rungs, in the order of climbing",
-                ("rung", "replies", "cut", "right", "tokens"),
-                tuple(
-                    (
-                        row.name,
-                        str(row.replies),
-                        str(row.cut),
-                        share(row.accuracy),
-                        f"{row.mean_tokens:.0f}",
-                    )
-                    for row in found.rungs
-                ),
-            ),
-        ),
+        sections=(Section(_CLIMBING, ("rung", "replies", "cut", "right", "tokens"), tuple(rows)),),
         command=f"stopadvisor assess {shell_quote(found.run)}",
     )
+
+
+_CLIMBING = "Rungs, in the order of climbing"
 
 
 def _graded(probes: ImportedProbes) -> str:
@@ -144,56 +130,38 @@ def _graded(probes: ImportedProbes) -> str:
 
 def probe_sheet(summary: ProbeSummary) -> Sheet:
     """Return what was collected, and where."""
-    if summary.rungs:
-        return _rungs_sheet(summary)
-    several = "" if summary.traces == summary.questions else f" in {summary.traces} traces"
-    split = summary.split
-    places = f"{listed(summary.budgets)} thinking tokens" if summary.budgets else ""
-    if summary.every is not None:
-        places = f"every {summary.every} thinking tokens"
-    facts: list[Fact] = [
+    split, n = summary.split, plural(summary.questions, "question")
+    facts = [
         ("run", str(summary.run)),
         (
             "parts",
             f"{split.fit} fit, {split.calibration} calibration, {split.test} test: fit chooses a "
             "rule, calibration certifies it, test checks it",
         ),
+    ]
+    if summary.rungs:
+        rows = [
+            (row.name, str(row.samples), str(row.cut), f"{row.mean_tokens:.0f}")
+            for row in summary.rungs
+        ]
+        return Sheet(
+            f"Asked every rung {n}, {summary.new} of them now.",
+            facts=tuple(facts),
+            sections=(Section(_CLIMBING, ("rung", "replies", "cut", "tokens"), tuple(rows)),),
+        )
+    several = "" if summary.traces == summary.questions else f" in {summary.traces} traces"
+    places = f"{listed(summary.budgets)} thinking tokens" if summary.budgets else ""
+    if summary.every is not None:
+        places = f"every {summary.every} thinking tokens"
+    cut = f"{share(summary.truncated_share)} of the traces"
+    facts += [
         ("probed at", places),
         ("markers", ", ".join(summary.markers)),
-        (
-            "cut off",
-            f"{share(summary.truncated_share)} of the traces, at {summary.max_think} thinking "
-            "tokens",
-        ),
+        ("cut off", f"{cut}, at {summary.max_think} thinking tokens"),
     ]
     return Sheet(
-        f"Probed {plural(summary.questions, 'question')}{several}, {summary.new} of them now.",
+        f"Probed {n}{several}, {summary.new} of them now.",
         facts=tuple(fact for fact in facts if fact[1]),
-    )
-
-
-def _rungs_sheet(summary: ProbeSummary) -> Sheet:
-    split = summary.split
-    return Sheet(
-        f"Asked every rung {plural(summary.questions, 'question')}, {summary.new} of them now.",
-        facts=(
-            ("run", str(summary.run)),
-            (
-                "parts",
-                f"{split.fit} fit, {split.calibration} calibration, {split.test} test: fit chooses "
-                "a rule, calibration certifies it, test checks it",
-            ),
-        ),
-        sections=(
-            Section(
-                "Rungs, in the order of climbing",
-                ("rung", "replies", "cut", "tokens"),
-                tuple(
-                    (row.name, str(row.samples), str(row.cut), f"{row.mean_tokens:.0f}")
-                    for row in summary.rungs
-                ),
-            ),
-        ),
     )
 
 

@@ -48,26 +48,18 @@ def inspect_sheet(
 ) -> Sheet:
     """Return a policy in words.
 
-    Parameters
-    ----------
-    workload : Path, optional
-        The questions of its run, to try it on.
-    model : str, optional
-        Where its model is, if the policy's name for it does not say.
+    `workload` holds the questions of its run, to try it on; `model` says where its model is, if
+    the policy's name for it does not.
     """
-    stops, expected = shown.kind == "stop", with_test(shown.expected)
+    expected = with_test(shown.expected)
     command, file = None, shell_quote(shown.policy)
     if shown.serve_with is not None:
         command = f"stopadvisor serve {file} --shadow {shlex.join(shown.serve_with)}"
-    elif stops and shown.ladder is None and shown.model is not None and workload is not None:
+    elif shown.kind == "stop" and shown.ladder is None and shown.model and workload is not None:
         command = f"stopadvisor run {file} {shell_quote(workload)} --compare-full"
         command += "" if model is None else f" --model {shell_quote(model)}"
     return Sheet(
-        _headline(shown, expected)
-        if stops
-        else "Never climbs: the reference answers every question."
-        if shown.ladder is not None
-        else "Never stops early: every question thinks to its end, without a probe.",
+        _headline(shown, expected),
         facts=tuple(_rule(shown)),
         command=command,
         sections=tuple(_sections(shown, expected, verbose=verbose)),
@@ -117,45 +109,42 @@ def _sections(
     yield Section("Bound to", rows=tuple(_bound(shown)))
     if made := tuple(_made_from(shown)):
         yield Section("Made from", rows=made)
+    signed, signature = [], shown.signature
+    if signature is not None and signature.key_sha256 is None:
+        unchecked = f"not checked: --require-signature KEY.pub checks {signature.file}"
+        signed.append(("signature", unchecked))
+    elif signature is not None:
+        signed.append(("signed by", f"{signature.key_sha256} (SHA-256 of the public key)"))
     yield Section(
         "File",
         rows=(
             ("path", str(shown.policy)),
             ("digest", f"{shown.digest[:16]}...; file check: OK"),
             ("created", shown.created),
-            *_signature(shown),
+            *signed,
         ),
     )
 
 
 def _headline(shown: InspectedPolicy, expected: Expected | None) -> str:
     """What the policy saves and loses; by which rule it stops where that was not measured."""
+    trigger = shown.trigger
+    if shown.kind != "stop" or trigger is None:
+        if shown.ladder is not None:
+            return "Never climbs: the reference answers every question."
+        return "Never stops early: every question thinks to its end, without a probe."
     if shown.certificate and expected:
         return calibrated_headline(expected, shown.serving)
-    certified = "Certified" if shown.certificate else "Not certified"
-    return f"{certified}: stops early by {rule_name(str(shown.family))}, {_where(shown)}."
-
-
-def _signature(shown: InspectedPolicy) -> tuple[Fact, ...]:
-    signature = shown.signature
-    if signature is None:
-        return ()
-    if signature.key_sha256 is None:
-        return (("signature", f"not checked: --require-signature KEY.pub checks {signature.file}"),)
-    return (("signed by", f"{signature.key_sha256} (SHA-256 of the public key)"),)
-
-
-def _where(shown: InspectedPolicy) -> str:
-    trigger = shown.trigger
-    assert trigger is not None  # of a policy that stops
-    if shown.ladder is not None:
-        return f"serving {_climb(shown, shown.ladder)}"
-    return {
+    where = {
         "grid": f"at {plural(len(shown.budgets), 'checkpoint')}",
         "stride": f"every {trigger.every} thinking tokens",
         "marker": "where a marker begins",
         "none": f"at {trigger.stop_at} thinking tokens",
     }[trigger.kind]
+    if shown.ladder is not None:
+        where = f"serving {_climb(shown, shown.ladder)}"
+    certified = "Certified" if shown.certificate else "Not certified"
+    return f"{certified}: stops early by {rule_name(str(shown.family))}, {where}."
 
 
 def _climb(shown: InspectedPolicy, ladder: LadderTerms) -> str:
@@ -214,33 +203,27 @@ def _positions(shown: InspectedPolicy, trigger: TriggerTerms) -> str:
 def _settings(shown: InspectedPolicy) -> Section:
     """Say how engines serve a fixed budget by themselves, or why they cannot."""
     rows = []
-    text = (
-        "None: the certified reply is the forced answer. An engine that ends the thinking goes on "
-        "with a visible one, which --on-stop answer certifies."
-    )
     for setting in shown.engine_settings:
         fields = json.dumps(setting.request)[1:-1]
-        words = [f"{fields} in each request"] if fields else []
-        words.append(f"{' '.join(setting.server)} at the server")
-        rows.append((setting.engine, "; ".join(words)))
-        text = (
-            "The certificate covers an engine that closes the thinking there as the policy does, "
-            "with its closer and no message before it."
-        )
+        request = f"{fields} in each request; " if fields else ""
+        rows.append((setting.engine, f"{request}{' '.join(setting.server)} at the server"))
+    text = (
+        "The certificate covers an engine that closes the thinking there as the policy does, with "
+        "its closer and no message before it."
+        if rows
+        else "None: the certified reply is the forced answer. An engine that ends the thinking "
+        "goes on with a visible one, which --on-stop answer certifies."
+    )
     return Section("Engine settings", rows=tuple(rows), texts=(text,))
-
-
-def _looks(certificate: Certificate) -> str:
-    elsewhere = certificate.looks_elsewhere
-    text = f"number {certificate.looks} at these calibration questions"
-    return text + (f", and {elsewhere} elsewhere" if elsewhere else "")
 
 
 def _certificate(
     shown: InspectedPolicy, certificate: Certificate, expected: Expected | None, *, verbose: bool
 ) -> Iterator[Fact]:
     yield "evidence", evidence(certificate)
-    yield "look", _looks(certificate)
+    elsewhere = certificate.looks_elsewhere
+    also = f", and {elsewhere} elsewhere" if elsewhere else ""
+    yield "look", f"number {certificate.looks} at these calibration questions{also}"
     if verbose:
         reference = "its own visible answer at the end of thinking"
         if certificate.reference != "natural":
