@@ -70,11 +70,16 @@ class MatchedRisk:
     """Learned against best scalar at one risk target."""
 
     alpha: float
+    """The risk that both sides keep."""
     learned: PaperRule
+    """The best rule that combines the signals."""
     scalar: PaperRule
+    """The best rule of one signal."""
     delta_saving_pp: Interval
-    """As the published scripts print it, even if a side is not feasible and never stops."""
+    """Saving of learned minus scalar, in percentage points: as the published scripts print it, even
+    if a side is not feasible and never stops."""
     verdict: str
+    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
 
     @property
     def difference(self) -> Interval | None:

@@ -30,13 +30,9 @@ from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array, 
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 
 __all__ = [
-    "AUDIT_FAMILIES",
-    "TWO_CONDITION_FAMILIES",
-    "Peak",
-    "audit_setting",
-    "pair_peak",
+    "AUDIT_FAMILIES", "TWO_CONDITION_FAMILIES", "Peak", "audit_setting", "pair_peak",
     "proxy_scores",
-]
+]  # fmt: skip
 
 Proxy = Literal["deer", "eat", "puma", "terminator-light"]
 _PROXIES: tuple[Proxy, ...] = get_args(Proxy)

@@ -17,18 +17,31 @@ from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown
-from stopadvisor.paper.protocol import PaperRule
+from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import LossName
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.serving_costs import StackCost
+from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
-    "Assessed", "AssessedByPaper", "AssessedRun", "AssessedSettings", "AssessedWorkload",
-    "FitComparison", "FitRule", "Limit", "PaperComparison", "PaperRule",
-    "PaperSaving", "PaperStacks", "PredictedRegime", "SavingDifference", "StackCosts", "alpha_of",
+    "Assessed",
+    "AssessedByPaper",
+    "AssessedRun",
+    "AssessedSettings",
+    "AssessedWorkload",
+    "FitComparison",
+    "FitRule",
+    "Limit",
+    "MatchedRisk",
+    "PaperRule",
+    "PaperSaving",
+    "PaperStacks",
+    "PredictedRegime",
+    "StackCosts",
+    "alpha_of",
 ]  # fmt: skip
 
 
@@ -75,16 +88,6 @@ class PredictedRegime:
     """`fit` questions or `all`."""
 
 
-@dataclass(frozen=True)
-class SavingDifference:
-    """Saving of one rule minus that of another."""
-
-    median: float
-    """Over bootstrap resamples of the questions."""
-    ci95: tuple[float, float]
-    """Nominally 99 % where no loss is allowed on fit, as 95 % falls short there."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Common:
     alpha: float | None
@@ -127,7 +130,7 @@ class FitComparison:
     """The best fixed budget, without any probe before."""
     agreement: FitRule | None
     """The best rule of equal answers."""
-    delta_saving_pp: SavingDifference | None
+    delta_saving_pp: Interval | None
     """Saving of learned minus scalar, in percentage points."""
     verdict: str
     """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
@@ -240,22 +243,6 @@ class AssessedRun(_Common, Shown):
 
 
 @dataclass(frozen=True)
-class PaperComparison:
-    """Learned against scalar at one risk."""
-
-    alpha: float
-    """The risk that both sides keep."""
-    learned: PaperRule
-    """The best rule that combines the signals."""
-    scalar: PaperRule
-    """The best rule of one signal."""
-    delta_saving_pp: SavingDifference
-    """Saving of learned minus scalar, in percentage points."""
-    verdict: str
-    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
-
-
-@dataclass(frozen=True)
 class PaperSaving:
     """The paper's net saving on one serving stack."""
 
@@ -283,7 +270,7 @@ class AssessedByPaper(_Common):
 
     protocol: Literal["paper"] = "paper"
     """The published analysis."""
-    matched_risk: tuple[PaperComparison, ...]
+    matched_risk: tuple[MatchedRisk, ...]
     """A row for each alpha."""
     serving: PaperStacks
     """Net saving of one rule under each serving regime."""

@@ -9,7 +9,6 @@ from typing import Any
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.fit_assessment import FitAssessment, LoadSaving
 from stopadvisor.paper.analysis import PaperAssessment
-from stopadvisor.paper.protocol import MatchedRisk
 from stopadvisor.policy.shown import promise_of
 from stopadvisor.report.assessed import (
     Assessed,
@@ -19,11 +18,9 @@ from stopadvisor.report.assessed import (
     AssessedWorkload,
     FitComparison,
     Limit,
-    PaperComparison,
     PaperSaving,
     PaperStacks,
     PredictedRegime,
-    SavingDifference,
     StackCosts,
 )
 from stopadvisor.report.headline import assessed_headline
@@ -32,7 +29,6 @@ from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.rules.serving_costs import StackCost
-from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = ["assessed"]
@@ -99,9 +95,7 @@ def _deploy(
         scalar=choice.scalar,
         fixed_budget=choice.fixed_budget,
         agreement=choice.agreement,
-        delta_saving_pp=None
-        if choice.delta_saving_pp is None
-        else _difference(choice.delta_saving_pp),
+        delta_saving_pp=choice.delta_saving_pp,
         verdict=choice.verdict,
     )
     also = tuple(Limit(each.loss, each.alpha, each.category) for each in settings.also)
@@ -127,10 +121,6 @@ def _deploy(
         asked=None if settings.is_lost else promise_of(settings.guarantees),
         promises=assessment.promises,
     )
-
-
-def _difference(spread: Interval) -> SavingDifference:
-    return SavingDifference(spread.median, (spread.low, spread.high))
 
 
 def _stack_costs(choice: Choice, loads: Sequence[LoadSaving]) -> StackCosts:
@@ -162,7 +152,7 @@ def _by_paper(assessment: PaperAssessment, common: dict[str, Any]) -> AssessedBy
     saving = {name: PaperSaving(value) for name, value in serving.saving_pct.items()}
     return AssessedByPaper(
         **common,
-        matched_risk=tuple(_paper_comparison(row) for row in assessment.matched_risk),
+        matched_risk=assessment.matched_risk,
         serving=PaperStacks(
             f"learned at its peak-gain threshold {serving.threshold:g}, probing at every "
             "checkpoint; all questions, out of fold",
@@ -171,10 +161,4 @@ def _by_paper(assessment: PaperAssessment, common: dict[str, Any]) -> AssessedBy
             saving["black-box"],
         ),
         full_accuracy=assessment.full_accuracy,
-    )
-
-
-def _paper_comparison(row: MatchedRisk) -> PaperComparison:
-    return PaperComparison(
-        row.alpha, row.learned, row.scalar, _difference(row.delta_saving_pp), row.verdict
     )

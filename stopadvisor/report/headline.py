@@ -30,24 +30,11 @@ from stopadvisor.rules.costs import LADDER, SECONDS
 from stopadvisor.serving.answer_summary import AnswerSummary, TimedComparison
 
 __all__ = [
-    "Effect",
-    "accuracy_words",
-    "answers_label",
-    "assessed_effect",
-    "assessed_headline",
-    "calibrated_headline",
-    "capacity_facts",
-    "change_words",
-    "expected_effect",
-    "gain_against_advice",
-    "other_stacks",
-    "run_effect",
-    "run_headline",
-    "saving_words",
-    "sentence",
-    "verified_effect",
-    "verified_headline",
-]
+    "Effect", "accuracy_words", "answers_label", "assessed_effect", "assessed_headline",
+    "calibrated_headline", "capacity_facts", "change_words", "expected_effect",
+    "gain_against_advice", "other_stacks", "run_effect", "run_headline", "saving_words", "sentence",
+    "verified_effect", "verified_headline",
+]  # fmt: skip
 
 _LARGE_GAIN = 5.0
 """Points of accuracy that are worth a headline although stopping costs more."""

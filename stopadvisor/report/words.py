@@ -11,14 +11,13 @@ from pathlib import Path
 
 from stopadvisor.assessment.recommendation import deciding_reason, standing
 from stopadvisor.certification.calibrated import CalibratedRun
+from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.report.assessed import (
     Assessed,
     AssessedByPaper,
     AssessedRun,
     FitComparison,
     FitRule,
-    PaperComparison,
-    PaperRule,
 )
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS
 from stopadvisor.rules.families import (
@@ -31,30 +30,11 @@ from stopadvisor.rules.families import (
 )
 
 __all__ = [
-    "COMMON_STACK",
-    "KINDS_OF_QUESTION",
-    "advised_otherwise",
-    "advised_rule",
-    "bracketed",
-    "by_load",
-    "computed_for",
-    "cost_noun",
-    "explained",
-    "kind_of_rule",
-    "kind_rules",
-    "listed",
-    "number",
-    "on_stack",
-    "percent",
-    "plural",
-    "points",
-    "risk_difference",
-    "rule_headline",
-    "share",
-    "shell_quote",
-    "whole_percent",
-    "why",
-]
+    "COMMON_STACK", "KINDS_OF_QUESTION", "advised_otherwise", "advised_rule", "bracketed",
+    "by_load", "computed_for", "cost_noun", "explained", "kind_of_rule", "kind_rules", "listed",
+    "number", "on_stack", "percent", "plural", "points", "risk_difference", "rule_headline",
+    "share", "shell_quote", "whole_percent", "why",
+]  # fmt: skip
 
 COMMON_STACK = "prefix-cache"
 """What vLLM and most servers do."""
@@ -274,7 +254,7 @@ def _saving(rule: FitRule | PaperRule | None) -> float | None:
     return None if saving is None else round(saving, 1)
 
 
-def _lead(row: FitComparison | PaperComparison) -> float:
+def _lead(row: FitComparison | MatchedRisk) -> float:
     """Points that the signals combined save beyond any one; 0 where a side stops nothing."""
     learned, others = _saving(row.learned), [_saving(row.scalar)]
     if isinstance(row, FitComparison):
@@ -283,14 +263,14 @@ def _lead(row: FitComparison | PaperComparison) -> float:
     return 0.0 if learned is None or not known else learned - max(known)
 
 
-def _combined(row: FitComparison | PaperComparison) -> str:
+def _combined(row: FitComparison | MatchedRisk) -> str:
     """What combining the signals changes, where both sides can be had."""
     lead = _lead(row)
     amount = f"{points(abs(lead))} {'more' if lead >= 0 else 'less'}"
     return f"Combining the signals saves {amount} than any one of them"
 
 
-def risk_difference(row: FitComparison | PaperComparison) -> str:
+def risk_difference(row: FitComparison | MatchedRisk) -> str:
     """What combining the signals changes; a rule that is not feasible never stops."""
     sides = {"the signals combined": row.learned, "one signal": row.scalar}
     feasible = [name for name, rule in sides.items() if rule is not None and rule.feasible]

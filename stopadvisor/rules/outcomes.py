@@ -140,7 +140,7 @@ def _saving_interval(
         return None
     # Costs are positive, so that nothing saves more than all.
     low, high = 100 * (1 - found.high), min(100 * (1 - found.low), 100.0)
-    return Interval(100 * (1 - found.median), low, high)
+    return Interval(100 * (1 - found.median), (low, high))
 
 
 def measure_rule(

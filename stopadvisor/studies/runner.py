@@ -23,14 +23,9 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport
 
 __all__ = [
-    "compare_at_risk",
-    "gains_resampled",
-    "paper_setting",
-    "paper_views",
-    "require_related",
-    "study_each",
-    "study_settings",
-]
+    "compare_at_risk", "gains_resampled", "paper_setting", "paper_views", "require_related",
+    "study_each", "study_settings",
+]  # fmt: skip
 
 
 def study_each(

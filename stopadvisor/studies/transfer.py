@@ -239,6 +239,6 @@ def _on_test(
     """What a rule does on test questions; None stands for full thinking."""
     if rule is None:
         right = int(test.full_correct.sum())
-        return Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, 0.0, 0.0))
+        return Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, (0.0, 0.0)))
     rng = np.random.default_rng(seed)
     return measure_rule(*rule, test, settings.costing, loss=settings.counted, rng=rng)

@@ -85,7 +85,7 @@ def test_where_no_question_may_be_lost_a_verdict_takes_more(
 ) -> None:
     def seen(difference: FloatArray, asked: float) -> Interval:
         assert asked == level
-        return Interval(1.0, 0.5, 1.5)
+        return Interval(1.0, (0.5, 1.5))
 
     monkeypatch.setattr("stopadvisor.assessment.evidence.interval", seen)
     verdict, _ = compare(Resamples.of(fit, limit), [sequence], [sequence])

@@ -317,7 +317,7 @@ def matched(
         return PaperRule(feasible, family, 0.9, 100, 0.05, 0.8, saving, saving)
 
     return MatchedRisk(
-        0.15, at("learned", learned), at("entropy", scalar), Interval(1.0, 0.5, 2.0), verdict
+        0.15, at("learned", learned), at("entropy", scalar), Interval(1.0, (0.5, 2.0)), verdict
     )
 
 

@@ -128,7 +128,7 @@ def test_the_bootstrap_is_paired_over_questions() -> None:
 )
 def test_verdicts(feasible: tuple[bool, bool], low: float, high: float, verdict: str) -> None:
     points = [paper.PaperRule(ok, "learned", 0.5, 100, 0.0, 1.0, 10.0, 10.0) for ok in feasible]
-    found = paper._verdict(points[0], points[1], Interval((low + high) / 2, low, high))
+    found = paper._verdict(points[0], points[1], Interval((low + high) / 2, (low, high)))
     assert found == verdict
 
 

@@ -13,13 +13,9 @@ from stopadvisor.report.words import listed, percent, plural, share, shell_quote
 from stopadvisor.rules.losses import LOST
 
 __all__ = [
-    "label_counts",
-    "label_need_sections",
-    "label_savings",
-    "label_sheet",
-    "more_labels",
+    "label_counts", "label_need_sections", "label_savings", "label_sheet", "more_labels",
     "plan_sheet",
-]
+]  # fmt: skip
 
 _PROMISES = {
     "lost": "at most {} are lost",
