@@ -29,7 +29,7 @@ from stopadvisor.collection.model_checks import (
 )
 from stopadvisor.collection.probe_settings import ProbeSettings, check_parts, fit_questions
 from stopadvisor.collection.probe_summary import ProbeSummary, RecordedRung
-from stopadvisor.engines.asked_rungs import AskedReply, AsksRungs, RungAnswer
+from stopadvisor.engines.asked_rungs import AskRungs, RungAnswer
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open
 from stopadvisor.ground.constants import TRUNCATED_WARN
 from stopadvisor.ground.errors import ProbeError
@@ -96,10 +96,10 @@ def record_replies(
         with (
             lock_directory(path),
             how_to_open(engine, ladder) as how,
-            open_rungs(ladder, **how) as rungs,
+            open_rungs(ladder, **how) as ask,
         ):
             run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
-            job = _Recording(run, ladder, workload, settings, graders.right, rungs, progress)
+            job = _Recording(run, ladder, workload, settings, graders.right, ask, progress)
             summary = job.go(asked, manifest)
         for remark in graders.right.remarks():
             progress.remark(remark)
@@ -121,7 +121,7 @@ class _Recording:
     workload: Workload
     settings: ProbeSettings
     grader: Grades
-    rungs: AsksRungs
+    ask: AskRungs
     progress: Progress
     answers: dict[tuple[str, int], RungAnswer] = field(default_factory=dict)
     """All replies so far, by question and column."""
@@ -196,11 +196,8 @@ class _Recording:
             if not open_columns[question.id]:  # killed between its last reply and its grade
                 self._keep(question, done)
         template = self.settings.prompt_template
-        asked = [
-            AskedReply(columns[k], make_prompts([q], template, k - starts[k])[0])
-            for q, k in missing
-        ]
-        for number, answer in self.rungs.replies(asked):
+        asked = [(columns[k], make_prompts([q], template, k - starts[k])[0]) for q, k in missing]
+        for number, answer in self.ask(asked):
             question, column = missing[number]
             row = {"id": question.id, "key": question.key, "column": column, **asdict(answer)}
             append(self.run.path / ASKED, encode(json.dumps(row, ensure_ascii=False) + "\n"))

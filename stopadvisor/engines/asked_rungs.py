@@ -5,24 +5,14 @@ Knows no server and no model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Rung
 
-__all__ = ["AskedReply", "AsksRungs", "LocalRungs", "RungAnswer"]
-
-
-@dataclass(frozen=True)
-class AskedReply:
-    """One reply to ask for."""
-
-    rung: Rung
-    """Of which rung."""
-    prompt: Prompt
-    """The question, and which sample of the rung this is."""
+__all__ = ["AskRungs", "LocalRungs", "RungAnswer"]
 
 
 @dataclass(frozen=True)
@@ -52,16 +42,11 @@ class RungAnswer:
         return read * first + self.cached_tokens * cached + self.completion_tokens * decoded
 
 
-class AsksRungs(Protocol):
-    """Asks whole replies of rungs, many at once."""
+AskRungs = Callable[[Sequence[tuple[Rung, Prompt]]], Iterator[tuple[int, RungAnswer]]]
+"""Asks for many replies at once, and yields each as it comes, with its number.
 
-    def replies(self, asked: Sequence[AskedReply]) -> Iterator[tuple[int, RungAnswer]]:
-        """Ask for each and yield the replies as they come, with their numbers in `asked`.
-
-        A reply that a rung refuses to give is `down`; a rung that cannot be reached is an
-        `EngineError`.
-        """
-        ...
+A reply that a rung refuses to give is `down`; a rung that cannot be reached is an `EngineError`.
+"""
 
 
 class LocalRungs(Protocol):

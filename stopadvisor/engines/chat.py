@@ -57,22 +57,21 @@ def find_markers(
     ModelError
         No pair fits, only one marker is given, or one does not survive the tokenizer.
     """
-    if (think_open is None) != (think_close is None):
-        given, other = (
-            ("think_open", "think_close") if think_close is None else ("think_close", "think_open")
-        )
-        raise ModelError(f"{given} needs {other} as well: thinking has an opener and a closer")
     if think_open is not None and think_close is not None:
         return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
+    if think_open is not None or think_close is not None:
+        given, other = ("open", "close") if think_close is None else ("close", "open")
+        raise ModelError(
+            f"think_{given} needs think_{other} as well: thinking has an opener and a closer"
+        )
     added = {str(token) for token in tokenizer.get_added_vocab()}
     template = tokenizer.chat_template
     written = template if isinstance(template, str) else ""
-    for pair in KNOWN_MARKERS:
-        if all(_is_token(added, text) for text in pair):
-            return _marker(tokenizer, pair[0]), _marker(tokenizer, pair[1])
-    for pair in KNOWN_MARKERS:
-        if all(text in written for text in pair):
-            return _marker(tokenizer, pair[0]), _marker(tokenizer, pair[1])
+    found = [pair for pair in KNOWN_MARKERS if all(_is_token(added, text) for text in pair)]
+    found += [pair for pair in KNOWN_MARKERS if all(text in written for text in pair)]
+    if found:
+        opener, closer = found[0]
+        return _marker(tokenizer, opener), _marker(tokenizer, closer)
     raise ModelError(
         f"{_name(tokenizer)} has no thinking markers that are known here; "
         "if it reasons before it answers, name them with --think-tags"

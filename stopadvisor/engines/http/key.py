@@ -15,7 +15,7 @@ import httpx2
 
 from stopadvisor.ground.errors import ModelError
 
-__all__ = ["FORWARDED", "ForwardedKey", "Key", "KeyMask"]
+__all__ = ["FORWARDED", "ForwardedKey", "Key"]
 
 FORWARDED: ContextVar[str] = ContextVar("authorization", default="")
 """Header ``Authorization`` of the request that is being answered; empty where it has none."""
@@ -59,9 +59,30 @@ class Key(httpx2.Auth):
     def __reduce__(self) -> str:
         raise TypeError("a key is not stored")
 
+    @property
+    def _value(self) -> str:
+        return self.__value
+
+    @property
+    def _secret(self) -> bool:
+        return len(self._value) >= _SHORTEST_SECRET
+
+    @property
+    def header(self) -> str:
+        """Value of the header ``Authorization``; empty where there is no key."""
+        return f"Bearer {self._value}"
+
+    def auth_flow(
+        self, request: httpx2.Request
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Sign a request; called by the HTTP library."""
+        if self.header:
+            request.headers["Authorization"] = self.header
+        yield request
+
     def hide(self, text: str) -> str:
         """Take the key out of a text, such as a server's complaint about it."""
-        return text.replace(self._value, f"[{self.name}]")
+        return text.replace(self._value, f"[{self.name}]") if self._value else text
 
     def hide_in_text(self, text: str) -> str:
         """Take the key out of what a model says, which a server may have made up.
@@ -83,29 +104,9 @@ class Key(httpx2.Auth):
             return {self.hide(name): self.hide_in_data(item) for name, item in data.items()}
         return data
 
-    @property
-    def header(self) -> str:
-        """Value of the header ``Authorization``."""
-        return f"Bearer {self._value}"
-
     def mask(self) -> KeyMask:
         """Return what takes the key out of bytes that pass through."""
         return KeyMask(self._value if self._secret else "")
-
-    @property
-    def _secret(self) -> bool:
-        return len(self._value) >= _SHORTEST_SECRET
-
-    @property
-    def _value(self) -> str:
-        return self.__value
-
-    def auth_flow(
-        self, request: httpx2.Request
-    ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Sign a request; called by the HTTP library."""
-        request.headers["Authorization"] = self.header
-        yield request
 
 
 class KeyMask:
@@ -128,20 +129,17 @@ class KeyMask:
 
     def take(self, piece: bytes) -> bytes:
         """Return what can be shown by now: an end that may begin the key is kept back."""
-        data = self.whole(self._kept + piece)
-        kept = max((_overlap(data, form) for form in self._forms), default=0)
+        data, kept = self.whole(self._kept + piece), 0
+        for form in self._forms:
+            most = min(len(data), len(form) - 1)
+            begun = next((n for n in range(most, 0, -1) if data.endswith(form[:n])), 0)
+            kept = max(kept, begun)
         shown, self._kept = data[: len(data) - kept], data[len(data) - kept :]
         return shown
 
     def rest(self) -> bytes:
         """Return what was kept back, when nothing follows."""
         return self._kept
-
-
-def _overlap(data: bytes, form: bytes) -> int:
-    """Length of the longest end of the data with which a form begins, shorter than the form."""
-    most = min(len(data), len(form) - 1)
-    return next((n for n in range(most, 0, -1) if data.endswith(form[:n])), 0)
 
 
 class ForwardedKey(Key):
@@ -154,14 +152,7 @@ class ForwardedKey(Key):
     def _value(self) -> str:
         return FORWARDED.get().rpartition(" ")[2]
 
-    def hide(self, text: str) -> str:
-        """Take the key out of a text; without one there is nothing to take out."""
-        return super().hide(text) if self._value else text
-
-    def auth_flow(
-        self, request: httpx2.Request
-    ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Sign a request as the client's own was signed."""
-        if FORWARDED.get():
-            request.headers["Authorization"] = FORWARDED.get()
-        yield request
+    @property
+    def header(self) -> str:
+        """The header as the client sent it."""
+        return FORWARDED.get()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -100,7 +99,21 @@ class Ascent:
             seconds=seconds,
             finish="stopped" if not is_reference else "stop" if served.finished else "length",
             thinking="",
-            climbed=Climbed(self.rung.name, tuple(_asked(*each) for each in self.replies)),
+            climbed=Climbed(
+                self.rung.name,
+                tuple(
+                    AskedRung(
+                        rung.name,
+                        reply.finished,
+                        reply.prompt_tokens,
+                        reply.cached_tokens,
+                        reply.completion_tokens,
+                        reply.price(rung),
+                        reply.down,
+                    )
+                    for rung, reply in self.replies
+                ),
+            ),
         )
 
 
@@ -151,7 +164,13 @@ async def climb(
             return Ascent(tuple(replies), len(replies), None)
         rungs = [*(rung for rung, _ in replies), *(ask.rung for ask in asks)]
         samples = [rungs[:k].count(rungs[k]) for k in range(len(replies), len(rungs))]
-        for ask, reply in zip(asks, await _together(map(one, asks, samples)), strict=True):
+        try:  # at once; the first that fails ends the others
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(each) for each in map(one, asks, samples)]
+        except BaseExceptionGroup as several:
+            raise first_error(several) from None
+        for ask, done in zip(asks, tasks, strict=True):
+            reply = done.result()
             # Without the figure that the rule reads a reply cannot be judged, and is climbed past.
             known = reply.mean_logprob is not None or not ask.needs_logprob
             answers.append(extract_natural(task, reply.text) if reply.finished else None)
@@ -164,28 +183,6 @@ async def climb(
                 mean_logprob=reply.mean_logprob,
             ).reply
     return Ascent(tuple(replies), at, None if is_reference else column, answers[at])
-
-
-async def _together(asked: Iterable[Coroutine[Any, Any, RungAnswer]]) -> list[RungAnswer]:
-    """Ask for several replies at once; the first that fails ends the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in asked]
-    except BaseExceptionGroup as several:
-        raise first_error(several) from None
-    return [task.result() for task in tasks]
-
-
-def _asked(rung: Rung, reply: RungAnswer) -> AskedRung:
-    return AskedRung(
-        rung.name,
-        reply.finished,
-        reply.prompt_tokens,
-        reply.cached_tokens,
-        reply.completion_tokens,
-        reply.price(rung),
-        reply.down,
-    )
 
 
 @dataclass
@@ -227,43 +224,26 @@ class LadderEngine:
         del plan, on_stop
 
         async def ask(request: Request) -> Reply:
-            began = time.perf_counter()
+            began, prompt = time.perf_counter(), request.prompt
             climbed = await climb(
-                self.servers,
-                self.policy,
-                request.prompt,
-                request.task,
-                reference_alone=rule is None,
+                self.servers, self.policy, prompt, request.task, reference_alone=rule is None
             )
-            reply = climbed.reply(time.perf_counter() - began)
-            self._remark(reply)
-            return reply
+            for rung, reply in climbed.replies:  # said once of each
+                if reply.down is not None and not any(rung.name in said for said in self.remarks):
+                    down = f"rung {rung.name} was down, and was climbed past: {reply.down}"
+                    self.remarks.append(down)
+            return climbed.reply(time.perf_counter() - began)
 
         return asked_each(self.portal, requests, ask, batch_size or self.concurrency)
-
-    def _remark(self, reply: Reply) -> None:
-        """Say once of each rung that it was down."""
-        assert reply.climbed is not None
-        for asked in reply.climbed.asked:
-            text = f"rung {asked.name} was down, and was climbed past: {asked.down}"
-            if asked.down is not None and not any(asked.name in said for said in self.remarks):
-                self.remarks.append(text)
 
 
 @contextmanager
 def open_ladder(
     policy: Policy, ladder: Ladder, *, concurrency: int, **how: Any
 ) -> Iterator[LadderEngine]:
-    """Open the servers of a ladder that is the policy's; `how` are time-outs of `RungServers`.
-
-    Raises
-    ------
-    ModelError
-        Another ladder, a rung without a model or a server, or a key that is not there.
-    """
-    check_rungs(policy, ladder)
+    """Open the servers of a ladder that `check_rungs` let pass; `how` is as of `RungServers`."""
+    servers = RungServers(ladder, concurrency=concurrency, **how)
     with start_blocking_portal() as portal:
-        servers = portal.call(partial(RungServers.opened, ladder, concurrency=concurrency, **how))
         try:
             yield LadderEngine(ladder, servers, portal, policy, concurrency)
         finally:

@@ -36,8 +36,8 @@ _VERDICT = re.compile(r"\b(IN)?CORRECT\b")
 _THINKING = re.compile(r".*</think>", re.DOTALL)
 _MAX_TOKENS = 4096
 """Of the reply; a judge may think first."""
-_REQUEST_TIMEOUT, _RETRY_TIMEOUT = 120.0, 120.0
-"""Seconds; together less than what a grader may take over one answer."""
+_SECONDS = 120.0
+"""For one reply, and for asking again; together less than a grader may take over one answer."""
 
 
 def judge(question: str, gold: str, answer: str) -> bool | None:
@@ -53,37 +53,34 @@ def judge(question: str, gold: str, answer: str) -> bool | None:
     EngineError
         The server or its name is missing, or it refuses; the command ends, and nothing is graded.
     """
-    return asyncio.run(_ask(_PROMPT.format(question=question, gold=gold, answer=answer)))
+    url, model = (os.environ.get(f"STOPADVISOR_JUDGE_{name}") for name in ("URL", "MODEL"))
+    if not url or not model:
+        missing = "MODEL" if url else "URL"
+        raise EngineError(f"the judge needs STOPADVISOR_JUDGE_{missing} in the environment")
+    prompt = _PROMPT.format(question=question, gold=gold, answer=answer)
+    # Thinking that stands in the text weighs both verdicts.
+    text = _THINKING.sub("", asyncio.run(_ask(url, model, prompt)))
+    found = _VERDICT.findall(text.upper())
+    return None if not found else found[-1] != "IN"
 
 
 judge.workers = 8  # type: ignore[attr-defined]  # servers answer several requests at once
 judge.version = os.environ.get("STOPADVISOR_JUDGE_MODEL", "")  # type: ignore[attr-defined]
 
 
-async def _ask(prompt: str) -> bool | None:
-    url, model = (_setting(f"STOPADVISOR_JUDGE_{name}") for name in ("URL", "MODEL"))
-    key = Key.of_environment("STOPADVISOR_JUDGE_KEY", required=False)
+async def _ask(url: str, model: str, prompt: str) -> str:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "temperature": 0.0,
         "max_tokens": _MAX_TOKENS,
     }
+    key = Key.of_environment("STOPADVISOR_JUDGE_KEY", required=False)
     async with Client(
-        [url], model, key=key, request_timeout=_REQUEST_TIMEOUT, retry_timeout=_RETRY_TIMEOUT
+        [url], model, key=key, request_timeout=_SECONDS, retry_timeout=_SECONDS
     ) as client:
         reply = await client.ask("POST", "/chat/completions", body)
     try:
-        text = reply["choices"][0]["message"]["content"] or ""
+        return str(reply["choices"][0]["message"]["content"] or "")
     except (LookupError, TypeError) as error:
         raise EngineError(f"{url}: the judge's reply holds no message") from error
-    # Thinking that stands in the text weighs both verdicts.
-    found = _VERDICT.findall(_THINKING.sub("", str(text)).upper())
-    return None if not found else found[-1] != "IN"
-
-
-def _setting(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise EngineError(f"the judge needs {name} in the environment")
-    return value

@@ -10,14 +10,12 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
-from stopadvisor.engines.asked_rungs import AskedReply, LocalRungs, RungAnswer
+from stopadvisor.engines.asked_rungs import AskRungs, LocalRungs, RungAnswer
 from stopadvisor.engines.http.client import (
     FINAL,
     REQUEST_TIMEOUT,
@@ -32,7 +30,7 @@ from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
-__all__ = ["AskedRungs", "RungServers", "open_rungs", "reply_of", "request_of"]
+__all__ = ["RungServers", "open_rungs", "request_of"]
 
 _PATIENCE = 5.0
 """Seconds for which a rung that can be climbed past is asked again before it is."""
@@ -45,34 +43,26 @@ def request_of(
     rung: Rung, messages: Sequence[Mapping[str, Any]], *, max_tokens: int | None, logprobs: bool
 ) -> dict[str, Any]:
     """The body of a rung's request."""
+    arguments = rung.chat_template_kwargs
     asked: dict[str, Any] = {
         "model": rung.model,
         "messages": [dict(message) for message in messages],
         "max_tokens": max_tokens,
         "temperature": rung.temperature,
         "reasoning_effort": rung.reasoning_effort,
-        "chat_template_kwargs": None
-        if rung.chat_template_kwargs is None
-        else dict(rung.chat_template_kwargs),
+        "chat_template_kwargs": None if arguments is None else dict(arguments),
         "logprobs": logprobs or None,
     }
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def reply_of(data: Mapping[str, Any], seconds: float = 0.0) -> RungAnswer:
-    """Read the answer of a server.
-
-    Raises
-    ------
-    EngineError
-        It is no chat completion.
-    """
+def _read(data: Mapping[str, Any], seconds: float) -> RungAnswer:
+    """Read the answer of a server; `EngineError` where it is no chat completion."""
     try:
         (choice,) = data["choices"]
-        message = choice["message"]
+        message, usage = choice["message"], data["usage"]
         thinking, _, text = (message.get("content") or "").rpartition(_THINKING_ENDS)
         shown = message.get("reasoning") or message.get("reasoning_content") or thinking
-        usage = data["usage"]
         details = usage.get("prompt_tokens_details") or {}
         prompt, decoded = usage["prompt_tokens"], usage["completion_tokens"]
         cached = min(details.get("cached_tokens") or 0, prompt)
@@ -90,7 +80,7 @@ def reply_of(data: Mapping[str, Any], seconds: float = 0.0) -> RungAnswer:
         prompt,
         cached,
         decoded,
-        mean if mean is not None and mean == mean and mean > -1e6 else None,
+        mean if mean is not None and mean > -1e6 else None,  # neither NaN nor infinite
         seconds,
         reasoning=shown.removeprefix(_THINKING_BEGINS).strip(),
     )
@@ -105,6 +95,11 @@ class RungServers:
     give log-probabilities is asked without.  For a gateway each rung before the reference has
     `rung_timeout` seconds for a reply, and a client's own key (`forwards`) is sent to the
     reference's server, and to no other.
+
+    Raises
+    ------
+    ModelError
+        A rung without a model or a server, or a key that is not there.
     """
 
     def __init__(
@@ -121,13 +116,12 @@ class RungServers:
     ) -> None:
         self._reference = ladder.reference
         self._climbs, self._local = climbs, local
-        self._here = {rung.name for rung in ladder.rungs if rung.engine == "hf"}
         self._silent: set[str] = set()
         self._clients: dict[str, Client] = {}
         self._free: dict[str, asyncio.Semaphore] = {}
         self._down: dict[str, tuple[float, str]] = {}
         for rung in ladder.rungs:
-            if rung.name in self._here:
+            if rung.engine == "hf":
                 continue
             if rung.base_url is None or rung.model is None:
                 raise ModelError(f"rung {rung.name!r}: it takes model and base_url, got none")
@@ -137,22 +131,16 @@ class RungServers:
             elif forwards and _origin(rung.base_url) == _origin(ladder.reference.base_url):
                 key = ForwardedKey()
             can_climb = climbs and rung is not ladder.reference
-            waits = min(patience, _PATIENCE) if can_climb else patience
             self._clients[rung.name] = Client(
                 [rung.base_url],
                 rung.model,
                 key=key,
                 request_timeout=(rung_timeout if can_climb else None) or request_timeout,
-                retry_timeout=waits,
+                retry_timeout=min(patience, _PATIENCE) if can_climb else patience,
             )
             # Rungs of one server share its places.
             same = next((r for r in ladder.rungs if r.base_url == rung.base_url), rung)
             self._free[rung.name] = self._free.get(same.name) or asyncio.Semaphore(concurrency)
-
-    @classmethod
-    async def opened(cls, ladder: Ladder, **how: Any) -> Self:
-        """Make them within the event loop in which they will be asked."""
-        return cls(ladder, **how)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -185,7 +173,7 @@ class RungServers:
         EngineError
             The reference cannot answer, or no rung may be climbed past and one is not reached.
         """
-        if rung.name in self._here:
+        if rung.name not in self._clients:
             assert self._local is not None  # whoever opens a ladder loads its models
             return await self._local.ask(rung, prompt, max_tokens)
         can_climb = rung.name != self._reference.name
@@ -195,7 +183,8 @@ class RungServers:
         async with self._free[rung.name]:
             began = time.monotonic()
             try:
-                return await self._answer(rung, prompt, max_tokens, logprobs=logprobs)
+                data = await self._asked(rung, prompt, max_tokens, logprobs=logprobs)
+                return _read(data, time.monotonic() - began)
             except EngineError as error:
                 is_gone = isinstance(error, Unreachable)  # a refusal is of this question alone
                 is_final = isinstance(error, Refused) and error.status in FINAL
@@ -206,24 +195,20 @@ class RungServers:
                 seconds = time.monotonic() - began
                 return RungAnswer("", finished=False, seconds=seconds, down=str(error))
 
-    async def _answer(
+    async def _asked(
         self, rung: Rung, prompt: Prompt, max_tokens: int | None, *, logprobs: bool
-    ) -> RungAnswer:
-        asks = logprobs and rung.name not in self._silent
+    ) -> dict[str, Any]:
+        client, asks = self._clients[rung.name], logprobs and rung.name not in self._silent
         body = request_of(rung, prompt.messages, max_tokens=max_tokens, logprobs=asks)
-        client = self._clients[rung.name]
-        began = time.monotonic()
         try:
-            data = await client.ask("POST", "/chat/completions", body)
+            return await client.ask("POST", "/chat/completions", body)
         except Refused as error:
             if not asks or error.status in FINAL:
                 raise
-            plain = {name: value for name, value in body.items() if name != "logprobs"}
-            data = await client.ask("POST", "/chat/completions", plain)
-            self._silent.add(rung.name)
-        if client.key is not None:
-            data = client.key.hide_in_data(data)
-        return reply_of(data, time.monotonic() - began)
+        del body["logprobs"]
+        data = await client.ask("POST", "/chat/completions", body)
+        self._silent.add(rung.name)
+        return data
 
 
 def _origin(url: str | None) -> tuple[str, str]:
@@ -231,40 +216,21 @@ def _origin(url: str | None) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-@dataclass(frozen=True)
-class AskedRungs:
-    """The rungs of a ladder, asked for many replies at once; an `AsksRungs`."""
-
-    servers: RungServers
-    portal: BlockingPortal
-    at_once: int
-    """Replies to be asked for at once, of all rungs together."""
-
-    def replies(self, asked: Sequence[AskedReply]) -> Iterator[tuple[int, RungAnswer]]:
-        """Ask for each and yield the replies as they come, with their numbers in `asked`."""
-
-        async def ask(one: AskedReply) -> RungAnswer:
-            return await self.servers.ask(
-                one.rung, one.prompt, max_tokens=one.rung.max_tokens, logprobs=True
-            )
-
-        return asked_each(self.portal, asked, ask, self.at_once)
-
-
 @contextmanager
-def open_rungs(ladder: Ladder, *, concurrency: int, **how: Any) -> Iterator[AskedRungs]:
-    """Open the servers of a ladder to record replies; `how` is as of `RungServers`.
+def open_rungs(ladder: Ladder, *, concurrency: int, **how: Any) -> Iterator[AskRungs]:
+    """Open the servers of a ladder to record replies; `how`, and errors, are as of `RungServers`.
 
-    Raises
-    ------
-    ModelError
-        A rung without a model or a server, or a key that is not there.
+    Each server gets as many requests at once as `concurrency` says.
     """
-    places = len({rung.base_url for rung in ladder.rungs})
+    servers = RungServers(ladder, concurrency=concurrency, climbs=False, **how)
+    size = concurrency * len({rung.base_url for rung in ladder.rungs})
+
+    async def ask(asked: tuple[Rung, Prompt]) -> RungAnswer:
+        rung, prompt = asked
+        return await servers.ask(rung, prompt, max_tokens=rung.max_tokens, logprobs=True)
+
     with start_blocking_portal() as portal:
-        opened = partial(RungServers.opened, ladder, concurrency=concurrency, climbs=False, **how)
-        servers = portal.call(opened)
         try:
-            yield AskedRungs(servers, portal, concurrency * places)
+            yield lambda asked: asked_each(portal, asked, ask, size)
         finally:
             portal.call(servers.aclose)

@@ -35,8 +35,6 @@ _GREEDY: Mapping[str, Any] = {
     "repetition_penalty": 1.0,
 }
 """All said, as a server would fill in the model's own."""
-_STALLED = 5
-"""Streams in a row that may break off without a new token before this is an error."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,6 @@ class ServedModel:
             return not trace.end.over
 
         most = trace.end.most if until is None else min(until, trace.end.most)
-        stalled = 0
         while not trace.end.over and len(trace.ids) < most:
             at = len(trace.ids)
             answer = await self._continue(
@@ -154,9 +151,6 @@ class ServedModel:
             )
             if answer.finish_reason != "broken" and not trace.end.over:
                 take(self._new_ids(answer)[len(trace.ids) - at :])
-            stalled = stalled + 1 if len(trace.ids) == at else 0
-            if stalled > _STALLED:
-                raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")
 
     def check_cap(self, plan: ProbePlan) -> None:
         """Refuse a cap that is beyond what the server's context leaves to any prompt.
