@@ -130,9 +130,6 @@ class ScriptedEngine:
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         return []
 
-    def status(self) -> str:
-        return ""
-
     def close(self) -> None:
         self.closed = True
 

@@ -86,8 +86,6 @@ def _probe(
         decoded += _decoded_tokens(trace, recorded=prompts[number].recorded is not None)
         if decoded > reported:
             report(decoded - reported)
-        if status := engine.status():
-            progress.note(status)
         open_prompts.discard(number)
         yield number, trace
     if open_prompts:

@@ -27,10 +27,6 @@ class Progress(Protocol):
         """Pass items on, and show how many are done if that takes more than a moment."""
         ...
 
-    def note(self, text: str) -> None:
-        """Show a text next to the rate of tokens from now on."""
-        ...
-
     def remark(self, text: str) -> None:
         """Tell the user something, in one line."""
         ...
@@ -48,9 +44,6 @@ class NullProgress:
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
         """Pass items on."""
         yield from items
-
-    def note(self, text: str) -> None:
-        """Ignore a note."""
 
     def remark(self, text: str) -> None:
         """Ignore a remark."""

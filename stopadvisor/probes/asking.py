@@ -308,8 +308,5 @@ class Engine(Protocol):
             The batch is too large; fewer prompts at once may fit.
         """
 
-    def status(self) -> str:
-        """The state of the work in a few words; empty where there is nothing to say."""
-
     def close(self) -> None:
         """Give back connections and threads, if it holds any."""

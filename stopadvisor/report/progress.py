@@ -80,13 +80,11 @@ class LineProgress:
         self._title = ""
         self._total = self._done = self._new = self._tokens = 0
         self._began = self._spoke = 0.0
-        self._note = ""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         """Announce a stage."""
         self._title, self._total, self._done = title, total, done
         self._new = self._tokens = 0
-        self._note = ""
         self._began = self._spoke = self._clock()
         self.remark(f"{title}: {done}/{total} done")
 
@@ -101,7 +99,6 @@ class LineProgress:
         self._spoke = now
         spent = max(now - self._began, 1e-9)
         line = f"{self._title}: {self._done}/{self._total}, {self._tokens / spent:.0f} tokens/s"
-        line += f", {self._note}" if self._note else ""
         if self._done < self._total and self._new >= _SHOWN_FROM * self._total:
             rest = (self._total - self._done) * spent / self._new
             line += f", about {time_left(rest)} left"
@@ -119,10 +116,6 @@ class LineProgress:
                 left = time_left((total - done) * spent / done)
                 about = f", about {left} left" if done < total else ""
                 self.remark(f"{title}: {done}/{total}, {_rate(done, spent)}{about}")
-
-    def note(self, text: str) -> None:
-        """Keep the text for the next line."""
-        self._note = text
 
     def remark(self, text: str) -> None:
         """Write one line."""
@@ -157,18 +150,17 @@ class _BarProgress:
         self._task = self._bar.add_task("", visible=False, rate="")
         self._tokens = 0
         self._began = 0.0
-        self._note = ""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         self._bar.remove_task(self._task)
         self._task = self._bar.add_task(title, total=total, completed=done, rate="")
-        self._tokens, self._began, self._note = 0, time.monotonic(), ""
+        self._tokens, self._began = 0, time.monotonic()
         self._bar.start()
 
     def advance(self, traces: int, tokens: int) -> None:
         self._tokens += tokens
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        text = f"{rate:.0f} tokens/s" + (f", {self._note}" if self._note else "")
+        text = f"{rate:.0f} tokens/s"
         self._bar.update(self._task, advance=traces, rate=text)
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
@@ -187,9 +179,6 @@ class _BarProgress:
                 self._bar.update(task, completed=done, rate=rate)
         if task is not None:
             self._bar.remove_task(task)
-
-    def note(self, text: str) -> None:
-        self._note = text
 
     def remark(self, text: str) -> None:
         self._console.print(printable(text), markup=False)

@@ -42,7 +42,6 @@ class Remarks:
         self.stages: list[tuple[str, int, int]] = []
         self.traces = self.tokens = 0
         self.lines: list[str] = []
-        self.notes: list[str] = []
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         self.stages.append((title, total, done))
@@ -53,9 +52,6 @@ class Remarks:
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
         yield from items
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
     def remark(self, text: str) -> None:
         self.lines.append(text)
@@ -377,9 +373,6 @@ class Streaming(ScriptedEngine):
         self, prompts: Any, plan: ProbePlan, on_tokens: Callable[[int], None] | None = None
     ) -> Iterator[tuple[int, RawTrace]]:
         yield from reversed(list(enumerate(super().probe(prompts, plan))))
-
-    def status(self) -> str:
-        return "fast"
 
 
 # --- Positions of each trace's own ----------------------------------------------------------------

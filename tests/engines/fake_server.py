@@ -86,11 +86,8 @@ class FakeServer:
     context: int | None = 1024
     top_limit: int = 20
     returns_ids: bool = True
-    takes_ids: bool = True
-    refuses_with: int = 400
-    """Status of the refusal of ids."""
-    strict_about: tuple[str, ...] = ()
-    """Refuses these fields."""
+    refuses: Callable[[dict[str, Any]], int] = lambda body: 0
+    """Status with which it refuses a completion; 0 to answer it."""
     counts_cached: bool = True
     sends_end: bool = True
     """Whether an ending token is among the ids, as with vLLM."""
@@ -102,11 +99,8 @@ class FakeServer:
     """Says more than `max_tokens`, and goes on behind stop ids."""
     tokenizes: bool = True
     """Whether it has ``/tokenize``."""
-    completions: bool = True
     chat: str | None = None
     """Field of the stream's deltas that holds reasoning; None for no chat."""
-    counts: bool = True
-    """Whether a chat that is not streamed says what it counted."""
     judges: Callable[[str], str] | None = None
     """What it replies to a chat that is not streamed, by the last message."""
     key: str | None = None
@@ -120,8 +114,6 @@ class FakeServer:
     always: str | None = None
     """Met by every completion."""
     delay: float = 0.0
-    streams_ids: bool = True
-    """Whether streamed pieces come with their token ids."""
     pace: float = 0.0
     """Seconds of a token that is streamed, or decoded for a chat that is not."""
     waits_at: int | None = None
@@ -209,7 +201,7 @@ class FakeServer:
             _send(to, 200, {"tokens": ids_of(body["prompt"])})
             return
         chat = to.path == "/v1/chat/completions" and (self.chat or self.judges)
-        if not chat and (to.path != "/v1/completions" or not self.completions):
+        if not chat and to.path != "/v1/completions":
             _send(to, 404, {"detail": "Not Found"})
             return
         with self._lock:
@@ -253,11 +245,8 @@ class FakeServer:
         elif fault == "hang":
             time.sleep(2.0)
             to.close_connection = True
-        elif not self.takes_ids and not isinstance(body.get("prompt", ""), str):
-            _send(to, self.refuses_with, {"error": {"message": "prompt must be a string"}})
-        elif unknown := sorted(body.keys() & set(self.strict_about)):
-            said = f"Unrecognized request argument supplied: {', '.join(unknown)}"
-            _send(to, 400, {"error": {"message": said}})
+        elif status := self.refuses(body):
+            _send(to, status, {"error": {"message": "not here"}})
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
             _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
         elif self.judges:
@@ -265,8 +254,8 @@ class FakeServer:
             decoded = body.get("max_tokens", 1)
             time.sleep(self.pace * decoded)
             usage = {"prompt_tokens": len(text.split()), "completion_tokens": decoded}
-            reply = {"choices": [{"message": {"content": self.judges(text)}}], "usage": usage}
-            _send(to, 200, reply if self.counts else {"choices": reply["choices"]})
+            reply = {"message": {"content": self.judges(text)}}
+            _send(to, 200, {"choices": [reply], "usage": usage})
         elif "messages" in body:
             self._stream(to, *self._chat(body), fault)
         elif body.get("stream"):
@@ -281,9 +270,8 @@ class FakeServer:
         ids = choice.get("token_ids", ids_of(choice["text"]))
         pieces: list[dict[str, Any]] = []
         for token in ids:
-            pieces.append({"text": words().decode([token]), "finish_reason": None})
-            if self.streams_ids:
-                pieces[-1]["token_ids"] = [token]
+            text = words().decode([token])
+            pieces.append({"text": text, "token_ids": [token], "finish_reason": None})
         pieces = pieces or [{"text": ""}]
         pieces[-1]["finish_reason"] = choice["finish_reason"]
         return pieces, answer["usage"]

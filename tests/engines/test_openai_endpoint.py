@@ -36,12 +36,12 @@ def found_at(
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"takes_ids": False}, "completions on token ids: http"),
-        ({"takes_ids": False, "refuses_with": 501}, "completions on token ids: http"),
+        ({"refuses": lambda body: 400}, "completions on token ids: http"),
+        ({"refuses": lambda body: 501}, "completions on token ids: http"),
+        ({"refuses": lambda body: 404}, "completions on token ids: http"),
         ({"returns_ids": False}, "completions return text alone, no token ids"),
-        ({"completions": False}, "completions on token ids: http"),
     ],
-    ids=["takes text", "takes none", "returns text", "nothing"],
+    ids=["takes text", "takes none", "nothing", "returns text"],
 )
 def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
     settings: dict[str, Any], reason: str
@@ -57,16 +57,13 @@ def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
 
 
 def test_log_probabilities_that_are_refused_leave_ids() -> None:
-    with fake_server(strict_about=("logprobs",)) as server:
+    with fake_server(refuses=lambda body: 400 * ("logprobs" in body)) as server:
         endpoint = found(server)
     assert endpoint.top_limit == 0
 
 
 def test_an_account_without_credit_is_no_hidden_reasoning() -> None:
-    with (
-        fake_server(takes_ids=False, refuses_with=402) as server,
-        pytest.raises(ModelError, match="402"),
-    ):
+    with fake_server(refuses=lambda body: 402) as server, pytest.raises(ModelError, match="402"):
         found(server)
 
 
@@ -328,7 +325,6 @@ def test_a_base_url_without_v1_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"completions": False}, "cannot be probed (completions on token ids: "),
         ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
         (
             {"root": "/nowhere/x", "tokenizes": False},

@@ -15,6 +15,7 @@ import pytest
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import open_servers
+from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import EngineError, ModelError
@@ -308,7 +309,7 @@ def test_without_log_probabilities_texts_remain() -> None:
     [
         (lambda s: setattr(s, "returns_ids", False), "returns no token ids"),
         (lambda s: setattr(s, "top_limit", 0), "no log-probabilities for some of"),
-        (lambda s: setattr(s, "takes_ids", False), "refuses the request: 400 prompt must be"),
+        (lambda s: setattr(s, "refuses", lambda body: 400), "refuses the request: 400 not here"),
     ],
     ids=["ids", "log-probabilities", "refusal"],
 )
@@ -335,17 +336,11 @@ def test_a_consumer_that_waits_holds_the_work_up() -> None:
             await anyio.lowlevel.checkpoint()
 
     with fake_server() as server, engine_at(server) as engine:
-        results = engine._each(range(200), ask, 4)
+        results = asked_each(engine.portal, range(200), ask, 4)
         next(results)
         engine.portal.call(pass_by)
         assert len(asked) == 8  # four that are asked, and as many results that nobody took
         assert sorted(number for number, _ in results) == sorted(set(range(200)) - {0})
-
-
-def test_progress_tells_requests_and_the_cached_share() -> None:
-    with fake_server() as server, engine_at(server) as engine:
-        engine.probe(prompts(1), PLAN)
-        assert engine.status().endswith("% of prompt tokens cached")
 
 
 @pytest.mark.parametrize(

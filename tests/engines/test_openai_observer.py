@@ -17,9 +17,8 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, fake_server, ids_of, words
 from tests.engines.test_openai_engine import engine_at
-from tests.engines.test_openai_online import LENGTH, THINKING, bound_at, policy_of
+from tests.engines.test_openai_online import LENGTH, NEVER, THINKING, bound_at, policy_of
 
-NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 ANSWER = ids_of(Story().visible)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from stopadvisor.probes.trigger import (
     recorded_positions,
     stride,
 )
-from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
+from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words
 from tests.engines.test_openai_engine import engine_at
 from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
 
@@ -39,7 +39,8 @@ CLOSER = len(words().closer.ids)
 BUDGETS = [0, 4, 12, 16, 200]
 FORCED = len(ids_of(" 7")) + 1
 """Tokens of a forced answer, its newline included."""
-VISIBLE = CLOSER + len(ids_of(Story().visible)) + 1
+ANSWER = Story().visible
+VISIBLE = CLOSER + len(ids_of(ANSWER)) + 1
 
 
 CONFIDENT = {
@@ -73,82 +74,62 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
     return policy_from(content | changes)
 
 
-def _one(server: FakeServer, **changes: Any) -> Reply:
+NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
+
+
+def _one(server: FakeServer, faults: Sequence[str] = (), **changes: Any) -> Reply:
     with engine_at(server) as engine:
         policy = policy_of(engine, **changes)
-        asked = make_requests(["3+4"], policy)
-        how = policy.content["on_stop"]
-        ((number, reply),) = engine.serve(
-            asked, policy_plan(policy, at_server=True), policy, on_stop=how
-        )
+        server.faults = list(faults)
+        asked, plan = make_requests(["3+4"], policy), policy_plan(policy, at_server=True)
+        ((number, reply),) = engine.serve(asked, plan, policy, on_stop=policy.on_stop)
     assert number == 0
     return reply
 
 
-def test_it_stops_where_the_policy_says_and_asks_for_nothing_more() -> None:
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # The tokens that show whether the trace ends at the checkpoint are decoded too.
+        ({}, ("stopped", 1, 4, " 5", "5", 2, 4 + CLOSER, 0)),
+        ({"on_stop": "answer"}, ("stopped", 1, 4, ANSWER, "7", 2, 4 + CLOSER, VISIBLE)),
+        (NEVER, ("stop", None, None, ANSWER, "7", 4, LENGTH, VISIBLE)),
+        # A trace that ends just at a checkpoint is not probed there.
+        ({"budgets": [4, LENGTH]}, ("stop", None, None, ANSWER, "7", 1, LENGTH, VISIBLE)),
+        (
+            NEVER | {"budgets": [4, LENGTH - 1]},
+            ("stop", None, None, ANSWER, "7", 2, LENGTH, VISIBLE),
+        ),
+        (
+            NEVER | {"max_think": 10, "budgets": [0, 8]},
+            ("length", None, None, None, None, 2, 10, 0),
+        ),
+    ],
+    ids=["stopped", "visible", "never", "ends at a checkpoint", "just after one", "cut"],
+)
+def test_a_reply_and_what_it_took(changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
     with fake_server() as server:
-        reply = _one(server)
-        asked = server.asked
-    assert (reply.finish, reply.stopped_at, reply.budget) == ("stopped", 1, 4)
-    assert (reply.text, reply.answer) == (" 5", "5")
-    assert reply.thinking == words().decode(THINKING[:4])
-    assert reply.n_probes == 2
-    assert reply.probe_tokens == 2 * FORCED
-    assert reply.visible_tokens == 0
-    # The tokens that show whether the trace ends at the checkpoint are decoded too.
-    assert reply.think_tokens == 4 + CLOSER
-    assert [body["max_tokens"] for body in asked] == [CLOSER, 16, 4, 16]
+        reply = _one(server, **changes)
+    names = "finish stopped_at budget text answer n_probes think_tokens visible_tokens"
+    assert tuple(getattr(reply, name) for name in names.split()) == expected
+    assert reply.probe_tokens == reply.n_probes * FORCED
+    length = reply.budget if reply.finish == "stopped" else reply.think_tokens
+    assert reply.thinking == words().decode(THINKING[:length])
 
 
-def test_what_is_sent_is_prompt_and_thinking_as_they_stood() -> None:
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+def test_what_is_sent_is_prompt_and_thinking_as_they_stood(on_stop: str) -> None:
     with fake_server() as server:
-        reply = _one(server, decision_threshold=9.0, threshold=9.0)
-        sent = [body["prompt"] for body in server.asked]
-    prompt = sent[0]
-    suffix = [*words().closer.ids, *ids_of(CUES["terse"])]
-    expected = [[*prompt, *THINKING[:budget], *suffix] for budget in BUDGETS[:4]]
-    assert sent[1:8:2] == expected
-    # Each further part goes on behind the tokens that showed that the trace had not ended.
-    assert sent[2:8:2] == [[*prompt, *THINKING[: budget + CLOSER]] for budget in BUDGETS[:3]]
+        reply = _one(server, on_stop=on_stop)
+        prompts = [body["prompt"] for body in server.asked]
+        tokens = [body["max_tokens"] for body in server.asked]
+    prompt, closer = prompts[0], list(words().closer.ids)
+    suffix = [*closer, *ids_of(CUES["terse"])]
+    sent: list[list[int]] = [[], suffix, THINKING[:CLOSER], [*THINKING[:4], *suffix]]
+    sent += [[*THINKING[:4], *closer]] if on_stop == "answer" else []
+    assert prompts == [[*prompt, *after] for after in sent]
+    assert tokens[:4] == [CLOSER, 16, 4, 16]
     assert reply.prompt_tokens == len(prompt)
-
-
-def test_a_trace_that_ends_by_itself_is_not_probed_there() -> None:
-    with fake_server() as server:
-        reply = _one(server, decision_threshold=9.0, threshold=9.0)
-    assert LENGTH < 200
-    assert (reply.finish, reply.stopped_at, reply.budget) == ("stop", None, None)
-    assert (reply.text, reply.answer) == ("Final answer: 7", "7")
-    assert reply.n_probes == 4
-    assert reply.think_tokens == LENGTH
-    assert reply.visible_tokens == VISIBLE
-    assert reply.thinking == Story().thinking
-
-
-def test_a_trace_that_ends_just_at_a_checkpoint_is_not_probed_there() -> None:
-    with fake_server() as server:
-        reply = _one(server, budgets=[4, LENGTH])
-        assert reply.n_probes == 1
-        assert reply.stopped_at is None
-        reply = _one(server, budgets=[4, LENGTH - 1], decision_threshold=9.0, threshold=9.0)
-        assert reply.n_probes == 2
-
-
-def test_thinking_is_cut_at_the_cap() -> None:
-    with fake_server() as server:
-        reply = _one(server, max_think=10, budgets=[0, 8], decision_threshold=9.0, threshold=9.0)
-    assert (reply.finish, reply.text, reply.answer) == ("length", None, None)
-    assert (reply.think_tokens, reply.visible_tokens, reply.n_probes) == (10, 0, 2)
-
-
-def test_a_visible_answer_is_written_behind_the_closed_thinking() -> None:
-    with fake_server() as server:
-        reply = _one(server, on_stop="answer")
-        last = server.asked[-1]["prompt"]
-    assert (reply.finish, reply.budget) == ("stopped", 4)
-    assert (reply.text, reply.answer) == ("Final answer: 7", "7")
-    assert reply.visible_tokens == VISIBLE
-    assert last[-4 - CLOSER :] == [*THINKING[:4], *words().closer.ids]
 
 
 def test_without_a_rule_nothing_is_probed() -> None:
@@ -190,16 +171,10 @@ def test_as_many_are_asked_at_once_as_there_are_places() -> None:
     assert {reply.budget for reply in replies.values()} == {4}
 
 
-@pytest.mark.parametrize("fault", ["429", "500", "truncated", "no-choices", "close"])
-def test_a_request_that_fails_in_passing_is_asked_again(fault: str) -> None:
+def test_requests_that_fail_in_passing_are_asked_again() -> None:
     with fake_server() as server:
         calm = _one(server)
-        with engine_at(server) as engine:
-            policy = policy_of(engine)
-            server.faults = [fault] * 2
-            ((_, reply),) = engine.serve(
-                make_requests(["3+4"], policy), policy_plan(policy, at_server=True), policy
-            )
+        reply = _one(server, ["429", "500", "truncated", "no-choices", "close"])
     assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
 
 
@@ -394,26 +369,6 @@ def test_run_keeps_what_was_answered_before_the_server_failed(
     assert (document["questions"], document["new"]) == (6, 3)
     assert out.read_bytes().startswith(kept)
     assert [json.loads(line)["budget"] for line in out.read_text().splitlines()] == [4] * 6
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--engine", "openai"], "--engine openai needs --base-url"),
-        (["--engine", "openai", "--base-url", "http://h/v1", "--device", "cpu"], "--device"),
-        (["--base-url", "http://127.0.0.1:1/v1"], "--base-url belongs to --engine openai"),
-    ],
-)
-def test_options_of_another_engine_are_refused(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", str(tmp_path / "p"), str(tmp_path / "w"), *words]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_the_story_is_long_enough() -> None:
-    assert LENGTH > 16
-    assert end_id() not in THINKING
 
 
 def test_a_context_that_cuts_the_certified_cap_is_refused() -> None:

@@ -59,10 +59,6 @@ class HfEngine(LocalModel, ChatEngine):
         """Check nothing further: the model was checked while it was loaded."""
         return []
 
-    def status(self) -> str:
-        """Say nothing: how many tokens were drawn says it all."""
-        return ""
-
     def close(self) -> None:
         """Do nothing: the model goes with the engine."""
 

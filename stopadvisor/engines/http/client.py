@@ -12,7 +12,6 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -48,7 +47,6 @@ __all__ = [
     "Key",
     "Refused",
     "StreamTimeouts",
-    "Traffic",
     "Unreachable",
 ]
 
@@ -93,15 +91,6 @@ class Unreachable(EngineError):
     """
 
 
-@dataclass
-class Traffic:
-    """What was answered so far."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-
-
 class Client:
     """Completions from one or several servers that serve the same model, within one event loop.
 
@@ -138,7 +127,6 @@ class Client:
         self.key = key
         self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
-        self.traffic = Traffic()
         self._on_wait = on_wait
         self._stream_timeouts = stream_timeouts
         self._servers = Servers(base_urls)
@@ -217,12 +205,7 @@ class Client:
             usage = {"include_usage": True, "continuous_usage_stats": True}
             body |= {"stream": True, "stream_options": usage}
         read = partial(self._read_completion, take=take)
-        found = await self._ask(
-            "POST", "/completions", body, read, replica=replica, opening=opening
-        )
-        self.traffic.prompt_tokens += found.prompt_tokens
-        self.traffic.cached_tokens += found.cached_tokens or 0
-        return found
+        return await self._ask("POST", "/completions", body, read, replica=replica, opening=opening)
 
     async def ask(
         self,
@@ -323,7 +306,6 @@ class Client:
             reason = self._one_line(f"malformed answer ({type(error).__name__}: {error})")
             raise MalformedError(f"{server.url}: {reason}") from None
         server.worked()
-        self.traffic.requests += 1
         return result
 
     def _raise_for(self, server: Server, response: httpx2.Response, body: bytes) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TypeVar
 
 import anyio
@@ -15,7 +14,7 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.errors import first_error
 
-__all__ = ["asked_each", "result_of"]
+__all__ = ["asked_each"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -54,15 +53,9 @@ def asked_each(
         while (result := done.get()) is not None:
             yield result
             portal.start_task_soon(room.release)
-        result_of(running)
+        running.result()
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None
     finally:
         if not running.done():
             running.cancel()
-
-
-def result_of(work: Future[_Result]) -> _Result:
-    """Return what a task returned; of the errors of several tasks, the first of ours."""
-    try:
-        return work.result()
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None

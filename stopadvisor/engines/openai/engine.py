@@ -7,8 +7,7 @@ that grading and writing do not hold the server up.  Knows no gold answer and no
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -18,9 +17,8 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import Chat, ChatEngine
-from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.http.completion import Completion
-from stopadvisor.engines.openai.each import asked_each, result_of
+from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.engines.openai.early_exit import PolicyService, entropy_at
 from stopadvisor.engines.openai.endpoint import USUAL_TOP
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
@@ -60,9 +58,6 @@ class OpenAiEngine(ChatEngine):
     """Most requests at once."""
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each, in the order it came up."""
-    _began: float = field(default_factory=time.monotonic, repr=False)
-    _before: Traffic = field(default_factory=Traffic, repr=False)
-    """Of the client when work began."""
 
     @property
     def name(self) -> str:
@@ -104,19 +99,8 @@ class OpenAiEngine(ChatEngine):
         """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""
         model = self.served_model
         top, ids = _top_k(model, plan), model.open(prompt.messages)
-        obeys, resumes = self._call(_obeys, model, ids), self._call(_resumes, model, ids)
+        obeys, resumes = (self.portal.call(check, model, ids) for check in (_obeys, _resumes))
         return [obeys, resumes, _caches(model), top]
-
-    def status(self) -> str:
-        """Return requests a second and the cached share of prompt tokens, since work began."""
-        traffic, before = self.served_model.client.traffic, self._before
-        spent = time.monotonic() - self._began
-        text = f"{(traffic.requests - before.requests) / max(spent, 1e-9):.0f} requests/s"
-        sent = traffic.prompt_tokens - before.prompt_tokens
-        if self.served_model.endpoint.cached_tokens is not None and sent:
-            share = (traffic.cached_tokens - before.cached_tokens) / sent
-            text += f", {share:.0%} of prompt tokens cached"
-        return text
 
     def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
         """Draw one trace per prompt and probe it where the plan says; same order as `prompts`."""
@@ -142,7 +126,7 @@ class OpenAiEngine(ChatEngine):
         async def ask(prompt: Prompt) -> RawTrace:
             return await self._question(prompt, plan, slots)
 
-        yield from self._each(prompts, ask, None)
+        yield from asked_each(self.portal, prompts, ask, self.concurrency)
 
     # --- Answering with a policy ---
 
@@ -173,20 +157,7 @@ class OpenAiEngine(ChatEngine):
         What was over before an error is yielded before the error is raised.
         """
         service = PolicyService(self.served_model, plan, rule, on_stop, self.remarks)
-        return self._each(requests, service.answer, batch_size)
-
-    # --- The event loop ---
-
-    def _each(
-        self, items: Sequence[_Item], ask: Callable[[_Item], Awaitable[_Result]], size: int | None
-    ) -> Iterator[tuple[int, _Result]]:
-        """Ask for each item in the engine's loop; see `asked_each`."""
-        self._began, self._before = time.monotonic(), replace(self.served_model.client.traffic)
-        return asked_each(self.portal, items, ask, size or self.concurrency)
-
-    def _call(self, function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
-        """Run one asynchronous function in the engine's loop and wait for it."""
-        return result_of(self.portal.start_task_soon(function, *arguments))
+        return asked_each(self.portal, requests, service.answer, batch_size or self.concurrency)
 
     def close(self) -> None:
         """Close the connections and end the thread."""
