@@ -14,7 +14,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stopadvisor.engines.live import LiveAnswer
-from stopadvisor.engines.trace import Trace
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
@@ -87,16 +86,8 @@ class Found:
         return self.answer.shadow
 
     @property
-    def trace(self) -> Trace:
-        return self.answer.trace
-
-    @property
-    def failed_probes(self) -> int:
-        return self.answer.failed_probes
-
-    @property
     def reasoning(self) -> str:
-        return words().decode(self.trace.ids[: self.answer.thinking])
+        return words().decode(self.answer.trace.ids[: self.answer.thinking])
 
 
 def answered(
@@ -141,23 +132,65 @@ def answered(
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_stop_serves_the_forced_answer(streamed: bool) -> None:
+def fixed(position: int) -> dict[str, Any]:
+    content = family_content("fixed-budget")
+    trigger = trigger_content(ListedTrigger((position,), stop_at=position), family="fixed-budget")
+    linear = {"decision_threshold": float(position), "threshold": position}
+    return {"content": content | {**trigger, **linear}, "budgets": []}
+
+
+SHORT = {"probe": policy_of().content["probe"] | {"answer_cap": 2}}
+SHORTENED = words().decode(ids_of(Story().visible)[:2])
+FORCED, WHOLE = "Final answer: 5", Story().visible
+REPLIES: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "stopped": ({}, (4, None, 4, 2, 0, "stop", FORCED)),
+    "visible": ({"on_stop": "answer"}, (4, None, 4, 2, VISIBLE, "stop", WHOLE)),
+    "never": (NEVER, (None, None, LENGTH, 4, VISIBLE, "stop", WHOLE)),
+    "cut": (NEVER | {"max_think": 10, "budgets": [0, 8]}, (None, None, 10, 2, 0, "length", None)),
+    "short": (NEVER | SHORT, (None, None, LENGTH, 4, CLOSER + 2, "length", SHORTENED)),
+    "shadow": ({"shadow": True}, (None, 4, LENGTH, 2, VISIBLE, "stop", WHOLE)),
+    "fixed": (fixed(12), (12, None, 12, 1, 0, "stop", "Final answer: 7")),
+    "fixed, visible": (
+        fixed(12) | {"on_stop": "answer"},
+        (12, None, 12, 0, VISIBLE, "stop", WHOLE),
+    ),
+    "fixed, shadow": (fixed(12) | {"shadow": True}, (None, 12, LENGTH, 1, VISIBLE, "stop", WHOLE)),
+    "full budget": (
+        {"content": full_budget_content(), "budgets": []},
+        (None, None, LENGTH, 0, VISIBLE, "stop", WHOLE),
+    ),
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("changes", "expected"), REPLIES.values(), ids=REPLIES)
+def test_a_reply_and_what_it_took(
+    changes: dict[str, Any], expected: tuple[Any, ...], streamed: bool
+) -> None:
     engine, reader = FakeEngine(), Shown() if streamed else None
-    found = answered(engine, reader=reader)
-    assert found.stop is not None
-    assert (found.stop.position, found.stop.index, found.finish) == (4, 1, "stop")
-    assert found.content == "Final answer: 5"
-    assert found.reasoning == words().decode(THINKING[:4])
-    counts = found.counts
-    assert (counts.thinking, counts.probes, counts.budget) == (4, 2, 4)
-    # What the probe's tokens took, and the abort; here each turn of the event loop is a token.
-    assert CLOSER <= counts.discarded <= counts.probe_tokens // 2 + 2 + streamed
-    assert len(found.trace.ids) == 4 + counts.discarded
+    found = answered(engine, reader=reader, **changes)
+    counts, stops = found.counts, (found.answer.stop, found.answer.shadow)
+    stop, shadow = (None if each is None else each.position for each in stops)
+    took = (stop, shadow, counts.thinking, counts.probes, counts.visible)
+    assert (*took, found.finish, found.content) == expected
+    assert found.reasoning == words().decode(THINKING[: counts.thinking])
+    drawn = len(found.answer.trace.ids)
+    if stop is not None:
+        assert drawn == stop + counts.discarded
+        # What one probe's tokens took, and the abort; each turn of the event loop is a token here.
+        last = counts.probe_tokens // max(counts.probes, 1)
+        assert CLOSER <= counts.discarded <= last + 2 + streamed
+    elif found.finish == "stop":
+        assert counts.discarded == 0
+        assert not any("think" in name for name in engine.aborted)
+    assert (counts.budget, counts.cached) == (stop, 16)
     if reader is not None:
-        assert len(reader.seconds) == 2
+        assert len(reader.seconds) == counts.probes
         assert reader.text("reasoning") == found.reasoning
-        assert reader.text("content") == "", "the reply's, and not the model's own"
+        # A forced answer is the reply's, and none of the model's own words.
+        assert reader.text("content") == ((found.content or "") if counts.visible else "")
+        pieces = [kind for kind, _ in reader.parts]
+        assert pieces.count("content") > 1 or counts.visible <= CLOSER + 2, "shown as it comes"
     assert not engine.running
 
 
@@ -167,19 +200,19 @@ def test_thinking_wakes_nobody_before_it_is_waited_for() -> None:
     found = answered(engine, **NEVER, budgets=[4, 12])
     assert found.stop is None
     (outputs,) = (n for name, n in engine.outputs.items() if name.endswith("-think"))
-    assert outputs <= 6 < len(found.trace.ids)
+    assert outputs <= 6 < len(found.answer.trace.ids)
     every = FakeEngine(pace=0.001)
     answered(every, reader=Shown(), **NEVER, budgets=[4, 12])
-    assert len(found.trace.ids) in every.outputs.values(), "a stream shows each token"
+    assert len(found.answer.trace.ids) in every.outputs.values(), "a stream shows each token"
 
 
 def test_what_was_held_back_is_counted_at_a_stop() -> None:
     engine = FakeEngine(pace=0.001)
     found = answered(engine)
     (drawn,) = (n for name, n in engine.decoded.items() if name.endswith("-think"))
-    assert len(found.trace.ids) == drawn
-    assert found.trace.ids == THINKING[:drawn]
-    assert not found.trace.end.over, "an audit can think on"
+    assert len(found.answer.trace.ids) == drawn
+    assert found.answer.trace.ids == THINKING[:drawn]
+    assert not found.answer.trace.end.over, "an audit can think on"
 
 
 def test_thinking_that_somebody_aborts_is_an_error() -> None:
@@ -200,7 +233,7 @@ def test_an_entropy_that_does_not_decide_is_asked_for_in_whole(off: float, again
     assert asked[:2] == ([64, -1] if again else [64])
     decoded = sum(n for name, n in engine.decoded.items() if "-probe-" in name)
     assert found.counts.probe_tokens == decoded, "those of both requests count"
-    assert found.failed_probes == 0
+    assert found.answer.failed_probes == 0
     assert again or found.stop is not None
 
 
@@ -220,31 +253,13 @@ def test_replies_do_not_depend_on_when_outputs_are_fetched(seed: int, streamed: 
     found = answered(engine, reader=reader, content=content)
     assert found.stop is None
     assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
-    assert (found.failed_probes, found.counts.probes) == (0, 4)
+    assert (found.answer.failed_probes, found.counts.probes) == (0, 4)
     if reader is not None:
         assert reader.text("reasoning") == Story().thinking
         assert reader.text("content") == Story().visible
     decoded = sum(engine.decoded.values())
     counts = found.counts
     assert decoded == counts.thinking + counts.visible + counts.probe_tokens + counts.discarded
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_trace_that_ends_by_itself(streamed: bool) -> None:
-    engine, reader = FakeEngine(), Shown() if streamed else None
-    found = answered(engine, reader=reader, **NEVER)
-    assert found.stop is None
-    assert (found.content, found.finish) == (Story().visible, "stop")
-    assert found.reasoning == Story().thinking
-    counts = found.counts
-    assert (counts.thinking, counts.visible, counts.discarded) == (LENGTH, VISIBLE, 0)
-    assert counts.budget is None
-    assert counts.cached == 16
-    assert not any("think" in name for name in engine.aborted)
-    if reader is not None:
-        assert reader.text("reasoning") == Story().thinking
-        assert reader.text("content") == Story().visible
-        assert len(reader.parts) > 10, "text is shown as it comes"
 
 
 def test_nothing_behind_a_checkpoint_is_shown_before_its_probe_is_judged() -> None:
@@ -273,79 +288,18 @@ def test_a_model_that_would_close_its_thinking_by_itself(shadow: bool) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_shadow_judges_and_stops_nothing(streamed: bool) -> None:
-    engine, reader = FakeEngine(), Shown() if streamed else None
-    found = answered(engine, shadow=True, reader=reader)
-    assert found.stop is None
-    assert found.shadow is not None
-    assert (found.shadow.position, found.shadow.index) == (4, 1)
-    assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
-    assert found.counts.probes == 2, "behind the stop nothing is asked any more"
-
-
-def fixed(position: int) -> dict[str, Any]:
-    content = family_content("fixed-budget")
-    trigger = trigger_content(ListedTrigger((position,), stop_at=position), family="fixed-budget")
-    return content | {**trigger, "decision_threshold": float(position), "threshold": position}
-
-
-@pytest.mark.parametrize("shadow", [False, True])
-@pytest.mark.parametrize("on_stop", ["probe", "answer"])
-def test_a_fixed_budget(on_stop: str, shadow: bool) -> None:
-    engine = FakeEngine()
-    found = answered(engine, shadow=shadow, content=fixed(12), budgets=[], on_stop=on_stop)
-    stop = found.shadow if shadow else found.stop
-    assert stop is not None
-    assert (stop.position, stop.reply) == (12, on_stop)
-    if shadow:
-        assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
-    else:
-        expected = "Final answer: 7" if on_stop == "probe" else Story().visible
-        assert (found.content, found.finish) == (expected, "stop")
-        assert found.counts.visible == (0 if on_stop == "probe" else VISIBLE)
-
-
-def test_a_visible_answer_behind_a_stop_is_shown_as_it_comes() -> None:
-    reader = Shown()
-    found = answered(FakeEngine(), reader=reader, on_stop="answer")
-    assert found.stop is not None
-    assert reader.text("content") == found.content == Story().visible
-    assert len([kind for kind, _ in reader.parts if kind == "content"]) > 1
-
-
-def test_full_budget_asks_once() -> None:
-    engine = FakeEngine()
-    found = answered(engine, content=full_budget_content(), budgets=[])
-    assert [kind for kind, *_ in engine.asked] == ["think"]
-    assert found.content == Story().visible
-
-
-def test_a_cut_trace_has_no_answer() -> None:
-    engine = FakeEngine()
-    found = answered(engine, max_think=10, **NEVER, budgets=[0, 8])
-    assert (found.content, found.finish, found.counts.thinking) == (None, "length", 10)
-    assert found.counts.discarded == engine.decoded["chatcmpl-1-think"] - 10
-
-
-def test_an_answer_is_cut_where_the_policy_says() -> None:
-    probe = policy_of().content["probe"] | {"answer_cap": 2}
-    found = answered(FakeEngine(), probe=probe, **NEVER)
-    assert (found.finish, found.counts.visible) == ("length", CLOSER + 2)
-
-
-@pytest.mark.parametrize("streamed", [False, True])
 def test_a_probe_that_fails_means_to_think_on(streamed: bool) -> None:
     engine = FakeEngine(fails=("probe",))
     found = answered(engine, reader=Shown() if streamed else None)
     assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
-    assert (found.failed_probes, found.counts.probes) == (1, 0)
+    assert (found.answer.failed_probes, found.counts.probes) == (1, 0)
     assert [kind for kind, *_ in engine.asked] == ["think", "probe"]
 
 
 def test_missing_log_probabilities_are_a_probe_that_fails() -> None:
     engine = FakeEngine(without_logprobs=True)
     found = answered(engine, content=family_content("confidence"))
-    assert (found.failed_probes, found.content) == (1, Story().visible)
+    assert (found.answer.failed_probes, found.content) == (1, Story().visible)
 
 
 def test_thinking_that_fails_is_an_error() -> None:
@@ -392,7 +346,7 @@ def test_probes_are_cheap() -> None:
             probes = [parameters for kind, _, parameters, _ in engine.asked if kind == "probe"]
             assert [parameters.logprobs for parameters in probes] == [expected] * len(probes)
             assert len(probes) == found.counts.probes * requests
-            assert found.failed_probes == 0
+            assert found.answer.failed_probes == 0
             probed = [n for name, n in engine.outputs.items() if "-probe-" in name]
             assert sum(probed) == len(probes)
 
