@@ -58,6 +58,8 @@ _CONNECT_TIMEOUT = 10.0
 _KEEP_ALIVE = 4.0
 """Seconds an idle connection is kept: less than the 5 after which uvicorn closes it."""
 
+_BROKEN = (httpx2.HTTPError, TimeoutError, EOFError)
+"""What a connection that fails raises."""
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """What reading an answer that does not look like one raises."""
 FINAL = {401, 402, 403}
@@ -295,7 +297,7 @@ class Client:
                 result = await read(answer)
             finally:
                 await response.aclose()
-        except (httpx2.HTTPError, TimeoutError) as error:
+        except _BROKEN as error:
             server.rest()
             raise TransientError(f"{server.url}: {self._one_line(_reason(error))}") from error
         except UnacceptableError as error:
@@ -350,7 +352,7 @@ class Client:
                     if not reader.read(event):
                         break
             return reader.result()
-        except (httpx2.HTTPError, TimeoutError, *_MALFORMED):
+        except (*_BROKEN, *_MALFORMED):
             if not reader.ids:
                 raise
             return reader.result(broken=True)

@@ -201,9 +201,9 @@ class StreamReader:
         return False
 
     def result(self, *, broken: bool = False) -> Completion:
-        """Return what came.  Without a ``finish_reason`` it must be known to have `broken` off."""
+        """Return what came; `EOFError` without a ``finish_reason``, unless it has `broken` off."""
         if self._finish is None and not broken:
-            raise ValueError("the stream ends without a finish_reason")
+            raise EOFError("the stream ends without a finish_reason")
         prompt, _, cached = read_usage(self._usage)
         return Completion(
             token_ids=tuple(self.ids) if self._named else None,
