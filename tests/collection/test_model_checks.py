@@ -164,11 +164,6 @@ def test_an_engine_that_answers_too_few_is_an_error(questions: tuple[Question, .
         check(Short(), questions)
 
 
-def test_preflight_needs_a_question() -> None:
-    with pytest.raises(EngineError, match="at least one fit question, got none"):
-        check(ScriptedEngine(), ())
-
-
 def test_batches_halve_when_memory_runs_out(questions: tuple[Question, ...]) -> None:
     engine = ScriptedEngine(memory=3)
     report, _ = check(engine, questions)
@@ -191,13 +186,6 @@ def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, 
         "opener '<think>' is 1 token, closer '</think>' is 1 token, unchanged through text"
     )
     assert "leaves thinking unopened, '<think>' is appended" in detail(report, "template")
-
-
-def test_markers_that_are_sequences(questions: tuple[Question, ...]) -> None:
-    chat = Chat.of(byte_tokenizer(think=False), think_open="<think>", think_close="</think>")
-    report, status = check(ScriptedEngine(chat=chat), questions)
-    assert status["marker-ids"] == "pass"
-    assert "opener '<think>' is 7 tokens, closer '</think>' is 8" in detail(report, "marker-ids")
 
 
 def test_a_marker_that_its_text_does_not_give_back(questions: tuple[Question, ...]) -> None:
@@ -260,10 +248,3 @@ def test_few_right_answers_are_a_warning_with_three_examples(
         assert example.question == question.messages[-1]["content"]
     (advice,) = [c.advice for c in report.checks if c.name == "accuracy"]
     assert "check prompt, template, gold and grader" in advice
-
-
-def test_cut_traces_count_by_their_forced_answers(questions: tuple[Question, ...]) -> None:
-    report, _ = check(ScriptedEngine(faults=frozenset({"never-closes"})), questions)
-    assert report.accuracy is not None
-    assert 0 <= report.accuracy <= 1
-    assert "answers are right at the end of thinking" in detail(report, "accuracy")

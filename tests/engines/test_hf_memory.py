@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.engines.hf import early_exit
+from stopadvisor.engines.hf import early_exit, engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.local_model import LocalModel
 from stopadvisor.engines.hf.rolling import RollingBatch
@@ -30,7 +30,7 @@ from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, rule
-from tests.engines.tiny import Reprefill, plan, prompt
+from tests.engines.tiny import plan, prompt
 from tests.material import write_easiest
 
 N = 8
@@ -41,9 +41,10 @@ PHASES: dict[str, tuple[Any, str]] = {
     "the first prompts": (RollingBatch, "__init__"),
     "drawing": (RollingBatch, "step"),
     "probing": (early_exit, "probe_branches"),
+    "probing traces": (engine, "probe_in_chunks"),
     "writing": (LocalModel, "write"),
 }
-"""Where early exit asks for memory."""
+"""Where memory is asked for."""
 
 
 def inside(patch: pytest.MonkeyPatch, where: Any, name: str) -> Callable[[], bool]:
@@ -157,7 +158,8 @@ def check_equal(found: dict[str, AnswerRecord], expected: dict[str, AnswerRecord
 
 
 @pytest.mark.parametrize(
-    ("phase", "after"), [(phase, 0) for phase in PHASES] + [("drawing", 20), ("probing", 2)]
+    ("phase", "after"),
+    [("the first prompts", 0), ("drawing", 0), ("drawing", 20), ("probing", 2), ("writing", 0)],
 )
 def test_memory_that_ends_costs_no_answer(
     phase: str,
@@ -183,20 +185,6 @@ def test_memory_that_ends_costs_no_answer(
     assert len({json.loads(row)["id"] for row in rows}) == len(rows) == N
 
 
-def test_full_thinking_beside_it_loses_nothing_either(
-    bench: Bench, run_out: Callable[..., list[int]]
-) -> None:
-    whole = bench.answer("whole", compare_full=True)
-    failed = run_out("drawing", after=40)
-    found = bench.answer("shaken", compare_full=True)
-    assert failed
-    for name, line in found.items():
-        assert line.full is not None
-        full = whole[name].full
-        assert full is not None
-        assert replace(line.full, seconds=0.0) == replace(full, seconds=0.0)
-
-
 def test_a_batch_halves_until_it_fits_and_one_that_never_does_is_an_error(
     bench: Bench, run_out: Callable[..., list[int]]
 ) -> None:
@@ -213,24 +201,14 @@ def test_a_batch_halves_until_it_fits_and_one_that_never_does_is_an_error(
     assert "what was answered is kept in" in bench.progress.lines[-1]
 
 
-def test_a_batch_size_that_was_asked_for_is_kept(
-    bench: Bench,
-    undisturbed: dict[OnStop, dict[str, AnswerRecord]],
-    run_out: Callable[..., list[int]],
-) -> None:
-    if "probe" not in undisturbed:
-        undisturbed["probe"] = bench.answer("whole")
-    run_out("drawing", after=60)
-    with pytest.raises(OutOfMemory, match=f"{SIZE} questions at once do not fit into memory"):
-        bench.answer("kept", batch_size=SIZE)
-    kept = (bench.folder / "kept.jsonl").read_text(encoding="utf-8").splitlines()
-    assert 0 < len(kept) < N
-    check_equal(bench.answer("kept", batch_size=SIZE), undisturbed["probe"])
+def serve(
+    engine: HfEngine, questions: Sequence[Question], policy: Policy, **options: Any
+) -> list[tuple[int, Reply]]:
+    requests = make_requests(questions, policy)
+    return list(engine.serve(requests, policy_plan(policy), policy, **options))
 
 
-@pytest.mark.parametrize("phase", ["drawing", "probing"])
 def test_the_memory_of_what_failed_is_given_back(
-    phase: str,
     tiny_reasoner: HfEngine,
     questions: Sequence[Question],
     policy: Policy,
@@ -246,44 +224,28 @@ def test_the_memory_of_what_failed_is_given_back(
         make(self, *args, **options)
 
     monkeypatch.setattr(RollingBatch, "__init__", watched)
-    run_out(phase, after=1)
-    requests = make_requests(questions, policy)
-    replies = tiny_reasoner.serve(requests, policy_plan(policy), policy, batch_size=SIZE)
+    run_out("probing", after=1)
     gc.disable()
     try:
         with pytest.raises(OutOfMemory):
-            list(replies)
-        assert len(batches) == 1
-        assert batches[0]() is None
+            serve(tiny_reasoner, questions, policy, batch_size=SIZE)
+        assert [batch() for batch in batches] == [None]
     finally:
         gc.enable()
 
 
-def test_another_error_is_not_taken_for_memory(
-    tiny_reasoner: HfEngine,
-    questions: Sequence[Question],
-    policy: Policy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(self: Runner, *args: Any, **options: Any) -> Tensor:
-        raise RuntimeError("expected scalar type Float but found Half")
-
-    monkeypatch.setattr(Runner, "forward", fail)
-    replies = tiny_reasoner.serve(make_requests(questions, policy), policy_plan(policy), policy)
-    with pytest.raises(RuntimeError, match="expected scalar type"):
-        list(replies)
-
-
 @pytest.mark.parametrize(
-    "words",
+    ("words", "kind", "says"),
     [
-        "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you "
-        "tried to allocate 80000000000 bytes.",
-        "not enough memory: you tried to allocate 80000000000 bytes.",
+        ("expected scalar type Float but found Half", RuntimeError, "expected scalar type"),
+        ("DefaultCPUAllocator: can't allocate memory", OutOfMemory, "3 questions at once do not"),
+        ("not enough memory: you tried to allocate 80 bytes", OutOfMemory, "fit into memory: not"),
     ],
 )
 def test_a_processor_says_in_words_that_memory_ends(
     words: str,
+    kind: type[Exception],
+    says: str,
     tiny_reasoner: HfEngine,
     questions: Sequence[Question],
     policy: Policy,
@@ -293,19 +255,23 @@ def test_a_processor_says_in_words_that_memory_ends(
         raise RuntimeError(words)
 
     monkeypatch.setattr(Runner, "forward", fail)
-    replies = tiny_reasoner.serve(
-        make_requests(questions, policy), policy_plan(policy), policy, batch_size=3
-    )
-    with pytest.raises(OutOfMemory, match="3 questions at once do not fit into memory: "):
-        list(replies)
+    with pytest.raises(kind, match=says):
+        serve(tiny_reasoner, questions, policy, batch_size=3)
 
 
-# --- Places ---
+@pytest.mark.parametrize("phase", ["the first prompts", "drawing", "probing traces"])
+def test_memory_that_ends_while_traces_are_collected(
+    phase: str, random_engine: HfEngine, run_out: Callable[..., list[int]]
+) -> None:
+    prompts, at = [prompt("a"), prompt("bcd")], plan([0, 4, 9])
+    whole = random_engine.probe(prompts, at)
+    run_out(phase)
+    with pytest.raises(OutOfMemory, match="a batch of 2 does not fit into memory: CUDA out of"):
+        random_engine.probe(prompts, at)
+    assert random_engine.probe(prompts, at) == whole
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 5])
 def test_no_more_requests_at_once_than_asked_for(
-    batch_size: int,
     tiny_reasoner: HfEngine,
     questions: Sequence[Question],
     policy: Policy,
@@ -319,10 +285,9 @@ def test_no_more_requests_at_once_than_asked_for(
         return forward(self, ids, *args, **options)
 
     monkeypatch.setattr(Runner, "forward", watched)
-    requests = make_requests(questions, policy)
-    found = dict(tiny_reasoner.serve(requests, policy_plan(policy), policy, batch_size=batch_size))
-    assert found.keys() == set(range(N))
-    assert max(widths) == batch_size
+    found = serve(tiny_reasoner, questions, policy, batch_size=3)
+    assert {number for number, _ in found} == set(range(N))
+    assert max(widths) == 3
 
 
 # --- Numbers ---
@@ -347,81 +312,21 @@ def spoiled(monkeypatch: pytest.MonkeyPatch, value: float, phase: str, row: int)
         yield
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("phase", ["probing", "drawing", "writing"])
+@pytest.mark.parametrize(
+    ("phase", "value"),
+    [("probing", "nan"), ("drawing", "nan"), ("drawing", "inf"), ("writing", "-inf")],
+)
 def test_numbers_that_are_none_end_in_one_line(
     phase: str,
-    value: float,
+    value: str,
     tiny_reasoner: HfEngine,
     questions: Sequence[Question],
     policy: Policy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    requests = make_requests(questions, policy)
-    with spoiled(monkeypatch, value, phase, 1), pytest.raises(EngineError) as caught:
-        list(
-            tiny_reasoner.serve(
-                requests, policy_plan(policy), policy, batch_size=SIZE, on_stop="answer"
-            )
-        )
+    with spoiled(monkeypatch, float(value), phase, 1), pytest.raises(EngineError) as caught:
+        serve(tiny_reasoner, questions, policy, batch_size=SIZE, on_stop="answer")
     assert not isinstance(caught.value, OutOfMemory)
     assert "not finite; another dtype may help (--dtype float32)" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 1
-
-
-# --- One token ---
-
-
-def test_a_visible_answer_of_one_token(
-    random_engine: HfEngine, random_reference: Reprefill
-) -> None:
-    """Cut at once by its cap: the token that reading everything again gives."""
-    questions = [prompt("q" * n) for n in (1, 9, 30)]
-    at = plan([0, 3, 7], greedy=True, max_think=20, cap=4, on_stop="answer", answer_cap=1)
-    closer = list(random_engine.chat.closer.ids)
-    seen = 0
-    for question, trace in zip(questions, random_engine.probe(questions, at), strict=True):
-        start = random_engine.chat.prompt_ids(question.messages)
-        for probe in trace.probes:
-            if probe.ended:
-                continue
-            seen += 1
-            ids = [*start, *trace.thinking_ids[: probe.budget], *closer]
-            (token,) = random_reference.forced(ids, 1).ids
-            assert probe.visible_tokens == len(closer) + 1
-            ends = token in random_engine.stop_ids
-            assert probe.visible_text == ("" if ends else random_engine.chat.decode([token]))
-    assert seen > 4
-
-
-def test_a_visible_answer_that_is_its_end_alone(
-    tiny_reasoner: HfEngine,
-    questions: Sequence[Question],
-    policy: Policy,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The model says nothing behind the closed thinking: an empty reply, one token and a closer."""
-    end = tiny_reasoner.stop_ids[0]
-    within, forward = inside(monkeypatch, *PHASES["writing"]), Runner.forward
-
-    def ending(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
-        logits = forward(self, ids, *args, **options)
-        if within():
-            logits = torch.zeros_like(logits)
-            logits[..., end] = 9.0
-        return logits
-
-    monkeypatch.setattr(Runner, "forward", ending)
-    requests = make_requests(questions, policy)
-    found: list[Reply] = [
-        reply
-        for _, reply in tiny_reasoner.serve(
-            requests, policy_plan(policy), policy, batch_size=SIZE, on_stop="answer"
-        )
-        if reply.finish == "stopped"
-    ]
-    assert found
-    closer = len(tiny_reasoner.chat.closer.ids)
-    counted = {(r.text, r.answer, r.visible_tokens) for r in found}
-    assert counted == {("", None, closer + 1)}

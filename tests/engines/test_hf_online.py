@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
@@ -223,9 +222,6 @@ def test_full_budget_asks_no_probe(
         assert (reply.text, reply.thinking) == (trace.natural_text, trace.thinking)
 
 
-# --- Other triggers ---
-
-
 # --- Policies that probe elsewhere than on a grid ---
 
 
@@ -262,8 +258,8 @@ def frequent_markers(engine: HfEngine, traces: Sequence[RawTrace]) -> tuple[tupl
 @pytest.mark.parametrize(
     ("where", "on_stop"),
     [
-        *((where, "probe") for where in ("stride", "stride-stop", "marker", "marker-stop", "none")),
-        *((where, "answer") for where in ("stride", "marker-stop", "none")),
+        *((where, "probe") for where in ("stride", "stride-stop", "marker", "none")),
+        *((where, "answer") for where in ("marker-stop", "none")),
     ],
 )
 def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
@@ -312,37 +308,3 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
             assert reply.text == asked[-1].text
     assert trigger.stop_at is None or half in stops, stops
     assert len(set(stops)) > 1, stops
-
-
-# --- A visible answer after the stop --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])
-def test_a_stopped_trace_may_write_its_visible_answer(
-    temperature: float | None,
-    tiny_reasoner: HfEngine,
-    questions: Sequence[Question],
-    recorded: Recorded,
-) -> None:
-    policy = rule(tiny_reasoner, "confidence", -1e9, budgets=[23], sampling=_sampling(temperature))
-    found = answers(tiny_reasoner, questions[:6], policy, batch_size=6, on_stop="answer")
-    every = zip(questions, found, recorded[None], strict=False)
-    stopped = [(q, r, whole) for q, r, whole in every if r.stopped_at == 0]
-    assert len(stopped) > 3
-    chat, model = tiny_reasoner.chat, tiny_reasoner.model
-    for question, reply, whole in stopped:
-        (request,) = make_requests([question], policy)
-        prompt = chat.prompt_ids(request.prompt.messages)
-        thinking = chat.tokenizer.encode(reply.thinking, add_special_tokens=False)
-        assert len(thinking) == 23
-        assert reply.text is not None
-        assert reply.visible_tokens >= 2
-        if temperature is None:
-            assert whole.thinking.startswith(reply.thinking)
-            ids = torch.tensor([[*prompt, *thinking, *chat.closer.ids]])
-            out = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=64
-            )
-            plain = out[0, ids.shape[1] :].tolist()
-            assert reply.text == chat.decode(plain)
-            assert reply.visible_tokens == len(plain) + len(chat.closer.ids)

@@ -292,20 +292,6 @@ def test_thinking_is_cut_where_the_context_ends(random_engine: HfEngine, script:
         engine.probe([prompt("a" * 600)], plan([0]))
 
 
-def test_the_longest_thinking_is_never_cut(random_engine: HfEngine, script: Script) -> None:
-    script([[9] * 1000])
-    engine = replace(random_engine, remarks=[])
-    asked = [prompt("a" * 10), prompt("a" * 400)]
-    longest = engine.longest_thinking(asked, plan([0], max_think=4096))
-    assert longest is not None
-    (trace,) = engine.probe(asked[1:], plan([0], max_think=longest))
-    assert (trace.trace_tokens, engine.remarks) == (longest, [])
-    (trace,) = engine.probe(asked[1:], plan([0], max_think=longest + 1))
-    assert trace.trace_tokens == longest
-    with pytest.raises(ModelError, match="a prompt of 603 tokens leaves no room"):
-        engine.longest_thinking([prompt("a" * 600)], plan([0]))
-
-
 def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
     reported: list[int] = []
     prompts, engine = [prompt(f"{i}") for i in range(3)], random_engine
@@ -314,12 +300,6 @@ def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
     assert reported[0] == 3
     # A trace that is cut draws the first token behind the cut as well, to see whether it closes.
     assert drawn <= sum(reported) <= drawn + 3 * (1 + len(engine.chat.closer.ids))
-
-
-def test_the_automatic_batch_is_reported(random_engine: HfEngine) -> None:
-    engine = replace(random_engine, remarks=[])
-    assert engine.auto_batch_size(plan([0, 8])) == 1024
-    assert engine.remarks[0].startswith("batch size 1024: ")
 
 
 @pytest.mark.integration
