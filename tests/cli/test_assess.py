@@ -19,7 +19,7 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call, edit_records, looks_of, make_run, write_archive
 from tests.scripted import write_sums
 
-FAST = ["--families", "entropy,confidence"]
+FAST = ["--families", "confidence"]
 """One side instead of two, in a fraction of the time."""
 
 

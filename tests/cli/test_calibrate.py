@@ -23,7 +23,7 @@ from tests.pages import Page
 from tests.policy_content import certificate_in
 
 RUN = Path("runs/sums")
-FAST = [*CERTIFY, "--families", "entropy,confidence"]
+FAST = [*CERTIFY, "--families", "confidence"]
 """One chain instead of two, in a fraction of the time."""
 FAILING = [*FAST, "--alpha", "0.03"]
 """Fails after `lose_many`, though not beforehand."""

@@ -15,7 +15,7 @@ from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums")]
 
 RUN = Path("runs/sums")
-FAST = ["--families", "entropy,confidence"]
+FAST = ["--families", "confidence"]
 
 
 def unsolve(row: dict[str, Any], part: str) -> None:

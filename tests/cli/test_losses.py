@@ -18,7 +18,7 @@ from tests.policy_content import certificate_in
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums")]
 
 RUN = Path("runs/sums")
-FAST = ("--families", "entropy,confidence", "--despite", "advice", "--despite", "large-alpha")
+FAST = ("--families", "confidence", "--despite", "advice", "--despite", "large-alpha")
 
 
 def test_a_policy_may_promise_that_few_replies_differ(call: Call) -> None:

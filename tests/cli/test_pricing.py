@@ -16,7 +16,7 @@ from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProf
 from stopadvisor.runs import prices
 from tests.material import CERTIFY, Call
 
-FAST = ("--families", "entropy,confidence")
+FAST = ("--families", "confidence")
 
 pytestmark = pytest.mark.usefixtures("sums")
 
