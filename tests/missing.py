@@ -19,9 +19,6 @@ INSTALL = {
         "npm install --prefix ~/.cache/stopadvisor/axe axe-core, or name the path of its "
         "axe.min.js in STOPADVISOR_AXE"
     ),
-    "bash": "apt-get install bash",
-    "zsh": "apt-get install zsh",
-    "fish": "apt-get install fish",
     "openssl": "apt-get install openssl",
     "a package index": "none could be reached; name one in UV_DEFAULT_INDEX",
     "a vLLM environment": "tests/integration/setup-vllm.sh",

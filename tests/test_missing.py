@@ -19,7 +19,7 @@ from tests import missing
 def test_that_asks_a_fixture():
     missing.skip_without("axe-core")
 
-@pytest.mark.skipif(True, reason=missing.needs("zsh"))
+@pytest.mark.skipif(True, reason=missing.needs("openssl"))
 def test_that_is_marked(): ...
 
 @pytest.mark.parametrize("what", missing.MAY_BE_MISSING)
@@ -50,5 +50,5 @@ def test_what_is_not_installed(in_ci: str, end: str, tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines()[-1].startswith(end), done.stdout
     assert done.returncode == (1 if in_ci else 0)
-    for what in ("axe-core", "zsh", "a CUDA device"):
+    for what in ("axe-core", "openssl", "a CUDA device"):
         assert needs(what) in done.stdout

@@ -1,9 +1,8 @@
-"""Completion: click's scripts, sourced by real shells, and what a key press imports."""
+"""Completion: click's script, sourced by bash, and what a key press imports."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import COMMANDS
-from tests import missing
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SHELLS = ("bash", "zsh", "fish")
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify", "rich")
-
-needs = {
-    shell: pytest.mark.skipif(shutil.which(shell) is None, reason=missing.needs(shell))
-    for shell in SHELLS
-}
 
 
 @pytest.fixture
@@ -42,7 +34,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- Sourced --------------------------------------------------------------------------------------
 
 
-@needs["bash"]
 @pytest.mark.slow
 @pytest.mark.integration
 def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:

@@ -23,8 +23,12 @@ from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeou
 from stopadvisor.serving.vllm import plugin_settings
 from tests.benchmarks.gateway import running_gateway
 from tests.engines.fake_server import fake_server
+from tests.material import Call
 from tests.policy_content import example_content, policy_from
 from tests.serving.gateways import chat_body, save_policy_of
+
+Started = tuple[Sequence[str], Mapping[str, str]]
+"""The words and the environment of a process."""
 
 
 class Became(BaseException):
@@ -38,9 +42,9 @@ def policy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def become(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], Mapping[str, str]]]:
+def become(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """What the process became; vLLM is there."""
-    found: list[tuple[Sequence[str], Mapping[str, str]]] = []
+    found: list[Started] = []
 
     def execve(path: str, argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         assert path == argv[0]
@@ -53,9 +57,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], Mapping
     return found
 
 
-def test_it_becomes_vllm_with_the_policy(
-    policy: Path, become: list[tuple[Sequence[str], Mapping[str, str]]]
-) -> None:
+def test_it_becomes_vllm_with_the_policy(policy: Path, become: list[Started]) -> None:
     with pytest.raises(Became):
         main(["serve", str(policy), "--shadow", "--", "model", "--port", "8001", "--shadow-x"])
     ((argv, environment),) = become
@@ -78,9 +80,9 @@ def test_other_plugins_stay_where_none_was_named(
     endpoints: tuple[str, ...],
     expected: str,
     policy: Path,
-    become: list[tuple[Sequence[str], Mapping[str, str]]],
+    become: list[Started],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    call: Call,
 ) -> None:
     """vLLM loads them all until `VLLM_PLUGINS` is set, but for those that add endpoints."""
     groups = {
@@ -96,26 +98,21 @@ def test_other_plugins_stay_where_none_was_named(
     monkeypatch.delenv("VLLM_PLUGINS")
     words = ["serve", str(policy), "--", "model"]
     if " " in expected:
-        assert main(words) == 2
-        assert expected in capsys.readouterr().err
+        assert expected in call.refused(*words)
         return
     with pytest.raises(Became):
         main(words)
     assert become[0][1]["VLLM_PLUGINS"] == expected
 
 
-def test_a_scheduling_policy_of_ones_own_stays(
-    policy: Path, become: list[tuple[Sequence[str], Mapping[str, str]]]
-) -> None:
+def test_a_scheduling_policy_of_ones_own_stays(policy: Path, become: list[Started]) -> None:
     with pytest.raises(Became):
         main(["serve", str(policy), "--", "model", "--scheduling-policy=fcfs"])
     assert become[0][0][5:] == ["model", "--scheduling-policy=fcfs"]
 
 
 def test_it_says_how_questions_are_to_be_asked(
-    policy: Path,
-    become: list[tuple[Sequence[str], Mapping[str, str]]],
-    capsys: pytest.CaptureFixture[str],
+    policy: Path, become: list[Started], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else an application that sends bare questions learns of it from a header alone."""
     for words, wanted in (((), True), (("--any-text",), False)):
@@ -139,27 +136,15 @@ def test_it_says_how_questions_are_to_be_asked(
     ],
 )
 def test_what_is_refused(
-    words: list[str],
-    message: str,
-    policy: Path,
-    become: list[tuple[Sequence[str], Mapping[str, str]]],
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], message: str, policy: Path, become: list[Started], call: Call
 ) -> None:
-    assert main(["serve", *(word.format(policy=policy) for word in words)]) == 2
+    assert message in call.refused(*(word.format(policy=policy) for word in words), command="serve")
     assert not become
-    said = capsys.readouterr().err
-    assert message in said
-    assert "Traceback" not in said
 
 
-def test_without_vllm_it_says_what_to_install(
-    policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_vllm_it_says_what_to_install(policy: Path, call: Call) -> None:
     """As in the environment of these tests."""
-    assert main(["serve", str(policy), "--", "model"]) == 2
-    said = capsys.readouterr().err
-    assert "pip install 'stopadvisor[vllm]'" in said
-    assert len(said.splitlines()) == 1
+    assert "pip install 'stopadvisor[vllm]'" in call.refused("serve", policy, "--", "model")
 
 
 # --- The gateway ----------------------------------------------------------------------------------
@@ -205,12 +190,9 @@ def test_before_servers_it_is_a_gateway(policy: Path, begun: list[GatewaySetting
     ],
 )
 def test_gateways_that_are_refused(
-    words: list[str], message: str, policy: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, policy: Path, call: Call
 ) -> None:
-    assert main(["serve", str(policy), *words]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert "Traceback" not in said
+    assert message in call.refused("serve", policy, *words)
 
 
 @pytest.mark.slow
