@@ -16,7 +16,7 @@ from stopadvisor.ground.results import to_document
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, sign_policy
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
-from stopadvisor.policy.signature import Key
+from stopadvisor.policy.signature import PemKey
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
 
@@ -30,7 +30,7 @@ class PolicyTarget:
     out: Path | None = None
     """JSON where the name ends in .json; None: a file of its own in the run, and a copy where the
     policy is put in use."""
-    key: Key | None = None
+    key: PemKey | None = None
     """Signs the policy."""
 
     @property

@@ -30,7 +30,7 @@ from stopadvisor.policy.file import (
 )
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.signature import (
-    Key,
+    PemKey,
     check_signature,
     is_signed,
     public_key,
@@ -226,12 +226,12 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], *, format: Format 
         remove_file(signature_path(target))  # of what stood there
 
 
-def sign_policy(path: str | os.PathLike[str], key: Key, *, digest: str) -> None:
+def sign_policy(path: str | os.PathLike[str], key: PemKey, *, digest: str) -> None:
     """Write the signature of a policy's file next to it, as ``POLICY.sig``.
 
     Parameters
     ----------
-    key : Key
+    key : PemKey
         From `signature.signing_key`.
     digest : str
         Of the policy that is meant: another one that has taken its place is not signed.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 __all__ = [
-    "Key",
+    "PemKey",
     "check_signature",
     "is_signed",
     "public_key",
@@ -37,7 +37,7 @@ _EXPECTED = "an elliptic-curve key on prime256v1, secp384r1 or secp521r1"
 
 
 @dataclass(frozen=True)
-class Key:
+class PemKey:
     """A key that is trusted, or one that signs."""
 
     name: str
@@ -48,7 +48,7 @@ class Key:
     private: ec.EllipticCurvePrivateKey | None = None
 
 
-def public_key(path: Path) -> Key:
+def public_key(path: Path) -> PemKey:
     """Read a public key in PEM, as ``openssl ec -in KEY -pubout`` writes it.
 
     Raises
@@ -59,12 +59,12 @@ def public_key(path: Path) -> Key:
     return _read(path, private=False)
 
 
-def signing_key(path: Path) -> Key:
+def signing_key(path: Path) -> PemKey:
     """Read a private key in PEM, as ``openssl ecparam -genkey`` writes it; raises alike."""
     return _read(path, private=True)
 
 
-def _read(path: Path, *, private: bool) -> Key:
+def _read(path: Path, *, private: bool) -> PemKey:
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization as pem
@@ -98,7 +98,7 @@ def _read(path: Path, *, private: bool) -> Key:
     assert isinstance(public, ec.EllipticCurvePublicKey)
     assert secret is None or isinstance(secret, ec.EllipticCurvePrivateKey)
     text = public.public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
-    return Key(str(path), hashlib.sha256(text).hexdigest(), public, secret)
+    return PemKey(str(path), hashlib.sha256(text).hexdigest(), public, secret)
 
 
 def signature_path(policy: Path) -> Path:
@@ -111,7 +111,7 @@ def is_signed(policy: Path) -> bool:
     return os.path.exists(signature_path(policy))  # False also where no such name is possible
 
 
-def sign(data: bytes, key: Key) -> bytes:
+def sign(data: bytes, key: PemKey) -> bytes:
     """Give the signature of a file's bytes by a key from `signing_key`."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -120,7 +120,7 @@ def sign(data: bytes, key: Key) -> bytes:
     return key.private.sign(data, ec.ECDSA(hashes.SHA256()))
 
 
-def check_signature(data: bytes, policy: Path, trusted: Sequence[Key]) -> Key:
+def check_signature(data: bytes, policy: Path, trusted: Sequence[PemKey]) -> PemKey:
     """Hold bytes that were read from a file against the signature next to it; return the signer.
 
     Raises
