@@ -1,9 +1,8 @@
-"""The stepper against a plain reference, and against the whole-table code, bit for bit."""
+"""The stepper against the whole-table code, bit for bit; its reference is `policy/README.md`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.answers import normal_form as answers
 from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.policy.frozen import Policy, Stepper
 from stopadvisor.policy.stepper import Decision
@@ -51,129 +49,6 @@ STEP: dict[str, Any] = {
 @cache
 def policy_of(family: str) -> Policy:
     return policy_from(family_content(family))
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One checkpoint of a made-up question."""
-
-    answer: str
-    logprob: float
-    entropy: float
-    markers: float
-    think: int
-
-
-@st.composite
-def questions(draw: st.DrawFn) -> list[Probe]:
-    length = draw(st.integers(0, 200))
-    marks = 0
-    probes = []
-    for budget in BUDGETS:
-        marks += draw(st.integers(0, 2))
-        probes.append(
-            Probe(
-                draw(st.sampled_from(["41", " 42.", "42", "", "no idea"])),
-                draw(st.floats(-6, 0)),
-                draw(st.floats(0, 4)),
-                float(marks),
-                min(budget, length),
-            )
-        )
-    return probes
-
-
-def observe(stepper: Stepper, probe: Probe) -> Decision:
-    return stepper.observe(
-        answer=probe.answer,
-        mean_logprob=probe.logprob,
-        mean_entropy=probe.entropy,
-        markers=probe.markers,
-        think_tokens=probe.think,
-    )
-
-
-# --- A plain reference, written from the definitions ----------------------------------------------
-
-
-def reference_features(history: list[Probe], budgets: list[int]) -> dict[str, float]:
-    """The eight features at the last checkpoint of a history, each by its definition."""
-    said = [answers.normalize("numeric", probe.answer) for probe in history]
-    j, now = len(history) - 1, history[-1]
-    run = 1
-    while run <= j and said[j - run] == said[j]:
-        run += 1
-    equal = said[j] != ""
-    lp = now.logprob
-    return {
-        "position": float(now.think),
-        "log_position": math.log(max(now.think, 1)),
-        "log_run": math.log1p(run if equal else 0),
-        "log_votes": math.log1p(said.count(said[j]) if equal else 0),
-        "vote_fraction": said.count(said[j]) / (j + 1) if equal else 0.0,
-        "tokens_since_probe": float(now.think - (history[-2].think if j else 0)),
-        "answer_log_odds": min(12.0, max(-12.0, lp - math.log(-math.expm1(min(lp, -1e-12))))),
-        "stood": float(now.think - history[j - run + 1].think) if equal else 0.0,
-        "budget_fraction": budgets[j] / budgets[-1] if budgets[-1] else 0.0,
-        "checkpoint_index": j / (len(budgets) - 1) if len(budgets) > 1 else 0.0,
-        "answer_logprob": now.logprob,
-        "answer_entropy": now.entropy,
-        "previous_match": 1.0 if j and said[j] == said[j - 1] else 0.0,
-        "run_length": float(run),
-        "vote_share": said.count(said[j]) / (j + 1),
-        "marker_density": now.markers / now.think if now.think else 0.0,
-    }
-
-
-def reference_score(content: dict[str, Any], history: list[Probe]) -> float:
-    family = content["family"]
-    found = reference_features(history, content["budgets"])
-    if family in ("confidence", "deer"):
-        return history[-1].logprob
-    if family == "agreement":
-        return found["stood"]
-    if family == "agreement-scaled":
-        return found["stood"] / math.sqrt(max(history[-1].think, 1))
-    if family == "entropy":
-        return -history[-1].entropy
-    if family == "run-stability":
-        return found["run_length"]
-    if family == "confidence-leap":
-        if len(history) == 1:
-            return 0.0
-        before, now = (math.exp(probe.logprob) for probe in history[-2:])
-        return max(0.0, now - before) * now
-    values = [found[name] for name in content["features"]]
-    z: float = content["intercept"]
-    if family == "learned-boosted":
-        for tree in content["trees"]:
-            node = 0
-            while tree["feature"][node] != -1:
-                left = values[tree["feature"][node]] <= tree["threshold"][node]
-                node = tree["left" if left else "right"][node]
-            z = z + tree["value"][node]
-        return z
-    rows = zip(values, content["mean"], content["scale"], content["coef"], strict=True)
-    for value, mean, scale, coef in rows:
-        z = z + coef * ((value - mean) / scale)
-    return z
-
-
-@pytest.mark.parametrize("family", AT_GRIDS)
-@settings(max_examples=25)
-@given(probes=questions())
-def test_equals_the_reference(family: str, probes: list[Probe]) -> None:
-    policy = policy_of(family)
-    content = dict(policy.content)
-    stepper = policy.start()
-    for j, probe in enumerate(probes):
-        decision = observe(stepper, probe)
-        score = reference_score(content, probes[: j + 1])
-        stop = score >= content["decision_threshold"]
-        last = j == len(policy.budgets) - 1
-        assert decision == (stop, score, j, last and not stop)
-        if stop:
-            break
 
 
 # --- The whole-table twin -------------------------------------------------------------------------

@@ -1,0 +1,63 @@
+"""Runs that were not probed where a policy probes are refused, with the command that does."""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.ground.errors import PolicyError
+from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.probed_positions import check_probed
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
+from stopadvisor.rules.schedules import grid_positions
+from stopadvisor.runs.sources import Source, open_source
+from tests.policy_content import family_content, policy_from, trigger_content
+
+POLICIES = Path(__file__).parents[2] / "policies"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """The committed probes of the arithmetic sample."""
+    folder, probes = tmp_path_factory.mktemp("run"), POLICIES / "probes"
+    (folder / "manifest.json").write_bytes((probes / "arithmetic.manifest.json").read_bytes())
+    packed = (probes / "arithmetic.probes.jsonl.xz").read_bytes()
+    (folder / "probes.jsonl").write_bytes(lzma.decompress(packed))
+    return open_source(folder)
+
+
+def elsewhere(trigger: Trigger, family: str = "agreement") -> Policy:
+    """The shipped policy with another rule, probing elsewhere."""
+    linear = float(trigger.stop_at or 0) if family == "fixed-budget" else 1e9
+    rule = family_content(family, linear) | trigger_content(trigger, family=family)
+    names = ["family", "features", "mean", "scale", "coef", "intercept", "trigger", "budgets"]
+    names += ["threshold", "decision_threshold", "trees"]
+    content = load_policy(POLICIES / "arithmetic.joblib").content
+    return policy_from(content | {name: rule.get(name) for name in names} | {"order": []})
+
+
+def fixed(budget: int) -> Policy:
+    return elsewhere(ListedTrigger((budget,), budget), "fixed-budget")
+
+
+def test_where_probes_are_missing_a_command_makes_them(source: Source) -> None:
+    late = grid_positions(source.table)[-1] + 1
+    bare = replace(source, table=replace(source.table, marker_positions=None))
+    for policy, run, said in (
+        (elsewhere(MarkerTrigger(((5, 6),), 4, 9)), bare, "looked for no markers: `stopadvisor"),
+        (elsewhere(MarkerTrigger(((5, 6),), 4, 9)), source, "at other markers than"),
+        (elsewhere(stride(3, 9)), source, "probes question '.*' at .* does not at"),
+        (fixed(late), source, f"probes question .* at {late} thinking"),
+    ):
+        with pytest.raises(PolicyError, match=said):
+            check_probed(policy, "p.joblib", run)
+
+
+def test_where_probes_are_there_nothing_is_said(source: Source) -> None:
+    at = grid_positions(source.table)[2]
+    for policy in (elsewhere(stride(at, at)), fixed(at)):
+        check_probed(policy, "p.joblib", source)
+    check_probed(load_policy(POLICIES / "arithmetic.joblib"), "p.joblib", source)
