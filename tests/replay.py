@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,14 +16,22 @@ from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
-from stopadvisor.probes.trigger import Trigger, on_stand_ins, stand_in_ids
+from stopadvisor.probes.trigger import MarkerTrigger, Trigger
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from tests.policy_content import example_terms, trigger_content
 
-__all__ = ["RecordedRule", "recorded_index", "recorded_stop", "replayed", "rule_of", "stops"]
+__all__ = [
+    "RecordedRule",
+    "recorded_index",
+    "recorded_stop",
+    "replayed",
+    "rule_of",
+    "stand_in_ids",
+    "stops",
+]
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,8 @@ class RecordedRule:
     @property
     def trigger(self) -> Trigger:
         """When it asks, read off stand-ins."""
-        return on_stand_ins(self.policy.trigger)
+        found = self.policy.trigger
+        return replace(found, markers=((1,),)) if isinstance(found, MarkerTrigger) else found
 
     @property
     def needs_markers(self) -> bool:
@@ -44,6 +54,11 @@ class RecordedRule:
     def start(self, task: str | None = None) -> Stepper:
         """Begin with one trace."""
         return self.policy.start(task)
+
+
+def stand_in_ids(trace_tokens: int, markers: Sequence[int]) -> list[int]:
+    """Stand in for the ids of a trace of which only the positions of its markers were recorded."""
+    return [int(at in markers) for at in range(trace_tokens)]
 
 
 def recorded_stop(

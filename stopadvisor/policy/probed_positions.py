@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, recorded_positions
+from stopadvisor.probes.trigger import MarkerTrigger, recorded_positions
 from stopadvisor.runs.sources import Source
 
 __all__ = ["check_probed"]
@@ -25,15 +25,7 @@ def check_probed(policy: Policy, file: str, source: Source) -> None:
     PolicyError
         Budgets are missing; says how to probe at them.
     """
-    table, trigger = source.table, policy.trigger
-    if trigger.kind == "grid" and table.is_grid:
-        problem = _missing_budgets(trigger, source)
-    elif trigger.needs_ids and table.marker_positions is None:
-        problem = f"the policy probes where a marker begins, {source.folder} looked for no markers"
-    elif isinstance(trigger, MarkerTrigger) and _other_markers(trigger, source):
-        problem = f"the policy probes at other markers than {source.folder}"
-    else:
-        problem = _missing_positions(trigger, source)
+    problem = _problem(policy, source)
     if problem is None:
         return
     if source.manifest is not None and policy.terms.model is not None:
@@ -43,38 +35,32 @@ def check_probed(policy: Policy, file: str, source: Source) -> None:
     raise PolicyError(problem)
 
 
-def _missing_budgets(trigger: ListedTrigger, source: Source) -> str | None:
-    probed = source.table.budgets.tolist()
-    missing = [budget for budget in trigger.positions if budget not in probed]
-    if not missing:
-        return None
-    at = "there" if len(missing) == len(trigger.positions) else f"at {_listed(missing)}"
-    return (
-        f"the policy probes at {_listed(trigger.positions)} thinking tokens, {source.folder} does "
-        f"not {at}; its budgets are {_listed(probed)}"
-    )
-
-
-def _other_markers(trigger: MarkerTrigger, source: Source) -> bool:
-    if source.manifest is None:
-        return False
-    found = source.manifest["plan"].get("markers", ())
-    return {tuple(ids) for ids in found} != set(trigger.markers)
-
-
-def _missing_positions(trigger: Trigger, source: Source) -> str | None:
-    """Look for a question that was not probed where the trigger probes it."""
-    table = source.table
+def _problem(policy: Policy, source: Source) -> str | None:
+    table, trigger, folder = source.table, policy.trigger, source.folder
+    if trigger.kind == "grid" and table.is_grid:
+        probed = table.budgets.tolist()
+        missing = [budget for budget in trigger.positions if budget not in probed]
+        if not missing:
+            return None
+        at = "there" if len(missing) == len(trigger.positions) else f"at {_listed(missing)}"
+        return (
+            f"the policy probes at {_listed(trigger.positions)} thinking tokens, {folder} does "
+            f"not {at}; its budgets are {_listed(probed)}"
+        )
+    if isinstance(trigger, MarkerTrigger):
+        if table.marker_positions is None:
+            return f"the policy probes where a marker begins, {folder} looked for no markers"
+        found = {} if source.manifest is None else source.manifest["plan"]
+        if found and {tuple(ids) for ids in found.get("markers", ())} != set(trigger.markers):
+            return f"the policy probes at other markers than {folder}"
     for i, length in enumerate(table.trace_tokens.tolist()):
         row = () if table.marker_positions is None else table.marker_positions[i].tolist()
-        markers = [position for position in row if position != NO_PROBE]
-        probed = set(table.positions[i].tolist())
-        asked = recorded_positions(trigger, length, markers)
-        missing = [position for position in asked if position not in probed]
+        asked = recorded_positions(trigger, length, [at for at in row if at != NO_PROBE])
+        missing = sorted(set(asked).difference(table.positions[i].tolist()))
         if missing:
             return (
                 f"the policy probes question {table.ids[i]!r} at {_listed(asked)} thinking tokens, "
-                f"{source.folder} does not at {_listed(missing)}"
+                f"{folder} does not at {_listed(missing)}"
             )
     return None
 

@@ -23,9 +23,7 @@ __all__ = [
     "MarkerTrigger",
     "Positions",
     "Trigger",
-    "on_stand_ins",
     "recorded_positions",
-    "stand_in_ids",
     "stride",
 ]
 
@@ -148,32 +146,19 @@ Trigger = ListedTrigger | MarkerTrigger
 """A rule for positions; frozen, and shared by all traces of a policy."""
 
 
-# --- Recorded traces ------------------------------------------------------------------------------
-
-_NO_MARKER, _MARKER = 0, 1
-
-
-def on_stand_ins(trigger: Trigger) -> Trigger:
-    """Give the same trigger for `stand_in_ids`, which stand for the ids of a trace."""
-    return (
-        replace(trigger, markers=((_MARKER,),)) if isinstance(trigger, MarkerTrigger) else trigger
-    )
-
-
-def stand_in_ids(trace_tokens: int, markers: Iterable[int]) -> list[int]:
-    """Stand in for the ids of a trace of which only the positions of its markers were recorded."""
-    ids = [_NO_MARKER] * trace_tokens
-    for position in markers:
-        ids[position] = _MARKER
-    return ids
-
-
 def recorded_positions(
     trigger: Trigger, trace_tokens: int, markers: Iterable[int]
 ) -> tuple[int, ...]:
     """Give every position of a whole trace with markers at these positions."""
-    positions = on_stand_ins(trigger).start()
-    positions.feed(stand_in_ids(trace_tokens, markers) if trigger.needs_ids else trace_tokens)
+    if isinstance(trigger, MarkerTrigger):
+        ids = [0] * trace_tokens  # stand in for ids that were not recorded
+        for at in markers:
+            ids[at] = 1
+        positions = replace(trigger, markers=((1,),)).start()
+        positions.feed(ids)
+    else:
+        positions = trigger.start()
+        positions.feed(trace_tokens)
     positions.finish()
     found = []
     while (position := positions.next()) is not None:

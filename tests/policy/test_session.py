@@ -19,12 +19,12 @@ from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Thi
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stand_in_ids, stride
+from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.policy_content import family_content, full_budget_content, policy_from
 from tests.probes.test_trigger import MARKERS, walked
-from tests.replay import RecordedRule
+from tests.replay import RecordedRule, stand_in_ids
 
 POLICIES = Path(__file__).parents[2] / "policies"
 CLOSER = (8, 9)
