@@ -106,7 +106,7 @@ ENDS = {
         300.0,
         "ok    stats",
     ),
-    "at import": ("reliability", "_BINS", "stats/test_reliability", 300.0, "ok    stats"),
+    "at import": ("intervals", " : 1 - 1e-12 -> 2", "stats/test_intervals", 300.0, "ok    stats"),
     "equivalent": ("intervals", "score(_EDGE) <=", "stats/test_intervals", 300.0, "ALIVE stats"),
     "slow": ("reliability", "n_right == 0", "stats/test_reliability", 0.0, "slow  stats"),
     "no test": ("reliability", "n_right == 0", "no_such_test", 300.0, "no_such_test: tests fail"),
