@@ -11,6 +11,7 @@ from stopadvisor.cli.main import main
 from tests.cli.test_ladder import recorded
 from tests.goldens import Goldens
 from tests.material import make_run, write_archive
+from tests.schemas import check_valid
 
 GOLDEN = Path(__file__).parent.parent / "testdata" / "assessments"
 LIGHT = "confidence,entropy,agreement,run-stability,fixed-budget"
@@ -47,6 +48,7 @@ def test_no_figure_moves(
     found = {
         file: json.loads((run / f"{file}.json").read_text()) for file in ("assessment", "figures")
     }
+    check_valid("assess", found["assessment"])
     for volatile in ("run", "workload"):
         found["assessment"].pop(volatile)
     goldens.check_figures(GOLDEN / f"{name}.json", found)

@@ -13,6 +13,7 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.cli.test_ladder import recorded
 from tests.goldens import Goldens
 from tests.material import CERTIFY, make_run, write_archive
+from tests.schemas import check_valid
 
 GOLDEN = Path(__file__).parent.parent / "testdata" / "certificates"
 FAST = ("--families", "entropy,confidence")
@@ -57,11 +58,13 @@ def test_no_figure_moves(
         source = str(make_run(tmp_path / "sums", 400))
     assert main(["calibrate", source, *words, "--json", "--quiet"]) in (0, 3)
     found = json.loads(capsys.readouterr().out)
+    check_valid("calibrate", found)
     policy = found["policy"]
     found = {"calibration": timeless(found)}
     if name == "learned":
         assert main(["verify", policy, "fresh", "--json", "--quiet"]) in (0, 3)
-        found["verification"] = timeless(json.loads(capsys.readouterr().out))
+        check_valid("verify", verified := json.loads(capsys.readouterr().out))
+        found["verification"] = timeless(verified)
     goldens.check_figures(GOLDEN / f"{name}.json", found)
 
 
