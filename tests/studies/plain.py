@@ -44,6 +44,11 @@ def gain(data: dict[str, Arrays], scores: Arrays, threshold: float, rows: Arrays
     return float(correct[at, stops].mean() - fixed)
 
 
+def peak_gain(data: dict[str, Arrays], scores: Arrays) -> float:
+    """The highest gain of the learned rule's thresholds."""
+    return max(gain(data, scores, threshold, np.arange(len(scores))) for threshold in SWEEP)
+
+
 def sweep_stops(data: dict[str, Arrays]) -> dict[str, dict[tuple[float, ...], Arrays]]:
     """Where the published scripts seek each family's peak: numbers of the rule, and its stops.
 
@@ -126,12 +131,13 @@ def certified(
     *,
     cap: int = 48,
     alpha: float = 0.15,
+    scores: dict[str, Arrays] | None = None,
 ) -> tuple[bool, str, float, float, float]:
     """Feasible, family, threshold, test risk and saving of the cheapest certified candidate."""
     correct, trace = data["correct"], data["think_lens"]
     total = data["thinking"] + cap * np.arange(1, correct.shape[1] + 1)
     q = [0, 0.005, *np.arange(1, 100) / 100, 0.995, 1]
-    scores, grids = scores_of(data), {}
+    scores, grids = scores or scores_of(data), {}
     for family in families:
         values = scores[family][calibration]
         unique = np.unique(values)

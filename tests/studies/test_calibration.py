@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from stopadvisor.ground.arrays import FloatArray
-from stopadvisor.runs.sources import open_source
-from stopadvisor.stats.bootstrap import MOST_BLOCKS, resample_counts
-from stopadvisor.studies import calibration
 from stopadvisor.studies.tables import StudyOptions
-from tests.material import archive_arrays, write_archive
 from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import load, scores_of
 
@@ -64,27 +57,3 @@ def test_the_brier_interval_resamples_questions(archive: Archive) -> None:
     drawn = [squares[rng.integers(0, n, n)].mean() for _ in range(4000)]
     low, high = np.quantile(drawn, [0.025, 0.975])
     assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.001)
-
-
-@pytest.mark.slow
-def test_many_questions_are_resampled_in_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arrays = archive_arrays(5000)
-    source = open_source(write_archive(tmp_path / "raw.npz", **arrays), root=tmp_path)
-    sizes: list[int] = []
-
-    def spy(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:
-        sizes.append(n_units)
-        return resample_counts(n_units, n_resamples, rng=rng)
-
-    monkeypatch.setattr(calibration, "resample_counts", spy)
-    found = run([source], StudyOptions(resamples=4000))
-    assert max(sizes) == MOST_BLOCKS
-    row = row_of(found, "scores", protocol="paper", score="confidence")
-    squares = ((np.exp(arrays["conf_lp"]) - arrays["correct"]) ** 2).mean(axis=1)
-    assert row["brier"] == pytest.approx(squares.mean())
-    # Of a mean over questions the normal interval is as good as any.
-    half = 1.96 * squares.std(ddof=1) / np.sqrt(squares.size)
-    assert row["brier_low"] == pytest.approx(squares.mean() - half, abs=0.1 * half)
-    assert row["brier_high"] == pytest.approx(squares.mean() + half, abs=0.1 * half)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
-from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied, study
+from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import SCALARS, load, sweep_stops
 
 run = study("frontier")
@@ -87,15 +86,6 @@ def test_curves_pass_through_every_threshold(archive: Archive) -> None:
             )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_learned_peak_is_what_the_published_scripts_print(name: str, archive: Archive) -> None:
-    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]
-    row = row_of(studied(run, [archive(name)], QUICK), "peaks", family="learned")
-    assert row["peak_gain"] == pytest.approx(expected["peak_gain"], abs=1e-12)
-    assert float(row["threshold"]) == expected["tau"]
-    assert row["gain_low"] < row["peak_gain"] < row["gain_high"]
-
-
 def test_intervals_are_those_of_a_loop_over_resamples(archive: Archive) -> None:
     found = studied(run, [archive("mixed")], StudyOptions(resamples=4000, seed=5))
     data = np.load(ARCHIVES / "mixed.npz")
@@ -114,18 +104,3 @@ def test_intervals_are_those_of_a_loop_over_resamples(archive: Archive) -> None:
     low, high = np.quantile(gains, [0.025, 0.975])
     assert row["gain_low"] == pytest.approx(low, abs=0.003)
     assert row["gain_high"] == pytest.approx(high, abs=0.003)
-
-
-def test_before_a_look_only_fit_questions_are_read(sums: Sums) -> None:
-    source = sums(300)
-    found = studied(run, [source], QUICK)
-    assert row_of(found, "runs")["questions"] == source.counts()["fit"]
-    assert any("fit questions alone" in remark for remark in found.remarks)
-
-
-def test_curves_end_at_full_thinking(sums: Sums) -> None:
-    source = sums(300)
-    curves = rows_of(studied(run, [source], QUICK), "curves")
-    fixed = [row for row in curves if row["family"] == "fixed budget"]
-    assert [row["at"] for row in fixed] == source.table.budgets.tolist()
-    assert all(row["gain"] == 0 for row in fixed)

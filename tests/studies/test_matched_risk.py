@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
-from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied, study
+from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
 from tests.studies.plain import SCALARS, certified, gain, load, scores_of, split, stops_of
 
 pytestmark = pytest.mark.slow
@@ -110,20 +110,3 @@ def test_split_sensitivity_is_the_comparison_under_five_seeds(name: str, archive
     row = row_of(found, "summary", rule="learned")
     assert row["learned_ahead"] == np.mean([difference > 0 for difference in apart])
     assert row["mean_difference_pp"] == pytest.approx(np.mean(apart))
-
-
-def test_no_difference_is_shown_of_rules_that_are_not_feasible(sums: Sums) -> None:
-    source = sums(100)  # too few to certify 5 %
-    found = studied(study("alpha-grid"), [source], StudyOptions(resamples=200))
-    row = row_of(found, "paper", alpha=0.05)
-    assert row["verdict"] == "inconclusive"
-    assert (row["difference_pp"], row["difference_low"], row["difference_high"]) == (None,) * 3
-
-
-def test_closed_calibration_stays_closed(sums: Sums) -> None:
-    source = sums(300)
-    options = StudyOptions(resamples=200)
-    selected = studied(study("validation-selected"), [source], options)
-    n_fit = source.counts()["fit"]
-    assert rows_of(selected, "selected")[0]["questions"] == n_fit - int(0.4 * n_fit)
-    assert any("fit questions alone" in remark for remark in selected.remarks)

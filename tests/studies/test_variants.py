@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.classifiers import classify_out_of_fold
 from stopadvisor.runs.sources import open_source
 from tests.material import ARCHIVES
-from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied, study
-
-SWEEP = np.linspace(0.30, 0.95, 14).round(3)
+from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
+from tests.studies.plain import certified, load, peak_gain, split, stops_of
 
 
 def out_of_fold(data: Any, columns: list[int], model: Any) -> np.ndarray:
@@ -38,30 +36,12 @@ def out_of_fold(data: Any, columns: list[int], model: Any) -> np.ndarray:
     return chance.reshape(n, m)
 
 
-def stops_of(scores: np.ndarray, threshold: float) -> np.ndarray:
-    hit = scores >= threshold
-    hit[:, -1] = True
-    return np.asarray(hit.argmax(axis=1))
-
-
-def peak_gain(data: Any, chance: np.ndarray) -> float:
-    correct = data["correct"]
-    thinking = np.minimum(data["think_lens"][:, None], data["budgets"])
-    rows = np.arange(len(correct))
-    best = -1.0
-    for threshold in SWEEP:
-        stops = stops_of(chance, threshold)
-        fixed = np.interp(thinking[rows, stops].mean(), thinking.mean(axis=0), correct.mean(axis=0))
-        best = max(best, float(correct[rows, stops].mean() - fixed))
-    return best
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_ablation_is_logistic_regression_on_the_archives_own_columns(
     name: str, archive: Archive
 ) -> None:
     found = studied(study("ablation"), [archive(name)], QUICK)
-    data = np.load(ARCHIVES / f"{name}.npz")
+    data = load(name)
     for variant, columns in (
         ("confidence", [2]),
         ("entropy", [3]),
@@ -86,6 +66,7 @@ def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
         for key, value in whole.items()
     }
     np.savez(tmp_path / "part.npz", **data)
+    data["thinking"] = np.minimum(data["think_lens"][:, None], data["budgets"])
     found = study("classifiers")([open_source(tmp_path / "part.npz", root=tmp_path)], QUICK)
     models = {
         "logistic": LogisticRegression(C=1.0, max_iter=1000),
@@ -120,59 +101,23 @@ def test_one_class_of_labels_cannot_be_classified() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_proxies_at_matched_risk_are_their_definition(name: str, archive: Archive) -> None:
     found = studied(study("proxies"), [archive(name)], QUICK)
-    data = np.load(ARCHIVES / f"{name}.npz")
-    correct, trace = data["correct"], data["think_lens"]
+    data = load(name)
+    correct = data["correct"]
     n, m = correct.shape
-    total = np.minimum(trace[:, None], data["budgets"]) + 48 * np.arange(1, m + 1)
     eat = np.full((n, m), -999.0)
     for j in range(2, m):
         eat[:, j] = -data["conf_ent"][:, j - 2 : j + 1].var(axis=1)
     scores = {"deer": np.exp(data["conf_lp"]) * data["mkr"], "eat": eat}
-    order = np.random.default_rng(123).permutation(n)
-    calibration, test = order[: int(0.4 * n)], order[int(0.4 * n) :]
-    q = [0, 0.005, *np.arange(1, 100) / 100, 0.995, 1]
-    for family, s in scores.items():
-        values = s[calibration]
-        unique = np.unique(values)
-        few = unique.tolist() if unique.size <= 500 else []
-        grid = np.unique([*np.quantile(values, q), *few, values.max() + 1])
-        slack = math.sqrt(math.log(grid.size / 0.05) / (2 * calibration.size))
-        best = (math.inf, float(grid[-1]))
-        for threshold in grid.tolist():
-            stops = stops_of(values, threshold)
-            risk = (correct[calibration, -1] & (1 - correct[calibration, stops])).mean()
-            if risk + slack <= 0.15:
-                best = min(best, (float(total[calibration, stops].mean()), threshold))
-        stops = stops_of(s[test], best[1])
+    calibration, test = split(n)
+    for family, values in scores.items():
         row = row_of(found, "matched-risk", family=family)
-        assert row["feasible"] == (best[0] < math.inf)
-        assert row["test_risk"] == pytest.approx(
-            (correct[test, -1] & (1 - correct[test, stops])).mean()
-        )
+        point = certified(data, (family,), calibration, test, scores=scores)
+        stops = stops_of(values[test], point[2])
+        assert (row["feasible"], row["test_risk"]) == (point[0], pytest.approx(point[3]))
+        assert row["total_saving_pct"] == pytest.approx(point[4])
         assert row["test_accuracy"] == pytest.approx(correct[test, stops].mean())
-        assert row["total_saving_pct"] == pytest.approx(
-            100 * (1 - total[test, stops].mean() / (trace[test].mean() + 48))
-        )
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]["0.15"]
     learned = row_of(found, "matched-risk", family="learned")
     assert learned["total_saving_pct"] == pytest.approx(expected["learned"]["save"])
     best_row = row_of(found, "matched-risk", family=f"best scalar ({expected['scalar']['policy']})")
     assert best_row["total_saving_pct"] == pytest.approx(expected["scalar"]["save"])
-
-
-def test_every_proxy_has_a_peak(archive: Archive) -> None:
-    found = rows_of(studied(study("proxies"), [archive("mixed")], QUICK), "peaks")
-    assert [row["family"] for row in found] == [
-        "learned", "deer", "eat", "puma", "terminator-light", "learned-10",
-    ]  # fmt: skip
-    for row in found[1:]:
-        assert row["behind"] == pytest.approx(
-            float(str(found[0]["peak_gain"])) - float(str(row["peak_gain"]))
-        )
-
-
-def test_runs_are_read_by_their_fit_questions_until_opened(sums: Sums) -> None:
-    source = sums(300)
-    for name in ("proxies", "ablation"):
-        found = studied(study(name), [source], QUICK)
-        assert any("fit questions alone" in remark for remark in found.remarks)
