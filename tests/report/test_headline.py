@@ -34,80 +34,50 @@ TIMED = replace(COSTLY, unit="seconds")
 GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
 
 
-@pytest.mark.parametrize(
-    ("effect", "said"),
-    [
-        pytest.param(
-            COSTLY, "Saves 16% of the tokens under kv-fork for 7.8 points of accuracy.", id="saves"
-        ),
-        pytest.param(
-            replace(COSTLY, accuracy=0.913),
-            "Saves 16% of the tokens under kv-fork for 1 point of accuracy.",
-            id="one point",
-        ),
-        pytest.param(
-            replace(COSTLY, saving_range=(-0.3, 20.1)),
-            "Saves 16% of the tokens under kv-fork (may be nothing) for 7.8 points of accuracy.",
-            id="an interval that holds 0",
-        ),
-        pytest.param(
-            replace(COSTLY, saving_lower=-0.1),
-            "Saves 16% of the tokens under kv-fork (may be nothing) for 7.8 points of accuracy.",
-            id="a limit below 0",
-        ),
-        pytest.param(
-            replace(COSTLY, saving_pct=-5.6, serving="prefix-cache"),
-            "Costs 6% more than full thinking on vLLM's prefix cache, and takes 7.8 points of "
-            "accuracy.",
-            id="costs more",
-        ),
-        pytest.param(
-            GAIN,
-            "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It saves 16% of "
-            "the tokens under kv-fork.",
-            id="gain",
-        ),
-        pytest.param(
-            replace(GAIN, saving_pct=-3.0, savings={}),
-            "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It costs 3% more "
-            "than full thinking under kv-fork.",
-            id="gain that costs",
-        ),
-        pytest.param(
-            replace(COSTLY, accuracy=0.931, n=100),
-            "Saves 16% of the tokens under kv-fork; accuracy rises from 92.3 to 93.1%, "
-            "which may be chance.",
-            id="a gain of chance",
-        ),
-        pytest.param(
-            replace(COSTLY, accuracy=0.9231),
-            "Saves 16% of the tokens under kv-fork; accuracy stays at 92.3%.",
-            id="unchanged",
-        ),
-        pytest.param(
-            replace(COSTLY, accuracy=None, full_accuracy=None, loss="differs"),
-            "Saves 16% of the tokens under kv-fork for 10.3% of replies that "
-            "differ from full thinking.",
-            id="no gold",
-        ),
-        pytest.param(
-            TIMED, "Saves 16% of the capacity under kv-fork for 7.8 points of accuracy.", id="timed"
-        ),
-        pytest.param(
-            replace(TIMED, serving="prefix-cache", saving_pct=-5.6, unit="seconds"),
-            "Costs 6% more of the capacity than full thinking on vLLM's prefix cache, and takes "
-            "7.8 points of accuracy.",
-            id="tokens are not time",
-        ),
-        pytest.param(
-            replace(COSTLY, unit="money per million tokens", savings={}),
-            "Saves 16% of the price under kv-fork for 7.8 points of accuracy.",
-            id="priced",
-        ),
-    ],
-)
-def test_one_sentence_says_what_is_saved_and_lost(effect: Effect, said: str) -> None:
-    assert sentence(effect) == said
+SAVES = "Saves 16% of the tokens under kv-fork"
+OVERTHINKS = "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It"
+ON_VLLM = {"saving_pct": -5.6, "serving": "prefix-cache"}
+BARE = {"accuracy": None, "full_accuracy": None, "loss": "differs"}
+SAID = [
+    (COSTLY, {}, f"{SAVES} for 7.8 points of accuracy."),
+    (COSTLY, {"accuracy": 0.913}, f"{SAVES} for 1 point of accuracy."),
+    (COSTLY, {"saving_range": (-0.3, 20)}, f"{SAVES} (may be nothing) for 7.8 points of accuracy."),
+    (COSTLY, {"saving_lower": -0.1}, f"{SAVES} (may be nothing) for 7.8 points of accuracy."),
+    (
+        COSTLY,
+        ON_VLLM,
+        "Costs 6% more than full thinking on vLLM's prefix cache, and takes 7.8 points of "
+        "accuracy.",
+    ),
+    (GAIN, {}, f"{OVERTHINKS} saves 16% of the tokens under kv-fork."),
+    (GAIN, {"saving_pct": -3.0}, f"{OVERTHINKS} costs 3% more than full thinking under kv-fork."),
+    (
+        COSTLY,
+        {"accuracy": 0.931, "n": 100},
+        f"{SAVES}; accuracy rises from 92.3 to 93.1%, which may be chance.",
+    ),
+    (COSTLY, {"accuracy": 0.9231}, f"{SAVES}; accuracy stays at 92.3%."),
+    (COSTLY, BARE, f"{SAVES} for 10.3% of replies that differ from full thinking."),
+    (TIMED, {}, "Saves 16% of the capacity under kv-fork for 7.8 points of accuracy."),
+    (
+        TIMED,
+        ON_VLLM,
+        "Costs 6% more of the capacity than full thinking on vLLM's prefix cache, and takes 7.8 "
+        "points of accuracy.",
+    ),
+    (
+        COSTLY,
+        {"unit": "money per million tokens"},
+        "Saves 16% of the price under kv-fork for 7.8 points of accuracy.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("effect", "but", "said"), SAID, ids=[said for *_, said in SAID])
+def test_one_sentence_says_what_is_saved_and_lost(
+    effect: Effect, but: dict[str, Any], said: str
+) -> None:
+    assert sentence(replace(effect, **but)) == said
 
 
 def test_a_gain_is_called_overthinking_only_where_chance_does_not_explain_it() -> None:

@@ -134,20 +134,6 @@ def test_the_screen_is_the_golden_one(
     assert not [line for line in lines if line != line.rstrip()]
 
 
-def test_a_narrow_terminal_cuts_no_figure_short(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    wide = [line.split() for line in shown("assess", capsys).splitlines()]
-    monkeypatch.setenv("COLUMNS", "40")
-    narrow = [line.split() for line in shown("assess", capsys).splitlines()]
-    figures = [word for row in wide for word in row if word.endswith("%") and word[0] in "-1234567"]
-    assert len(figures) > 15
-    shown_narrow = [word for row in narrow for word in row]
-    for figure in figures:
-        assert figure in shown_narrow
-
-
 @pytest.mark.parametrize("width", range(20, 90, 5))
 def test_no_width_of_a_table_tears_a_figure(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -167,17 +153,6 @@ def test_no_width_of_a_table_tears_a_figure(width: int, monkeypatch: pytest.Monk
 def test_there_is_no_golden_file_without_its_screen() -> None:
     names = [*SCREENS, "run", *(f"{name}-120" for name in WIDE)]
     assert {path.name for path in FILES.iterdir()} == {f"{name}.txt" for name in names}
-
-
-@pytest.mark.parametrize("name", sorted({n for n in SCREENS if n[:4] in ("asse", "cali")}))
-def test_what_to_do_next_stands_below_the_headline(name: str) -> None:
-    first, *facts = golden(name).split("\n  ")
-    if first.startswith("Don't stop early"):
-        assert not [row for row in facts if row.startswith("next ")]
-        return
-    assert facts[0].startswith("next  ")
-    estimate = "not yet: estimates from 123 fit questions"
-    assert name not in ("assess", "assess-black-box") or estimate in facts[1]
 
 
 # --- Where it is read -----------------------------------------------------------------------------
