@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stopadvisor.answers.function_grader import BY_GOLD, Grades, described, open_graders
 from stopadvisor.answers.grading import Grader
-from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
+from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.ground.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.probes.asking import RawTrace
@@ -39,46 +39,45 @@ def grade_traces(
     sample: int = 0,
 ) -> list[ProbeRecord]:
     """Turn raw traces into the records of ``probes.jsonl``, graded where there is gold."""
-    records = []
-    for question, trace in zip(questions, traces, strict=True):
-        records.append(
-            ProbeRecord(
-                id=question.id,
-                key=question.key,
-                group=question.group,
-                sample=sample,
-                task=question.task,
-                category=question.category,
-                gold=question.gold,
-                prompt_tokens=trace.prompt_tokens,
-                suffix_tokens=trace.suffix_tokens,
-                trace_tokens=trace.trace_tokens,
-                finish=trace.finish,
-                natural_answer=trace.natural_text,
-                natural_correct=None,
-                natural_answer_tokens=trace.natural_tokens,
-                checkpoints=tuple(
-                    Checkpoint(
-                        budget=p.budget,
-                        answer=p.text,
-                        normalized="",
-                        correct=None,
-                        mean_logprob=p.mean_logprob,
-                        mean_entropy=p.mean_entropy,
-                        entropy_source=entropy,
-                        probe_tokens=p.probe_tokens,
-                        markers=p.markers,
-                        ended=p.ended,
-                        visible_answer=p.visible_text,
-                        visible_tokens=None if p.visible_text is None else p.visible_tokens,
-                        tail_mass=p.tail_mass,
-                        closed_by_itself=p.closed_by_itself,
-                    )
-                    for p in trace.probes
-                ),
-                marker_positions=trace.marker_positions,
-            )
+    records = [
+        ProbeRecord(
+            id=question.id,
+            key=question.key,
+            group=question.group,
+            sample=sample,
+            task=question.task,
+            category=question.category,
+            gold=question.gold,
+            prompt_tokens=trace.prompt_tokens,
+            suffix_tokens=trace.suffix_tokens,
+            trace_tokens=trace.trace_tokens,
+            finish=trace.finish,
+            natural_answer=trace.natural_text,
+            natural_correct=None,
+            natural_answer_tokens=trace.natural_tokens,
+            checkpoints=tuple(
+                Checkpoint(
+                    budget=p.budget,
+                    answer=p.text,
+                    normalized="",
+                    correct=None,
+                    mean_logprob=p.mean_logprob,
+                    mean_entropy=p.mean_entropy,
+                    entropy_source=entropy,
+                    probe_tokens=p.probe_tokens,
+                    markers=p.markers,
+                    ended=p.ended,
+                    visible_answer=p.visible_text,
+                    visible_tokens=None if p.visible_text is None else p.visible_tokens,
+                    tail_mass=p.tail_mass,
+                    closed_by_itself=p.closed_by_itself,
+                )
+                for p in trace.probes
+            ),
+            marker_positions=trace.marker_positions,
         )
+        for question, trace in zip(questions, traces, strict=True)
+    ]
     return grade_records(records, grader, {q.key: q.text for q in questions})
 
 
@@ -236,37 +235,6 @@ def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) 
     progress.remark(f"graded {path} again")
 
 
-# --- A user's grader, compared with gold ----------------------------------------------------------
-
-
-def _against_gold(records: Sequence[ProbeRecord], grader: Grader) -> tuple[int, int]:
-    """How many recorded grades differ from those of a comparison with gold, and of how many.
-
-    Equal answers to a question count once, and only if answer and gold have a normal form.  A
-    question is left out if the recorded grader could not tell one of its answers.
-    """
-    recorded: dict[tuple[str, str, str, str], bool] = {}
-    for record in records:
-        if record.gold and record.is_graded and not record.cannot_tell:
-            for answer, correct in _answers(record):
-                if normalize(record.task, answer) and normalize(record.task, record.gold):
-                    recorded[record.key, record.task, record.gold, answer] = correct
-    exact = grader.grade_many([item[1:] for item in recorded])
-    return sum(a != b for a, b in zip(exact, recorded.values(), strict=True)), len(recorded)
-
-
-def _answers(record: ProbeRecord) -> Iterator[tuple[str, bool]]:
-    """The answers of a record as they were read out of the text, with their grades."""
-    if record.natural_answer is not None:
-        natural = extract_natural(record.task, record.natural_answer)
-        yield natural or "", bool(record.natural_correct)
-    for c in record.checkpoints:
-        yield extract_forced(record.task, c.answer), bool(c.correct)
-        if c.visible_answer is not None:
-            visible = extract_natural(record.task, c.visible_answer)
-            yield visible or "", bool(c.visible_correct)
-
-
 def remarks_on_grader(run: RunDirectory) -> list[str]:
     """Remarks on the function that graded a run; none if answers were compared with gold."""
     grading = run.manifest["grading"]
@@ -278,12 +246,20 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
         return [f"no question has gold, so that {name} was not asked"]
     parts = run.parts(run.table().groups)
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
-    with Grader() as grader:
-        n_differing, n = _against_gold(fit, grader)
+    told = [r for r in fit if r.gold and r.is_graded and not r.cannot_tell]
+    with Grader() as by_gold:
+        compared = grade_records(told, by_gold)
+    # Equal answers to a question count once; one that cannot be read says nothing.
+    differ = {
+        (record.key, mine.normalized): mine.correct != theirs.correct
+        for record, other in zip(compared, told, strict=True)
+        for mine, theirs in zip(record.checkpoints, other.checkpoints, strict=True)
+        if mine.normalized
+    }
     remarks = [
         f"answers are graded by {name} (SHA-256 {grading['grader_sha256'][:12]}); on fit questions "
-        f"it differs from comparison with gold on {n_differing} of {n} different answers where "
-        "both can say"
+        f"it differs from comparison with gold on {sum(differ.values())} of {len(differ)} "
+        "different answers"
     ]
     if untold := sum(record.cannot_tell for record in records):
         remarks.append(
