@@ -178,27 +178,8 @@ def collect(
     finished batch.  An engine that works on all questions at once gets only the missing ones, and
     they are appended in the order in which they finish.
 
-    Parameters
-    ----------
-    plan
-        The frozen plan of the run's manifest.
-    limit
-        Probe the first `limit` questions; None for all.
-    samples
-        Traces per question.
-    repeated
-        Questions that get two traces where `samples` is one.
-    shrink
-        Halve the batch when the engine runs out of memory, instead of giving up.
-
-    Raises
-    ------
-    ProbeError
-        The run holds probes of another workload, or was graded by other rules.
-    EngineError
-        The engine failed or broke its contract.
-    OutputError
-        The probes cannot be written.
+    `plan` is that of the run's manifest.  The `repeated` questions get two traces where `samples`
+    is one.  With `shrink` the batch is halved when memory runs out, instead of giving up.
     """
     started = time.monotonic()
     progress = progress or NullProgress()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.labels import grade_records
-from stopadvisor.probes.records import Checkpoint, ProbeRecord
+from stopadvisor.probes.records import ProbeRecord
 
 __all__ = ["GoldGrade", "SettledLabels", "answers_at", "as_graded", "grade_by", "settle"]
 
@@ -40,15 +40,7 @@ class SettledLabels:
 def settle(
     labels: Mapping[str, Mapping[str, str | None]], tasks: Mapping[str, str], grader: Grader
 ) -> SettledLabels:
-    """Put the labels of several people together.
-
-    Parameters
-    ----------
-    labels : mapping
-        By labeller: gold by id.
-    tasks : mapping of str to str
-        Kind of answer of each question, by id.
-    """
+    """Put the labels of several people together: gold by id, of each labeller; tasks by id."""
     given: dict[str, list[str | None]] = {}
     for by_id in labels.values():
         for name, gold in by_id.items():
@@ -94,23 +86,18 @@ def as_graded(record: ProbeRecord) -> GoldGrade:
 def answers_at(record: ProbeRecord, budgets: Iterable[int]) -> dict[str, str]:
     """Distinct answers to a question: the natural one, and the replies of stops at `budgets`.
 
-    Returns
-    -------
-    dict of str to str
-        By normal form, the answer as it was written; empty answers are left out.
+    By normal form, each as it was written; empty answers are left out.
     """
     wanted = set(budgets)
     written = [extract_natural(record.task, record.natural_answer or "")]
-    written += [_reply(record.task, c) for c in record.checkpoints if c.budget in wanted]
+    for c in record.checkpoints:
+        if c.budget in wanted and c.visible_answer is not None:
+            written.append(extract_natural(record.task, c.visible_answer))
+        elif c.budget in wanted:
+            written.append(extract_forced(record.task, c.answer))
     answers: dict[str, str] = {}
     for answer in written:
         form = normalize(record.task, answer or "")
         if answer and form:
             answers.setdefault(form, answer)
     return answers
-
-
-def _reply(task: str, checkpoint: Checkpoint) -> str | None:
-    if checkpoint.visible_answer is not None:
-        return extract_natural(task, checkpoint.visible_answer)
-    return extract_forced(task, checkpoint.answer)

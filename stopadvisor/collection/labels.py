@@ -86,15 +86,7 @@ def grade_records(
 ) -> list[ProbeRecord]:
     """Fill in the normal forms and grades from the raw texts; the same for new and old records.
 
-    Parameters
-    ----------
-    questions : mapping of str to str, optional
-        Text of each question, by key; only for a grader that reads it.
-
-    Raises
-    ------
-    GraderError
-        The grader reads questions, and one of them is missing.
+    `questions` are the texts by key, for a grader that reads them.
     """
     items: list[tuple[str, str, str | None]] = []
     asked: list[str] = []
@@ -145,13 +137,6 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
 
     Gold and task come from `workload`; None keeps the recorded ones.  Returns how many records
     changed.
-
-    Raises
-    ------
-    ProbeError
-        A question was imported with labels and has no gold to grade by.
-    GraderError
-        As `grade_records`; the run stays as it was.
     """
     run.repair()
     old = run.records()
@@ -176,13 +161,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
 
 
 def check_grader(run: RunDirectory, name: str | None) -> None:
-    """Refuse to compare a run with gold that a function graded, unless gold is named.
-
-    Raises
-    ------
-    GraderError
-        No grader is named; the message gives the function.
-    """
+    """Refuse to compare a run with gold that a function graded, unless gold is named."""
     grading = run.manifest["grading"]
     if name is None and "grader_sha256" in grading:
         raise GraderError(
@@ -192,13 +171,7 @@ def check_grader(run: RunDirectory, name: str | None) -> None:
 
 
 def check_graded_by(path: Path, name: str) -> None:
-    """Refuse a run that another grader has graded.
-
-    Raises
-    ------
-    GraderError
-        The message gives both; or the grader cannot be loaded.
-    """
+    """Refuse a run that another grader has graded."""
     recorded = RunDirectory.load(path).manifest["grading"]
     with open_graders(name) as graders:
         mine = graders.right.identity
@@ -210,15 +183,7 @@ def check_graded_by(path: Path, name: str) -> None:
 
 
 def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) -> None:
-    """Grade a run's recorded answers again; what changed is an outcome, and is not shown.
-
-    Raises
-    ------
-    ProbeError
-        There is no such run, or another process is writing it.
-    GraderError
-        The grader cannot be loaded, or a function graded the run and no grader is named.
-    """
+    """Grade a run's recorded answers again; what changed is an outcome, and is not shown."""
     run = RunDirectory.load(path)
     check_grader(run, grader_name)
     with lock_directory(path), open_graders(grader_name) as graders:

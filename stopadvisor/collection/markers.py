@@ -142,13 +142,7 @@ def sentence_ids(splits: Splits, word: str) -> tuple[tuple[int, ...], ...]:
 def count_words(
     splits: Splits, traces: Sequence[RawTrace], named: Sequence[str] | None = None
 ) -> MarkerFindings:
-    """Count candidates, or the `named` words, in traces, and choose the markers of a run.
-
-    Raises
-    ------
-    ProbeError
-        A named word has no tokens of its own.
-    """
+    """Count candidates, or the `named` words, in traces, and choose the markers of a run."""
     n_tokens = sum(trace.trace_tokens for trace in traces)
     words = []
     for text in CANDIDATES if named is None else dict.fromkeys(named):

@@ -17,7 +17,7 @@ from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.markers import MarkerFindings, count_words
 from stopadvisor.collection.pilot import NO_MARKERS, ProbeCost, expected_cost, trial_plan
 from stopadvisor.ground.constants import TRUNCATED_WARN
-from stopadvisor.ground.errors import EngineError, PreflightError
+from stopadvisor.ground.errors import PreflightError
 from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.ground.results import to_document
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
@@ -31,6 +31,7 @@ __all__ = [
     "LadderPreflight",
     "PreflightReport",
     "WrongExample",
+    "checked",
     "keep_checks",
     "run_preflight",
     "worst",
@@ -127,38 +128,14 @@ def run_preflight(
     pilot: Sequence[RawTrace] = (),
     progress: Progress | None = None,
 ) -> PreflightReport:
-    """Try the engine, the thinking markers and the cue.
+    """Try the engine, the thinking markers and the cue on the first 16 fit questions.
 
-    Failing a check is a result here, not an exception.
-
-    Parameters
-    ----------
-    questions
-        Fit questions, never others; the first 16 are asked.
-    plan
-        The plan to be used; its budgets are replaced by 0, 32 and its `max_think`.
-    grader
-        Decides whether two answers are equivalent where their texts differ.
-    right
-        Decides what is right; None for `grader`.
-    batch_size
-        Most questions at once; halved when memory runs out.
-    named
-        The user's own markers, to be counted in place of the usual ones.
-    found
-        Markers that a pilot found; None to look for them in these traces.
-    pilot
-        Traces of these questions that a pilot drew under this plan; they are drawn again only if
-        there are too few, or were probed at other positions.
-
-    Raises
-    ------
-    EngineError
-        There is no question to ask, or the engine leaves some unanswered.
+    Failing a check is a result here, not an exception.  `grader` decides whether two answers are
+    equivalent where their texts differ, and what is right, unless `right` does.  `named` markers
+    are counted in place of the usual ones, unless a pilot has `found` some; its traces are taken
+    over where they are of these questions.
     """
     questions = questions[:PREFLIGHT_QUESTIONS]
-    if not questions:
-        raise EngineError("preflight needs at least one fit question, got none")
     prompts, trial = make_prompts(questions, template), trial_plan(plan)
     progress = progress or NullProgress()
     traces = pilot[: len(prompts)]
@@ -226,7 +203,8 @@ def _below(share: float, *, fail: float, warn: float) -> Status:
     return "fail" if share < fail else "warn" if share < warn else "pass"
 
 
-def _check(name: str, status: Status, detail: str, advice: str) -> Check:
+def checked(name: str, status: Status, detail: str, advice: str) -> Check:
+    """A check, with advice only where it did not pass."""
     return Check(name, status, detail, "" if status == "pass" else advice)
 
 
@@ -245,14 +223,14 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
             "of plain words begins with the blank that the model writes before it",
         )
     if ended:
-        return _check(
+        return checked(
             "markers",
             _below(1 - ended / len(traces), fail=0.5, warn=0.9),
             f"{detail}, {ended} end without closing it, and so without an answer",
             "choose a closer (--think-tags) that the model writes, with the blank before it, or "
             "ask for it in --prompt-template",
         )
-    return _check(
+    return checked(
         "markers",
         _below(thinking / len(traces), fail=0.5, warn=0.9),
         detail,
@@ -262,7 +240,7 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
 
 def _truncation(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
     cut = sum(t.finish == "length" for t in traces)
-    return _check(
+    return checked(
         "truncation",
         "warn" if cut / len(traces) > TRUNCATED_WARN else "pass",
         f"{cut}/{len(traces)} traces are cut at {plan.max_think} tokens",
@@ -277,7 +255,7 @@ def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
     ]
     parsed = len(final) - len(unlike)
     seen = f", not for example {unlike[0][:60]!r}" if unlike else ""
-    return _check(
+    return checked(
         "cue",
         _below(parsed / len(final), fail=CUE_FAIL, warn=CUE_WARN),
         f"{parsed}/{len(final)} forced answers parse{seen}",
@@ -287,7 +265,7 @@ def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
 
 def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
     full = sum(p.probe_tokens == plan.cap for p in probes)
-    return _check(
+    return checked(
         "answer-cap",
         "warn" if full / len(probes) > CAP_WARN else "pass",
         f"{full}/{len(probes)} forced answers run into the cap of {plan.cap} tokens",
@@ -301,11 +279,7 @@ def _agreed(
     final: Sequence[RawProbe],
     grader: Grades,
 ) -> tuple[float | None, tuple[CueExample, ...]]:
-    """Compare forced answers at the end of thinking with natural ones.
-
-    Returns the share of finished traces in which the two agree, None if no trace finished, and the
-    traces in which they do not.
-    """
+    """Share of finished traces whose forced and natural answers agree, and those that do not."""
     pairs: list[tuple[Question, str, str]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
         if trace.finish == "stop" and trace.natural_text is not None:
@@ -336,7 +310,7 @@ def _agreement(share: float | None, examples: Sequence[CueExample]) -> Check:
     shown = "; ".join(
         f"{e.id}: forced {e.forced[:40]!r}, natural {e.natural[:40]!r}" for e in examples[:EXAMPLES]
     )
-    return _check(
+    return checked(
         "agreement",
         _below(share, fail=AGREEMENT_FAIL, warn=AGREEMENT_WARN),
         f"{share:.0%} of forced answers at the end of thinking are the natural ones"
@@ -351,10 +325,7 @@ def _graded(
     final: Sequence[RawProbe],
     grader: Grades,
 ) -> tuple[list[bool], tuple[WrongExample, ...]]:
-    """Grade answers at the end of thinking where there is gold; also return the wrong ones.
-
-    The natural answer counts; for a trace that was cut off, the forced one at its end.
-    """
+    """Grade answers at the end of thinking where there is gold; also return the wrong ones."""
     asked: list[Question] = []
     items: list[tuple[str, str, str | None]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
@@ -362,7 +333,7 @@ def _graded(
             continue
         if trace.finish == "stop" and trace.natural_text is not None:
             answer = extract_natural(question.task, trace.natural_text)
-        else:
+        else:  # cut off
             answer = extract_forced(question.task, probe.text)
         asked.append(question)
         items.append((question.task, question.gold, answer))
@@ -383,7 +354,7 @@ def _accuracy(accuracy: float, wrong: Sequence[WrongExample], n: int) -> Check:
         for w in wrong[:EXAMPLES]
     )
     low = accuracy < ACCURACY_WARN
-    return _check(
+    return checked(
         "accuracy",
         "warn" if low else "pass",
         f"{accuracy:.0%} of {n} answers are right at the end of thinking"
@@ -401,7 +372,7 @@ def _marker_words(words: MarkerFindings, traces: Sequence[RawTrace], plan: Probe
     if not plan.markers:
         return Check("marker-words", "fail", NO_MARKERS, "no markers, no probes before them")
     held = sum(bool(marker_positions(plan.markers, trace.thinking_ids)) for trace in traces)
-    return _check(
+    return checked(
         "marker-words",
         "pass" if held else "warn",
         f"{held}/{len(traces)} traces hold a marker" + (f": {detail}" if seen else ""),

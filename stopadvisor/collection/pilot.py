@@ -75,11 +75,6 @@ def thinking_cap(
 
     `questions` are all that will be asked.  With `auto` a plan's cap that does not fit is lowered
     instead of refused.
-
-    Raises
-    ------
-    ModelError
-        The plan's cap does not fit the context, or its budgets go beyond the cap.
     """
     room = engine.longest_thinking(make_prompts(questions, template), plan)
     cap = plan.max_think
@@ -109,18 +104,8 @@ def recorded_cap(
 ) -> int:
     """The cap on thinking, such that no recorded thinking was cut before it.
 
-    Parameters
-    ----------
-    questions
-        Either all with recorded traces, or none.
-    auto
-        Lower the plan's cap to the shortest thinking that was cut, instead of refusing that.
-
-    Raises
-    ------
-    WorkloadError
-        Thinking contains the model's closer, or was cut before the cap; the message gives
-        ``FILE:LINE``.
+    With `auto` the plan's cap is lowered to the shortest thinking that was cut, instead of refusing
+    that.  Thinking that contains the model's closer is refused.
     """
     closer = engine.identity()["think_close"]["text"]
     cap, long_replies = plan.max_think, 0
@@ -166,16 +151,7 @@ def cue_ids(engine: Engine, cue: str) -> list[int]:
 
 
 def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
-    """Scale the paper's grid to a model's own traces.
-
-    The shape is that of `PAPER_BUDGETS`, with the last budget at the 90th percentile of the
-    lengths, rounded to whole tokens.  Budgets start at 0 and increase strictly, so there are fewer
-    than in the paper if traces are a few tokens long.
-
-    Raises
-    ------
-    ProbeError
-        The model hardly thinks: no budget is above 0.
+    """Scale the paper's grid, so that its last budget is the 90th percentile of a model's traces.
 
     Examples
     --------
@@ -188,12 +164,7 @@ def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
 
 
 def auto_stride(trace_lengths: Sequence[int]) -> int:
-    """Choose a stride of about `STRIDES` probes in a long trace.
-
-    Returns
-    -------
-    int
-        The 90th percentile of the lengths over `STRIDES`; rounded to a multiple of 16 from 16 on.
+    """Choose a stride of about `STRIDES` probes in a long trace; from 16 on, a multiple of 16.
 
     Examples
     --------
@@ -247,14 +218,8 @@ def settle_plan(
 ) -> SettledPlan:
     """Settle budgets, stride and markers; the first 32 fit questions are asked if one is open.
 
-    Returns a plan without markers if a ``marker`` schedule finds none; see `NO_MARKERS`.
-
-    Parameters
-    ----------
-    fit
-        Fit questions, never others.
-    plan
-        With its cap on thinking settled.
+    The plan's cap is settled already.  Returns a plan without markers if a ``marker`` schedule
+    finds none; see `NO_MARKERS`.
     """
     is_auto = plan.schedule == "auto"
     search = is_auto or (plan.schedule == "marker" and not plan.markers)
@@ -332,12 +297,7 @@ def expected_cost(
 ) -> ProbeCost | None:
     """Estimate what the probes of a plan will decode; None if its places are not settled.
 
-    Parameters
-    ----------
-    traces
-        Traces of a few questions, with `thinking_ids`.
-    answer_tokens
-        Mean length of a forced answer.
+    `answer_tokens` is the mean length of a forced answer.
     """
     if not plan.budgets and not plan.markers:
         return None

@@ -151,12 +151,8 @@ def repeated_questions(
 ) -> list[Question]:
     """Fit questions to ask twice, which shows how often full thinking disagrees with itself.
 
-    Chosen by the hash of their content, so that a sorted file gives no biased sample.
-
-    Parameters
-    ----------
-    draws : bool
-        Whether a second trace can differ from the first; if not, none is asked twice.
+    Chosen by the hash of their content, so that a sorted file gives no biased sample; none where no
+    trace `draws`, and a second one would be the same.
     """
     if settings.traces is not None or not draws or workload.n_labelled:
         return []
@@ -165,13 +161,7 @@ def repeated_questions(
 
 
 def check_parts(workload: Workload, settings: ProbeSettings, questions: Sequence[Question]) -> None:
-    """Refuse a workload whose parts would be too small, before a model is loaded.
-
-    Raises
-    ------
-    WorkloadError
-        A part with a share is smaller than `SMALLEST_PARTS`.
-    """
+    """Refuse a workload whose parts would be too small, before a model is loaded."""
     if shortage := too_few(workload, settings, questions):
         raise WorkloadError(f"{workload.path}: {shortage}")
 

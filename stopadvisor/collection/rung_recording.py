@@ -24,6 +24,7 @@ from stopadvisor.collection.collect import make_prompts, say_what_is_kept
 from stopadvisor.collection.model_checks import (
     PREFLIGHT_QUESTIONS,
     LadderPreflight,
+    checked,
     keep_checks,
     worst,
 )
@@ -296,27 +297,25 @@ class _Recording:
 def _answers(rung: Rung, replies: Sequence[RungAnswer]) -> Check:
     silent = [answer.down for answer in replies if answer.down is not None]
     detail = f"{len(replies) - len(silent)} of {len(replies)} replies came"
-    name = f"rung {rung.name}"
-    if not silent:
-        return Check(name, "pass", detail)
-    status: Status = "fail" if len(silent) == len(replies) else "warn"
-    return Check(name, status, f"{detail}: {silent[0]}", "questions that it refuses climb past it")
+    status: Status = "fail" if len(silent) == len(replies) else "warn" if silent else "pass"
+    detail += f": {silent[0]}" if silent else ""
+    return checked(f"rung {rung.name}", status, detail, "questions that it refuses climb past it")
 
 
 def _cut(rung: Rung, replies: Sequence[RungAnswer], most: float) -> Check:
     came = [answer for answer in replies if answer.down is None]
     cut = sum(not answer.finished for answer in came)
-    detail = f"{cut} of {len(came)} replies were cut"
-    if cut <= most * len(came):
-        return Check(f"length of {rung.name}", "pass", detail)
     at = "its server's own limit" if rung.max_tokens is None else f"max_tokens {rung.max_tokens}"
-    advice = f"a reply that is cut is no answer: raise max_tokens in ladder.toml ({at} now)"
-    return Check(f"length of {rung.name}", "warn", detail, advice)
+    return checked(
+        f"length of {rung.name}",
+        "pass" if cut <= most * len(came) else "warn",
+        f"{cut} of {len(came)} replies were cut",
+        f"a reply that is cut is no answer: raise max_tokens in ladder.toml ({at} now)",
+    )
 
 
 def _effort(lower: Rung, higher: Rung, by_rung: dict[str, list[list[RungAnswer]]]) -> Check:
     """Whether a server obeys the effort: replies to the same question differ in length."""
-    name = f"effort of {lower.name} and {higher.name}"
     pairs = [
         (one[0].completion_tokens, two[0].completion_tokens)
         for one, two in zip(by_rung[lower.name], by_rung[higher.name], strict=True)
@@ -325,13 +324,11 @@ def _effort(lower: Rung, higher: Rung, by_rung: dict[str, list[list[RungAnswer]]
     differing = [a < b for a, b in pairs if a != b]
     fewer = min(differing.count(True), differing.count(False))
     mean = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)] if pairs else [0.0] * 2
-    detail = f"{mean[0]:.0f} and {mean[1]:.0f} tokens on average in {len(pairs)} questions"
-    if differing and 2 * binomial_tail(fewer, len(differing), 0.5) <= _EFFORT_LEVEL:
-        return Check(name, "pass", detail)
-    return Check(
-        name,
-        "warn",
-        detail,
+    obeys = differing and 2 * binomial_tail(fewer, len(differing), 0.5) <= _EFFORT_LEVEL
+    return checked(
+        f"effort of {lower.name} and {higher.name}",
+        "pass" if obeys else "warn",
+        f"{mean[0]:.0f} and {mean[1]:.0f} tokens on average in {len(pairs)} questions",
         f"the server seems to ignore reasoning_effort {lower.reasoning_effort!r} against "
         f"{higher.reasoning_effort!r}: see what its model takes, such as chat_template_kwargs",
     )
@@ -345,12 +342,9 @@ def _against_itself(
     for task, row in zip(tasks, rows, strict=True):
         one, two = (normalize(task, extract_natural(task, a.text) or "") for a in row[:2])
         differing += one != two or not (row[0].finished and row[1].finished)
-    detail = f"{differing} of {len(rows)} questions get another answer the second time"
-    if differing <= _SELF_WARN * len(rows):
-        return Check(f"{rung.name} against itself", "pass", detail)
-    return Check(
+    return checked(
         f"{rung.name} against itself",
-        "warn",
-        detail,
+        "pass" if differing <= _SELF_WARN * len(rows) else "warn",
+        f"{differing} of {len(rows)} questions get another answer the second time",
         "no rung can differ less from it: a promise about differing replies is bounded by this",
     )
