@@ -22,7 +22,6 @@ __all__ = [
     "HEADER",
     "KEEP_ALIVE",
     "KEEP_ALIVE_SECONDS",
-    "ChatCounts",
     "ChatReply",
     "Finish",
     "Route",
@@ -52,51 +51,6 @@ def header_value(route: Route, reason: str, digest: str | None, rung: str = "") 
 def forced_content(cue: str, answer: str) -> str:
     """Return what a client reads of a forced answer: the cue it was asked with, and the answer."""
     return (cue_text(cue) + answer).strip()
-
-
-@dataclass(frozen=True)
-class ChatCounts:
-    """Tokens of one reply."""
-
-    prompt: int
-    """Thinking opened; without what probes read again."""
-    thinking: int
-    """Thinking tokens shown."""
-    visible: int
-    """Decoded for the visible answer, closer and ending token included."""
-    probes: int
-    probe_tokens: int
-    """Decoded by all probes, ending tokens included."""
-    discarded: int
-    """Thinking decoded after the stop, while its probe was judged; never shown."""
-    budget: int | None
-    """Thinking tokens at the stop; None where the trace ended by itself."""
-    cached: int | None = None
-    """Prompt tokens found in the prefix cache; None where the engine does not say."""
-
-    @property
-    def completion(self) -> int:
-        """All that was decoded."""
-        return self.thinking + self.visible + self.probe_tokens + self.discarded
-
-    def usage(self) -> dict[str, Any]:
-        """Return the object ``usage``: completion tokens are everything that was decoded."""
-        completion = self.completion
-        usage: dict[str, Any] = {
-            "prompt_tokens": self.prompt,
-            "completion_tokens": completion,
-            "total_tokens": self.prompt + completion,
-            "completion_tokens_details": {"reasoning_tokens": self.thinking},
-            "stopadvisor": {
-                "budget": self.budget,
-                "probes": self.probes,
-                "probe_tokens": self.probe_tokens,
-                "discarded_tokens": self.discarded,
-            },
-        }
-        if self.cached is not None:
-            usage["prompt_tokens_details"] = {"cached_tokens": self.cached}
-        return usage
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -53,12 +54,16 @@ class RequestRecord:
     probes: int = 0
     failed_probes: int = 0
     prompt_tokens: int = 0
+    """Thinking opened; without what probes read again."""
+    cached_tokens: int | None = None
+    """Of these, found in the prefix cache; None where nobody says."""
     reasoning_tokens: int = 0
     """Thinking that was shown."""
     think_tokens: int = 0
     """Thinking that was decoded."""
     probe_tokens: int = 0
     visible_tokens: int = 0
+    """Decoded for the visible answer, closer and ending token included."""
     discarded_tokens: int = 0
     """Thinking tokens decoded but not shown, without those of probes; of a ladder, the replies that
     were climbed past."""
@@ -68,6 +73,31 @@ class RequestRecord:
     ttft_seconds: float | None = None
     """To the first byte of the body; None where none was sent."""
     e2e_seconds: float = 0.0
+
+    @property
+    def completion_tokens(self) -> int:
+        """All that was decoded."""
+        thought = self.reasoning_tokens + self.discarded_tokens
+        return thought + self.probe_tokens + self.visible_tokens
+
+    def usage(self) -> dict[str, Any]:
+        """Return the object ``usage`` of the reply."""
+        completion = self.completion_tokens
+        usage: dict[str, Any] = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self.prompt_tokens + completion,
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "stopadvisor": {
+                "budget": None if self.route == "shadow" else self.budget,
+                "probes": self.probes,
+                "probe_tokens": self.probe_tokens,
+                "discarded_tokens": self.discarded_tokens,
+            },
+        }
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return usage
 
 
 class Metrics:

@@ -21,7 +21,6 @@ from stopadvisor.serving.audits import AuditedReply
 from stopadvisor.serving.chat_reply import (
     KEEP_ALIVE,
     KEEP_ALIVE_SECONDS,
-    ChatCounts,
     ChatReply,
     Finish,
     TextStream,
@@ -30,17 +29,7 @@ from stopadvisor.serving.chat_reply import (
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
-__all__ = [
-    "JSON",
-    "STREAM",
-    "Gone",
-    "Responder",
-    "Sender",
-    "SlowReader",
-    "audited_reply",
-    "chat_counts",
-    "unless_gone",
-]
+__all__ = ["JSON", "STREAM", "Gone", "Responder", "Sender", "SlowReader", "unless_gone"]
 
 STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 JSON = ((b"content-type", b"application/json"),)
@@ -173,7 +162,7 @@ class Responder:
             self._put(self.chat_reply.content(content or ""))
         else:
             self._put(self.chat_reply.content(self._visible.take((), last=True)))
-        usage = self._counts(answered).usage() if self.covered.include_usage else None
+        usage = self.send.record.usage() if self.covered.include_usage else None
         self._put(self.chat_reply.last(finish, usage))
         await self._piece(bytes(self._out), last=True)
         return answered
@@ -185,7 +174,7 @@ class Responder:
             reasoning=self.backend.chat.decode(thinking),
             content=content,
             finish=finish,
-            usage=self._counts(answered).usage(),
+            usage=self.send.record.usage(),
         )
         body = json.dumps(whole, separators=(",", ":")).encode()
         headers = [*JSON, (b"content-length", b"%d" % len(body)), self.header]
@@ -220,68 +209,43 @@ class Responder:
         ended = bool(ids) and ids[-1] in self.backend.stop_ids
         return "stop" if ended else "length", self.backend.stops.visible_text(ids)
 
-    def _counts(self, answered: LiveAnswer) -> ChatCounts:
-        closer = len(self.backend.chat.closer.ids)
-        return chat_counts(answered, closer, shows_cached=self.shows_cached)
-
     def _note(self, answered: LiveAnswer) -> None:
-        record, counts = self.send.record, self._counts(answered)
-        stop = answered.stop or answered.shadow
+        """Take down what it took: all that was decoded for it."""
+        trace, record, stop = answered.trace, self.send.record, answered.stop
+        shown = answered.thinking
+        if stop is None:  # the visible answer was drawn with the trace
+            visible = len(trace.ids) - shown if trace.end.closed else 0
+            record.discarded_tokens, stop = answered.decoded - shown - visible, answered.shadow
+        else:
+            closer = len(self.backend.chat.closer.ids)
+            visible = len(answered.written) + closer if answered.written else 0
+            record.discarded_tokens = answered.decoded - shown
         record.budget = None if stop is None else stop.position
-        record.probes, record.probe_tokens = counts.probes, counts.probe_tokens
-        record.prompt_tokens, record.visible_tokens = counts.prompt, counts.visible
-        record.reasoning_tokens = counts.thinking
-        record.think_tokens = counts.thinking + counts.discarded
-        record.discarded_tokens = counts.discarded
+        record.probes, record.probe_tokens = answered.probes, trace.probe_tokens
+        record.prompt_tokens, record.visible_tokens = len(trace.prompt_ids), visible
+        record.reasoning_tokens = shown
+        record.think_tokens = shown + record.discarded_tokens
+        if self.shows_cached:
+            record.cached_tokens = trace.cached_tokens
 
-
-def chat_counts(
-    answered: LiveAnswer, closer_tokens: int, *, shows_cached: bool = False
-) -> ChatCounts:
-    """Return the tokens of a reply: all that was decoded for it."""
-    trace, shown = answered.trace, answered.thinking
-    if answered.stop is None:  # the visible answer was drawn with the trace
-        visible = len(trace.ids) - shown if trace.end.closed else 0
-        discarded = answered.decoded - shown - visible
-    else:
-        visible = len(answered.written) + closer_tokens if answered.written else 0
-        discarded = answered.decoded - shown
-    return ChatCounts(
-        prompt=len(trace.prompt_ids),
-        thinking=shown,
-        visible=visible,
-        probes=answered.probes,
-        probe_tokens=trace.probe_tokens,
-        discarded=discarded,
-        budget=None if answered.stop is None else answered.stop.position,
-        cached=trace.cached_tokens if shows_cached else None,
-    )
-
-
-def audited_reply(
-    name: str, covered: CoveredRequest, answered: LiveAnswer, backend: Backend, policy: Policy
-) -> AuditedReply:
-    """Return what is written down of a reply, and what full thinking is compared with.
-
-    `name` is the id that the client sees.
-    """
-    task, stop = covered.request.task, answered.stop
-    counts = chat_counts(answered, len(backend.chat.closer.ids))
-    answer: str | None
-    if answered.forced is not None:
-        answer = extract_forced(task, answered.forced.text)
-    else:
-        ids = answered.trace.visible if stop is None else answered.written
-        answer = extract_natural(task, backend.stops.visible_text(ids))
-    return AuditedReply(
-        id=name,
-        stop=None if stop is None else stop.position,
-        answer=answer,
-        task=task,
-        tokens=counts.completion,
-        prompt_tokens=counts.prompt,
-        first_logprob=answered.first_logprob if policy.reads_logprobs else None,
-    )
+    def audited(self, answered: LiveAnswer, policy: Policy) -> AuditedReply:
+        """Return what is written down of the reply, and what full thinking is compared with."""
+        record, task, stop = self.send.record, self.covered.request.task, answered.stop
+        answer: str | None
+        if answered.forced is not None:
+            answer = extract_forced(task, answered.forced.text)
+        else:
+            ids = answered.trace.visible if stop is None else answered.written
+            answer = extract_natural(task, self.backend.stops.visible_text(ids))
+        return AuditedReply(
+            id=record.id,
+            stop=None if stop is None else stop.position,
+            answer=answer,
+            task=task,
+            tokens=record.completion_tokens,
+            prompt_tokens=record.prompt_tokens,
+            first_logprob=answered.first_logprob if policy.reads_logprobs else None,
+        )
 
 
 # --- The client may leave -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.probes.trigger import ListedTrigger
-from stopadvisor.serving.chat_reply import ChatCounts, ChatReply, TextStream
+from stopadvisor.serving.chat_reply import ChatReply, TextStream
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import Responder, Sender
@@ -73,7 +73,7 @@ class Found:
     """A request that is over, as a client has it."""
 
     answer: LiveAnswer
-    counts: ChatCounts
+    counts: RequestRecord
     finish: str
     content: str | None
 
@@ -113,21 +113,22 @@ def answered(
         async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(message)
 
+        record = RequestRecord("1", route="shadow" if shadow else "policy")
         request = Request(trace.prompt, "numeric")
         covered = CoveredRequest(request, None, stream=False, include_usage=False)
         responder = Responder(
             covered,
             model,
             ChatReply("m"),
-            Sender(send, RequestRecord("1"), 0.0),
+            Sender(send, record, 0.0),
             (b"a", b"b"),
             Metrics(CollectorRegistry()),
             shows_cached=True,
         )
+        responder._note(found)
         await responder._whole(found)
         (choice,) = json.loads(sent[1]["body"])["choices"]
-        counts = responder._counts(found)
-        return Found(found, counts, choice["finish_reason"], choice["message"]["content"])
+        return Found(found, record, choice["finish_reason"], choice["message"]["content"])
 
     return asyncio.run(ask())
 
@@ -171,26 +172,28 @@ def test_a_reply_and_what_it_took(
     found = answered(engine, reader=reader, **changes)
     counts, stops = found.counts, (found.answer.stop, found.answer.shadow)
     stop, shadow = (None if each is None else each.position for each in stops)
-    took = (stop, shadow, counts.thinking, counts.probes, counts.visible)
+    took = (stop, shadow, counts.reasoning_tokens, counts.probes, counts.visible_tokens)
     assert (*took, found.finish, found.content) == expected
-    assert found.reasoning == words().decode(THINKING[: counts.thinking])
+    assert found.reasoning == words().decode(THINKING[: counts.reasoning_tokens])
     drawn = len(found.answer.trace.ids)
     if stop is not None:
-        assert drawn == stop + counts.discarded
+        assert drawn == stop + counts.discarded_tokens
         # What one probe's tokens took, and the abort; each turn of the event loop is a token here.
         last = counts.probe_tokens // max(counts.probes, 1)
-        assert CLOSER <= counts.discarded <= last + 2 + streamed
+        assert CLOSER <= counts.discarded_tokens <= last + 2 + streamed
     elif found.finish == "stop":
-        assert counts.discarded == 0
+        assert counts.discarded_tokens == 0
         assert not any("think" in name for name in engine.aborted)
-    assert (counts.budget, counts.cached) == (stop, 16)
+    assert (counts.usage()["stopadvisor"]["budget"], counts.cached_tokens) == (stop, 16)
     if reader is not None:
         assert len(reader.seconds) == counts.probes
         assert reader.text("reasoning") == found.reasoning
         # A forced answer is the reply's, and none of the model's own words.
-        assert reader.text("content") == ((found.content or "") if counts.visible else "")
+        assert reader.text("content") == ((found.content or "") if counts.visible_tokens else "")
         pieces = [kind for kind, _ in reader.parts]
-        assert pieces.count("content") > 1 or counts.visible <= CLOSER + 2, "shown as it comes"
+        assert pieces.count("content") > 1 or counts.visible_tokens <= CLOSER + 2, (
+            "shown as it comes"
+        )
     assert not engine.running
 
 
@@ -259,7 +262,7 @@ def test_replies_do_not_depend_on_when_outputs_are_fetched(seed: int, streamed: 
         assert reader.text("content") == Story().visible
     decoded = sum(engine.decoded.values())
     counts = found.counts
-    assert decoded == counts.thinking + counts.visible + counts.probe_tokens + counts.discarded
+    assert decoded == counts.completion_tokens
 
 
 def test_nothing_behind_a_checkpoint_is_shown_before_its_probe_is_judged() -> None:

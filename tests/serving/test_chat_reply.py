@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.serving.chat_reply import (
-    DONE,
-    ChatCounts,
-    ChatReply,
-    TextStream,
-    forced_content,
-    header_value,
-)
+from stopadvisor.serving.chat_reply import DONE, ChatReply, TextStream, forced_content, header_value
+from stopadvisor.serving.metrics import RequestRecord
 
-COUNTS = ChatCounts(
-    prompt=30, thinking=43, visible=0, probes=2, probe_tokens=7, discarded=4, budget=43
-)
+COUNTS = RequestRecord(
+    "1", "policy", prompt_tokens=30, reasoning_tokens=43, probes=2, probe_tokens=7,
+    discarded_tokens=4, budget=43,
+)  # fmt: skip
 REPLY = ChatReply("tiny", id="chatcmpl-1", created=5)
 
 
@@ -41,7 +36,7 @@ def test_usage_counts_everything_that_was_decoded() -> None:
         "completion_tokens_details": {"reasoning_tokens": 43},
         "stopadvisor": {"budget": 43, "probes": 2, "probe_tokens": 7, "discarded_tokens": 4},
     }
-    cached = ChatCounts(30, 60, 12, probes=0, probe_tokens=0, discarded=0, budget=None, cached=16)
+    cached = RequestRecord("1", reasoning_tokens=60, visible_tokens=12, cached_tokens=16)
     assert cached.usage()["prompt_tokens_details"] == {"cached_tokens": 16}
     assert cached.usage()["completion_tokens"] == 72
 

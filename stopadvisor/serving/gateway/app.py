@@ -46,15 +46,7 @@ from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.policy_files import for_task
-from stopadvisor.serving.responder import (
-    JSON,
-    Gone,
-    Responder,
-    Sender,
-    SlowReader,
-    audited_reply,
-    unless_gone,
-)
+from stopadvisor.serving.responder import JSON, Gone, Responder, Sender, SlowReader, unless_gone
 
 __all__ = ["Gateway"]
 
@@ -352,9 +344,7 @@ class Gateway:
                         record.error = type(error).__name__
                         break
                     self.pool.worked(upstream)
-                    found = audited_reply(
-                        record.id, covered, answered, service.model, served.policy
-                    )
+                    found = responder.audited(answered, served.policy)
                     self._served(way, found, partial(_finish, bound, asked, answered))
                     return None
         record.route, record.reason, record.budget = "passthrough", reason, None

@@ -27,7 +27,7 @@ from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.policy_files import for_task
-from stopadvisor.serving.responder import Gone, Responder, Sender, audited_reply, unless_gone
+from stopadvisor.serving.responder import Gone, Responder, Sender, unless_gone
 from stopadvisor.serving.vllm.adapter import PATH, unforeseen
 from stopadvisor.serving.vllm.binding import BoundPolicy
 from stopadvisor.serving.vllm.engine_model import EngineModel
@@ -184,8 +184,9 @@ class _PolicyResponse(Response):
         if answered.failed_probes:
             _log.warning("request %s: a probe failed, thinking went on", self.reply.id)
         if auditor is not None and not shadow:
-            found = audited_reply(self.reply.id, self.covered, answered, model, policy)
-            auditor.served(found, partial(_finish, model, answered.trace))
+            auditor.served(
+                responder.audited(answered, policy), partial(_finish, model, answered.trace)
+            )
 
 
 async def _finish(model: EngineModel, trace: Trace) -> FullThinking:
