@@ -12,7 +12,7 @@ from typing import Literal
 
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.monitoring import ALARMS, DRIFT_DELTA, Alarm, Course, Point
+from stopadvisor.serving.monitoring import ALARMS, DRIFT_DELTA, Alarm, Course
 from stopadvisor.stats.sequential import requests_to_alarm
 
 __all__ = ["AlarmDelay", "MonitoredPromise", "Watch", "monitored"]
@@ -116,10 +116,15 @@ class MonitoredPromise:
     """Features that changed, and the request at which it showed."""
     drift_delta: float
     """Probability of ever reporting drift falsely, at most, over all features together."""
-    course: tuple[Point, ...]
-    """Places of the course, thinned out evenly."""
     remarks: tuple[str, ...]
     """What the reader should know."""
+
+
+_COUNTS = (
+    *("requests", "stopped", "audits", "resolved", "differing", "shed", "gold", "gold_losses"),
+    *("resets", "audit_tokens"),
+)
+"""Fields that the course counts under the same names."""
 
 
 def monitored(
@@ -138,7 +143,6 @@ def monitored(
         verdict="alarm" if alarms else "no-alarm" if counts["audits"] else "no-audits",
         alarm=alarms[0] if alarms else None,
         alarms=alarms,
-        resets=counts["resets"],
         watched=tuple(
             Watch(
                 name,
@@ -156,25 +160,16 @@ def monitored(
         delta=settings.delta,
         change=settings.change,
         share=settings.share,
-        requests=counts["requests"],
-        stopped=counts["stopped"],
-        audits=counts["audits"],
-        resolved=counts["resolved"],
-        differing=counts["differing"],
-        shed=counts["shed"],
+        **{name: counts[name] for name in _COUNTS},
         unresolved=counts["audited_stops"] - counts["resolved"],
-        gold=counts["gold"],
-        gold_losses=counts["gold_losses"],
         upper=course.upper_limit(),
         delay=_delays(course, (certificate.gained or 0) / certificate.n),
         dropped_share=course.dropped_share,
         decoded_tokens=counts["tokens"],
-        audit_tokens=counts["audit_tokens"],
         saved_tokens=saved,
         drift={name: test.capital for name, test in course.drift.items()},
         drifted=course.drifted,
         drift_delta=DRIFT_DELTA,
-        course=course.points(),
         remarks=tuple(remarks),
     )
 

@@ -15,24 +15,15 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.serving.watch_settings import WATCHED, WatchSettings
 from stopadvisor.stats.exchangeability import ExchangeabilityTest
-from stopadvisor.stats.sequential import AuditProcess, betting_upper_limit
+from stopadvisor.stats.sequential import AuditProcess
 
-__all__ = [
-    "ALARMS",
-    "DRIFT_DELTA",
-    "MEANINGS",
-    "Alarm",
-    "AlarmKind",
-    "Course",
-    "Point",
-    "exit_code",
-]
+__all__ = ["ALARMS", "DRIFT_DELTA", "MEANINGS", "Alarm", "AlarmKind", "Course", "exit_code"]
 
 AlarmKind = Literal["promise", "early-warning", "change"]
 ALARMS: tuple[AlarmKind, ...] = get_args(AlarmKind)
@@ -48,9 +39,6 @@ MEANINGS: Mapping[AlarmKind, str] = {
 DRIFT_DELTA = 0.01
 """Largest probability of ever reporting drift where there is none, over all features together."""
 
-_MOST_POINTS = 1_024
-"""Of the course that is kept for a picture; beyond it every second one goes."""
-
 
 @dataclass(frozen=True)
 class Alarm:
@@ -64,24 +52,6 @@ class Alarm:
     """Requests counted by then."""
     time: float
     """Of the record, in seconds since 1970."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One place of the course."""
-
-    request: int
-    """Requests counted by then."""
-    time: float
-    """Seconds since 1970."""
-    e_value: float
-    """Of the differing replies."""
-    detector: float
-    """Of the differing replies."""
-    stop_share: float
-    """Share of requests that stopped, so far."""
-    upper: float | None
-    """Upper limit of the differing share, so far; null before the first audit of a stop."""
 
 
 def exit_code(alarms: Mapping[AlarmKind, Alarm]) -> int:
@@ -121,8 +91,6 @@ class Course:
         self.alarms: dict[AlarmKind, Alarm] = {}
         """The first of each kind; they stay until a reset."""
         self.counts = _CountsByName()
-        self._points: list[tuple[Point, dict[float, int]]] = []
-        self._stride = 1
         self._time = 0.0
 
     # --- Records ----------------------------------------------------------------------------------
@@ -149,13 +117,12 @@ class Course:
             return
         if kind == "request":
             self._request(record, key)
-            counted = "share" in record
         else:
-            counted = self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
+            self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
         time = record.get("t", 0.0)
         if time > self._time:
             self._time = float(time)
-        self._look(marked=counted)
+        self._look()
 
     def _request(self, record: Mapping[str, Any], key: str) -> None:
         counts, share, stopped = self.counts, record.get("share"), record["stop"] is not None
@@ -187,9 +154,9 @@ class Course:
             if test.update(value, tie) >= limit and name not in self.drifted:
                 self.drifted[name] = self.counts["requests"]
 
-    def _result(self, key: str, differs: bool, tokens: int) -> bool:
+    def _result(self, key: str, differs: bool, tokens: int) -> None:
         if not self.processes["differs"].is_open(key):
-            return False  # its request stands in a log that is gone, or before a reset
+            return  # its request stands in a log that is gone, or before a reset
         counts = self.counts
         counts["resolved"] += 1
         counts["audit_tokens"] += tokens
@@ -200,7 +167,6 @@ class Course:
             for process in self.processes.values():  # equal replies are right or wrong together
                 if process.is_open(key):
                     process.resolve(key, 0)
-        return True
 
     def settle(self, gold: Mapping[str, tuple[bool, bool]]) -> None:
         """Take in gold that came later, all of it, and then look once.
@@ -221,35 +187,15 @@ class Course:
                 process.resolve(key, loss)
                 self.counts["gold"] += 1
                 self.counts["gold_losses"] += loss
-        self._look(marked=True)
+        self._look()
 
-    def _look(self, *, marked: bool) -> None:
+    def _look(self) -> None:
         for name, process in self.processes.items():
             kind: AlarmKind = "promise" if name == self.settings.loss else "early-warning"
             for rings, of_kind in ((process.is_broken, kind), (process.has_changed, "change")):
                 if rings and of_kind not in self.alarms:
-                    alarm = Alarm(name, of_kind, self.counts["requests"], self._time)
-                    self.alarms[of_kind], marked = alarm, True
-        if marked:
-            self._mark()
-
-    def _mark(self) -> None:
-        """Keep this place of the course, or every second, fourth, ... one of a long course."""
-        counts, watched = self.counts, self.processes["differs"]
-        counts["marks"] += 1
-        if counts["marks"] % self._stride or not counts["requests"]:
-            return
-        place = Point(
-            counts["requests"],
-            self._time,
-            watched.e_value,
-            watched.detector,
-            counts["stopped"] / counts["requests"],
-            None,
-        )
-        self._points.append((place, dict(watched.losses)))
-        if len(self._points) >= _MOST_POINTS:
-            self._points, self._stride = self._points[1::2], 2 * self._stride
+                    requests = self.counts["requests"]
+                    self.alarms[of_kind] = Alarm(name, of_kind, requests, self._time)
 
     # --- Results ----------------------------------------------------------------------------------
 
@@ -272,19 +218,6 @@ class Course:
             return None
         return self.processes[watch].upper_limit(self.settings.delta)
 
-    def points(self) -> tuple[Point, ...]:
-        """The course, thinned out evenly; at most about a thousand places."""
-        share, delta = self.settings.share, self.settings.delta
-        return tuple(
-            replace(
-                place,
-                upper=betting_upper_limit(place.request, losses, delta=delta, least_share=share)
-                if losses
-                else None,
-            )
-            for place, losses in self._points
-        )
-
     # --- Going on after a restart -----------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -299,7 +232,7 @@ class Course:
 
     @classmethod
     def restore(cls, settings: WatchSettings, state: Mapping[str, Any]) -> Course:
-        """Rebuild the course saved by `state`; its plotted points start empty.
+        """Rebuild the course saved by `state`.
 
         Raises
         ------
@@ -336,7 +269,7 @@ class Course:
         if not sound:
             raise PolicyError("the log's header holds no state: a number is out of range")
         if course.counts["requests"]:
-            course._look(marked=False)
+            course._look()
         return course
 
     @classmethod

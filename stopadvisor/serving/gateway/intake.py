@@ -7,7 +7,6 @@ a body says.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -172,12 +171,8 @@ class Intake:
 # --- How many at once -----------------------------------------------------------------------------
 
 
-_LONGEST = 60
-"""Seconds a client is sent away for at most."""
 _WAITING_PER_PLACE = 2
 """Requests that may wait for each place; the next is answered with 429."""
-_WEIGHT = 0.05
-"""Of the newest request in the running mean of durations."""
 
 
 class Admission:
@@ -193,7 +188,6 @@ class Admission:
         self._free = asyncio.Semaphore(places)
         self._places, self._metrics, self._make_room = places, metrics, make_room
         self._waiting = 0
-        self._seconds = 1.0
 
     @property
     def is_crowded(self) -> bool:
@@ -213,9 +207,7 @@ class Admission:
         if self._free.locked():
             self._make_room()
             if self._waiting >= _WAITING_PER_PLACE * self._places:
-                wait = math.ceil(self._seconds * (1 + self._waiting) / self._places)
-                after = max(1, min(wait, _LONGEST))
-                raise Refusal(429, "the queue is full", "rate_limit_exceeded", after)
+                raise Refusal(429, "the queue is full", "rate_limit_exceeded", _RETRY_AFTER)
             self._waiting += 1
             self._metrics.waiting.set(self._waiting)
             try:
@@ -225,12 +217,9 @@ class Admission:
                 self._metrics.waiting.set(self._waiting)
         else:
             await self._free.acquire()
-        entered = time.perf_counter()
-        record.queue_seconds = entered - began
+        record.queue_seconds = time.perf_counter() - began
         try:
             with self._metrics.running():
                 yield
         finally:
             self._free.release()
-            spent = time.perf_counter() - entered
-            self._seconds += _WEIGHT * (spent - self._seconds)
