@@ -8,25 +8,32 @@ it yields, and imports nothing of vLLM.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.live import LiveRequest, Observer
+from stopadvisor.engines.live import Grown, LiveRequest, Observer
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.asking import ProbePlan, Prompt
-from stopadvisor.serving.vllm.streamed_thinking import StreamedThinking
 
-__all__ = ["Engine", "EngineModel", "Likeliest", "Position", "figures", "positions"]
+__all__ = [
+    "Engine",
+    "EngineModel",
+    "EngineThinking",
+    "Likeliest",
+    "Position",
+    "figures",
+    "positions",
+]
 
 _SOON = -1
 """Priority of a probe: while one waits, its trace thinks on in vain."""
@@ -35,6 +42,8 @@ _LAST = 1_000_000
 _SELDOM = 64
 """Tokens that the engine brings at once where nobody waits for an earlier one: each output wakes
 this process, which costs about as much as the token."""
+_ABANDON_SECONDS = 0.05
+"""How long the last tokens of a trace that is given up are waited for."""
 
 
 class Engine(Protocol):
@@ -114,67 +123,12 @@ class EngineModel:
     ) -> LiveRequest:
         """Return a request that can be answered under a policy; nothing of the trace is drawn."""
 
-        def draw(grown: Callable[[], None] | None) -> StreamedThinking:
-            return self.think(trace, grown, seldom=grown is None and not request.needs_ids)
+        def draw(grown: Grown | None) -> EngineThinking:
+            seldom = grown is None and not request.needs_ids
+            return EngineThinking(self, trace, grown, seldom=seldom)
 
         request = LiveRequest(self, trace, draw, policy, policy.on_stop, task, observer, shadow)
         return request
-
-    def think(
-        self, trace: Trace, grown: Callable[[], None] | None, *, seldom: bool
-    ) -> StreamedThinking:
-        """Begin the thinking; where `seldom`, only tokens that are waited for come at once."""
-        return StreamedThinking(
-            trace,
-            partial(self.stream, trace, seldom=seldom),
-            grown,
-            wake_at=partial(self.wake_at, trace) if seldom else None,
-            abandon=self.abandon,
-        )
-
-    async def stream(
-        self, trace: Trace, grown: Callable[[], None], *, seldom: bool = False
-    ) -> None:
-        """Draw to the trace's end in one request.
-
-        Where `seldom`, tokens come as `wake_at` says.
-
-        Raises
-        ------
-        EngineError
-            Somebody aborted it.
-        """
-        parameters = {**self.drawn, "max_tokens": trace.end.most}
-        if seldom:
-            parameters["stream_interval"] = _SELDOM
-        async with aclosing(self.ask("think", trace.prompt_ids, parameters)) as outputs:
-            async for output in outputs:
-                if trace.cached_tokens is None:
-                    trace.cached_tokens = output.num_cached_tokens
-                was_over = trace.end.over
-                trace.take(output.outputs[0].token_ids)
-                if trace.end.over and not output.finished and not was_over:
-                    await self.abandon()  # its last output counts what was drawn in vain
-                elif output.outputs[0].finish_reason == "abort" and not was_over:
-                    raise EngineError("the engine gave the thinking up")
-                elif not trace.end.over:
-                    grown()
-        trace.end.give_up(trace.ids)
-        grown()
-
-    def wake_at(self, trace: Trace, tokens: int | None) -> None:
-        """Bring the thinking when it has `tokens` tokens; None where nobody waits."""
-        end = trace.end
-        if end.thinking < 0:
-            limit = end.max_think + len(end.closer)
-        else:
-            limit = end.thinking + len(end.closer) + end.answer_cap
-        wanted = limit if tokens is None else min(tokens, limit)
-        self.engine.wait(f"{self.name}-think", min(wanted, len(trace.ids) + _SELDOM))
-
-    async def abandon(self) -> None:
-        """End the thinking: `stream` takes what was drawn and not brought, and raises."""
-        await self.engine.abort(f"{self.name}-think")
 
     async def finish(self, trace: Trace) -> int:
         """Think on from what was drawn, after all other requests; return the tokens it took.
@@ -290,6 +244,90 @@ class EngineModel:
         )
 
 
+# --- Thinking -------------------------------------------------------------------------------------
+
+
+class EngineThinking:
+    """Draws a trace to its end from the moment it is made; where `seldom`, in large pieces."""
+
+    def __init__(
+        self, model: EngineModel, trace: Trace, grown: Grown | None, *, seldom: bool
+    ) -> None:
+        self._model, self._trace, self._grown, self._seldom = model, trace, grown, seldom
+        self._name = f"{model.name}-think"
+        self._wanted: int | None = None
+        self._reached = asyncio.Event()
+        self._task = asyncio.ensure_future(self._draw())
+        self._task.add_done_callback(lambda _: self._reached.set())
+
+    async def reach(self, tokens: int | None) -> None:
+        """Wait for this many tokens, or for the end; raises what the drawing raised.
+
+        Raises
+        ------
+        EngineError
+            Somebody aborted it.
+        """
+        if not self._task.done():
+            self._wanted = tokens
+            self._reached.clear()
+            self._tell()
+            await self._reached.wait()
+        if self._task.done():
+            self._task.result()
+
+    async def abort(self) -> None:
+        """End the request; what it has drawn still comes."""
+        await self._model.engine.abort(self._name)
+
+    async def give_up(self) -> None:
+        """Abort the request, and take what it has drawn."""
+        if not self._task.done():
+            await self.abort()
+            await asyncio.wait({self._task}, timeout=_ABANDON_SECONDS)
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()  # looked at: who is interested in it has had it before
+
+    async def _draw(self) -> None:
+        trace, model = self._trace, self._model
+        parameters = {**model.drawn, "max_tokens": trace.end.most}
+        if self._seldom:
+            parameters["stream_interval"] = _SELDOM
+        async with aclosing(model.ask("think", trace.prompt_ids, parameters)) as outputs:
+            async for output in outputs:
+                if trace.cached_tokens is None:
+                    trace.cached_tokens = output.num_cached_tokens
+                was_over = trace.end.over
+                trace.take(output.outputs[0].token_ids)
+                if trace.end.over and not output.finished and not was_over:
+                    await self.abort()  # its last output counts what was drawn in vain
+                elif output.outputs[0].finish_reason == "abort" and not was_over:
+                    raise EngineError("the engine gave the thinking up")
+                elif not trace.end.over:
+                    self._tell_all()
+        trace.end.give_up(trace.ids)
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        if self._grown is not None:
+            self._grown()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake who waits, once there is what it waits for: not for every token."""
+        trace, end, wanted = self._trace, self._trace.end, self._wanted
+        if wanted is not None and len(trace.ids) >= wanted:
+            self._reached.set()
+        elif self._seldom:
+            limit = end.max_think + len(end.closer)
+            if end.thinking >= 0:
+                limit = end.thinking + len(end.closer) + end.answer_cap
+            tokens = limit if wanted is None else min(wanted, limit)
+            self._model.engine.wait(self._name, min(tokens, len(trace.ids) + _SELDOM))
+
+
 # --- Probes ---------------------------------------------------------------------------------------
 
 
@@ -307,21 +345,11 @@ class Position(NamedTuple):
 
 
 def positions(logprobs: Any, ids: Sequence[int], k: int) -> list[Position]:
-    """Return what is named at each token of `ids`.
+    """Return what vLLM's `FlatLogprobs` name at each token of `ids`, `k` likeliest asked for.
 
-    Parameters
-    ----------
-    logprobs : FlatLogprobs
-        vLLM's log-probabilities of the tokens, as lists over all positions.  At each position the
-        decoded token stands first, and once more where it is among the likeliest; vLLM drops the
-        second copy when it merges outputs, so that nothing here depends on order or copies.
-    k : int
-        How many likeliest tokens were asked for; -1 for all.
-
-    Raises
-    ------
-    EngineError
-        The engine left out a decoded token.
+    At each position the decoded token stands first, and once more where it is among the likeliest;
+    vLLM drops the second copy when it merges outputs, so that nothing here depends on order or
+    copies.  A decoded token that is left out raises `EngineError`.
     """
     rows = []
     ends = (

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
 from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import Prompt
-from stopadvisor.serving.vllm.engine_model import EngineModel, Position, figures, positions
+from stopadvisor.serving.vllm.engine_model import (
+    EngineModel,
+    EngineThinking,
+    Position,
+    figures,
+    positions,
+)
 
 __all__ = ["try_engine"]
 
@@ -90,7 +96,7 @@ class _SelfTest:
         trace = self._trace()
         drawn = {**self.model.drawn, "ignore_eos": True}
         model = replace(self.model, drawn=drawn, stop_ids=())
-        thinking = model.think(trace, None, seldom=seldom)
+        thinking = EngineThinking(model, trace, None, seldom=seldom)
         try:
             for tokens in (self.most // 3, 2 * self.most // 3, None):
                 await thinking.reach(tokens)
@@ -117,17 +123,16 @@ class _SelfTest:
         trace = self._trace()
         drawn = {**self.model.drawn, "ignore_eos": True}
         model = replace(self.model, drawn=drawn, stop_ids=(), name=f"{self.model.name}-abort")
-        begun = asyncio.Event()
-        thinking = asyncio.create_task(model.stream(trace, begun.set))
-        thinking.add_done_callback(lambda _: begun.set())
-        await begun.wait()
-        await model.abandon()
+        thinking = EngineThinking(model, trace, None, seldom=False)
         try:
-            await asyncio.wait_for(thinking, _ENDS_WITHIN)
+            await thinking.reach(1)
+            await thinking.abort()
+            with suppress(EngineError):  # as it should be, unless it had ended before
+                await asyncio.wait_for(thinking.reach(None), _ENDS_WITHIN)
         except TimeoutError as error:
             raise _failed("an aborted request", "no end") from error
-        except EngineError:
-            return self._hold("an aborted request", trace.ids)
+        finally:
+            await thinking.give_up()
         self._hold("an aborted request", trace.ids)
 
     def _hold(self, what: str, ids: Sequence[int], rows: Sequence[Position] | None = None) -> None:
