@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from stopadvisor.answers.normal_form import check_gold
 from stopadvisor.ground.errors import WorkloadError
+from stopadvisor.workload.lines import option_lines
 
 __all__ = ["BENCHMARKS", "Benchmark", "Converted", "convert", "load_rows"]
 
@@ -85,11 +87,11 @@ def _math(row: Row, seed: int) -> Line:
 
 def _mmlu_pro(row: Row, seed: int) -> Line:
     gold, options = row["answer"].strip(), row["options"]
-    if gold not in _letters(len(options)):
+    if gold not in ascii_uppercase[: len(options)]:
         raise ValueError(f"expected the letter of one of {len(options)} options, got {gold!r}")
-    if options[_letters(len(options)).index(gold)] == _NOT_AN_OPTION:
+    if options[ascii_uppercase[: len(options)].index(gold)] == _NOT_AN_OPTION:
         raise ValueError(f"expected the letter of an option, got {gold!r}, which is a filler")
-    shown = _with_options(row["question"], options)
+    shown = option_lines(row["question"], options, _NOT_AN_OPTION)
     name = row.get("question_id")
     return Line(shown, gold, row.get("category"), None if name is None else str(name))
 
@@ -99,9 +101,9 @@ def _gpqa(row: Row, seed: int) -> Line:
     question, right = row["Question"].strip(), row["Correct Answer"].strip()
     options = [right, *(row[f"Incorrect Answer {k}"].strip() for k in (1, 2, 3))]
     options.sort(key=lambda option: _hash(seed, question, option))
-    gold = _letters(len(options))[options.index(right)]
+    gold = ascii_uppercase[: len(options)][options.index(right)]
     return Line(
-        _with_options(question, options), gold, row.get("High-level domain"), row.get("Record ID")
+        option_lines(question, options), gold, row.get("High-level domain"), row.get("Record ID")
     )
 
 
@@ -115,17 +117,6 @@ def _aime(row: Row, seed: int) -> Line:
     return Line(
         row["problem"], str(int(row["answer"])), category, None if name is None else str(name)
     )
-
-
-def _with_options(question: str, options: Sequence[str]) -> str:
-    """The question with its options, a line each; fillers are left out, letters stay."""
-    rows = zip(_letters(len(options)), options, strict=True)
-    shown = [f"{letter}. {text.strip()}" for letter, text in rows if text != _NOT_AN_OPTION]
-    return "\n".join([question.strip(), "", *shown])
-
-
-def _letters(n: int) -> str:
-    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:n]
 
 
 def _hash(seed: int, *texts: str) -> str:

@@ -9,16 +9,25 @@ from __future__ import annotations
 import codecs
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, NoReturn
 
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import tracked
 
-__all__ = ["check_text", "is_reply", "messages_field", "read_rows", "refuse", "text_field"]
+__all__ = [
+    "check_text",
+    "is_reply",
+    "messages_field",
+    "option_lines",
+    "read_rows",
+    "refuse",
+    "text_field",
+]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -192,3 +201,10 @@ def _check_message(message: Any, where: str, field: str) -> None:
         if not isinstance(value, str):
             refuse(where, f"{field}.{name}", "text", value)
         check_text(value, where, f"{field}.{name}")
+
+
+def option_lines(question: str, options: Sequence[str], filler: str | None = None) -> str:
+    """A question with its options, a line each after a letter; a filler keeps its letter alone."""
+    rows = zip(ascii_uppercase, options, strict=False)
+    shown = [f"{letter}. {text.strip()}" for letter, text in rows if text != filler]
+    return "\n".join([question.strip(), "", *shown])

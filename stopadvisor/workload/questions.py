@@ -249,8 +249,14 @@ def _gold(row: dict[str, Any], where: str) -> str | None:
 def _tasks(
     rows: Sequence[tuple[str, dict[str, Any]]], default: str | None, assumed: str | None
 ) -> list[str]:
-    """The task of each line; see `read_workload`."""
-    found = [_task(row, default, where) for where, row in rows]
+    """The task of each line: the one it names, or that follows from its gold; else the others'."""
+    found: list[str | None] = []
+    for where, row in rows:
+        task = row.get("task")
+        if task not in (None, *TASKS):
+            refuse(where, "task", f"one of {', '.join(TASKS)}", task)
+        gold = None if task or default else _gold(row, where)
+        found.append(task or default or (None if gold is None else guess_task(gold)))
     known = {task for task in found if task is not None}
     if assumed is None and None in found:
         where, _ = rows[found.index(None)]
@@ -258,17 +264,6 @@ def _tasks(
         refuse(where, "task", expected, None)
     rest = known.pop() if len(known) == 1 else assumed or ASSUMED_TASK
     return [task or rest for task in found]
-
-
-def _task(row: dict[str, Any], default: str | None, where: str) -> str | None:
-    """The task that a line names, or that follows from its gold; None where neither is there."""
-    task = row.get("task")
-    if task is None:
-        gold = _gold(row, where)
-        return default or (guess_task(gold) if gold is not None else None)
-    if task not in TASKS:
-        refuse(where, "task", f"one of {', '.join(TASKS)}", task)
-    return str(task)
 
 
 def _check_same(question: Question, where: str, first_where: str, first: Question) -> None:
@@ -295,10 +290,7 @@ def _comparable(question: Question) -> str | None:
 
 
 def render_messages(question: Question, template: str | None) -> tuple[Mapping[str, str], ...]:
-    """Apply the prompt template to a question.
-
-    Gives chat messages for the model's own chat template; a question that was given as `messages`
-    stays as it is.
+    """The chat messages of a question, with the prompt template where it was given as `question`.
 
     `template` is a text with ``{question}``; None for the default of the question's task.
     """
@@ -313,29 +305,24 @@ def render_messages(question: Question, template: str | None) -> tuple[Mapping[s
     return ({"role": "user", "content": text},)
 
 
-_MOST_WITHOUT_TEST = 2000
-
 # --- Split ----------------------------------------------------------------------------------------
+
+_MOST_WITHOUT_TEST = 2000
 
 
 def parse_split(text: str) -> tuple[float, float, float]:
-    """Read the shares of fit, calibration and test, ``40/40/20``, in percent.
-
-    Returns shares that add up to 1; only the test share may be 0.
-    """
-    message = (
-        "split: expected FIT/CALIBRATION/TEST in percent, adding up to 100, the first two above 0, "
-        f"as 40/40/20; got {text!r}"
-    )
+    """Read ``40/40/20``, fit, calibration and test in percent, as shares that add up to 1."""
     try:
-        shares = [float(part) for part in text.split("/")]
+        fit, calibration, test = (float(part) for part in text.split("/"))
     except ValueError:
-        raise WorkloadError(message) from None
-    if len(shares) != 3 or not (shares[0] > 0 and shares[1] > 0 and shares[2] >= 0):
-        raise WorkloadError(message)
-    if not abs(sum(shares) - 100) < 1e-6:
-        raise WorkloadError(message)
-    return shares[0] / 100, shares[1] / 100, shares[2] / 100
+        fit = calibration = test = -1.0
+    total = fit + calibration + test
+    if not (fit > 0 and calibration > 0 and test >= 0 and abs(total - 100) < 1e-6):
+        raise WorkloadError(
+            "split: expected FIT/CALIBRATION/TEST in percent, adding up to 100, the first two "
+            f"above 0, as 40/40/20; got {text!r}"
+        )
+    return fit / 100, calibration / 100, test / 100
 
 
 def default_split(n_questions: int) -> tuple[float, float, float]:

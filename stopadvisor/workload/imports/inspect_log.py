@@ -27,11 +27,10 @@ from stopadvisor.workload.imports.logged import (
     gold_text,
     load_json,
     open_log,
-    option_lines,
     plain_text,
     read_json,
 )
-from stopadvisor.workload.lines import is_reply, refuse
+from stopadvisor.workload.lines import is_reply, option_lines, refuse
 from stopadvisor.workload.traces import split_thinking
 
 __all__ = ["read_inspect"]

@@ -6,12 +6,12 @@ Also what the formats share: fields that are checked, and files of a bounded siz
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from stopadvisor.answers.normal_form import TASKS, check_gold, guess_task
+from stopadvisor.answers.normal_form import check_gold, guess_task
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.json_text import parse_json
@@ -26,19 +26,14 @@ __all__ = [
     "LogOptions",
     "Logged",
     "chat_messages",
-    "check_columns",
     "gather",
     "gold_text",
     "load_json",
-    "named_fields",
     "open_log",
-    "option_lines",
     "plain_text",
     "read_json",
 ]
 
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""Names of options."""
 MOST_BYTES = 2**28
 """Largest JSON document that is read at once, and most text that one log may fill memory with."""
 MOST_VALUES = 2**23
@@ -104,36 +99,6 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
     return str(value)
 
 
-def named_fields(
-    where: str, log_options: LogOptions, value: Callable[[str], Any]
-) -> dict[str, Any]:
-    """What the user's columns say of a question, other than its text, gold and reply.
-
-    Parameters
-    ----------
-    value : callable
-        What the log holds of a kind of column; None where the user named none.
-    """
-    kinds = {"name": "id", "category": "category", "group": "group", "task": "task"}
-    found = {
-        name: plain_text(value(kind), where, log_options.columns.get(kind, kind))
-        for name, kind in kinds.items()
-    }
-    if found["task"] not in (None, *TASKS):
-        refuse(where, log_options.columns["task"], f"one of {', '.join(TASKS)}", found["task"])
-    return found
-
-
-def check_columns(where: str, wanted: Sequence[str], header: Sequence[str]) -> None:
-    """Refuse a table that lacks a wanted column, or has several of its name."""
-    for name in wanted:
-        if (count := header.count(name)) != 1:
-            found = f"{count} columns" if count else "no column"
-            raise WorkloadError(
-                f"{where}: {found} {name!r}; there are {', '.join(header) or 'none'}"
-            )
-
-
 def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | None:
     """Text of gold; none of a list of several, which is noted in `left_out`."""
     if isinstance(value, list):
@@ -173,12 +138,6 @@ def _joined(parts: list[Any], where: str, name: str) -> str:
             refuse(where, f"{name}[{index}]", "text", part)
         texts.append(text)
     return "\n".join(texts)
-
-
-def option_lines(question: str, options: Sequence[str]) -> str:
-    """A question with its options, a line each after a letter."""
-    shown = [f"{_LETTERS[k]}. {text.strip()}" for k, text in enumerate(options[: len(_LETTERS)])]
-    return "\n".join([question.strip(), "", *shown])
 
 
 # --- Files ----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.ground.progress import tracked
 from stopadvisor.workload.imports.logged import (
@@ -19,9 +20,7 @@ from stopadvisor.workload.imports.logged import (
     Logged,
     LogOptions,
     chat_messages,
-    check_columns,
     gold_text,
-    named_fields,
     open_log,
     plain_text,
 )
@@ -73,7 +72,9 @@ def _logged(
     def text(kind: str) -> str | None:
         return plain_text(value(kind), where, names.get(kind, kind))
 
-    question = row[names["question"]]
+    question, task = row[names["question"]], text("task")
+    if task not in (None, *TASKS):
+        refuse(where, names["task"], f"one of {', '.join(TASKS)}", task)
     thinking, reply = text("thinking"), text("answer")
     if isinstance(question, list):
         if "answer" not in names and len(question) > 1 and is_reply(question[-1]):
@@ -93,8 +94,21 @@ def _logged(
         gold=gold_text(value("gold"), where, names.get("gold", "gold"), left_out),
         thinking=thinking,
         reply=reply,
-        **named_fields(where, log_options, value),
+        name=text("id"),
+        category=text("category"),
+        group=text("group"),
+        task=task,
     )
+
+
+def _check_columns(where: str, wanted: Sequence[str], header: Sequence[str]) -> None:
+    """Refuse a table that lacks a wanted column, or has several of its name."""
+    for name in wanted:
+        if (count := header.count(name)) != 1:
+            found = f"{count} columns" if count else "no column"
+            raise WorkloadError(
+                f"{where}: {found} {name!r}; there are {', '.join(header) or 'none'}"
+            )
 
 
 def _csv_rows(path: Path, wanted: Sequence[str]) -> _Rows:
@@ -113,7 +127,7 @@ def _csv_rows(path: Path, wanted: Sequence[str]) -> _Rows:
         lines = tracked(f"reading {path.name}", StringIO(text, newline=""), count)
         rows = csv.DictReader(lines, strict=True)
         header = list(rows.fieldnames or ())
-        check_columns(f"{path}:1", wanted, header)
+        _check_columns(f"{path}:1", wanted, header)
         for row in rows:
             where = f"{path}:{rows.line_num}"
             if None in row or None in row.values():
@@ -137,7 +151,7 @@ def _parquet_rows(path: Path, wanted: Sequence[str]) -> _Rows:
     with open_log(path) as file:
         try:
             table = ParquetFile(file)
-            check_columns(str(path), wanted, table.schema_arrow.names)
+            _check_columns(str(path), wanted, table.schema_arrow.names)
             rows = _unpacked(path, table.iter_batches(_ROWS_AT_ONCE, columns=list(wanted)))
             yield from tracked(f"reading {path.name}", rows, table.metadata.num_rows)
         except (ArrowException, OSError) as error:
