@@ -171,10 +171,7 @@ def boosted_candidates(
 ) -> Iterator[ThresholdSequence]:
     """Boosted trees on one schedule alone, because they are dear to fit.
 
-    Parameters
-    ----------
-    linear : ThresholdSequence, optional
-        The best linear rule, whose schedule it is; without one it is the densest on the grid.
+    That of the best `linear` rule; without one the densest on the grid.
     """
     if linear is not None:
         schedules: Sequence[Schedule] = [linear.scorer.schedule]

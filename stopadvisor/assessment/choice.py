@@ -169,8 +169,7 @@ def choose(
     categories : mapping, optional
         Calibration questions of each category; None for as many as their share on fit says.
     others : ProbeTable, optional
-        Questions of the other parts: no rule probes where one of them was not probed.  Their
-        outcomes are not read.
+        Questions of the other parts, without outcomes: no rule probes where one of them was not.
     rules : RulesOnFit, optional
         The rules measured on these questions, where that was done already for another alpha.
 

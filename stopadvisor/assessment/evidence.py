@@ -65,11 +65,8 @@ def compare(
 ) -> tuple[str, Interval | None]:
     """Which kind of rule saves more at the risk that is allowed.
 
-    Returns
-    -------
-    tuple of str and Interval or None
-        The verdict, and the saving of learned minus scalar in percentage points, paired over
-        questions; None where a kind has no candidate.
+    Also the saving of learned minus scalar in percentage points, paired over questions; None where
+    a kind has no candidate.
     """
     if not learned or not scalar:
         return "inconclusive", None

@@ -8,7 +8,7 @@ cost.  Takes costs and correctness as arrays, whatever the accounting, and choos
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,9 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
-    "Frontier",
-    "Interpolation",
-    "fixed_accuracy",
-    "fixed_budget_frontier",
-    "gains",
-    "grid_frontier",
-    "sequence_frontier",
-    "served_budget_frontier",
-]
+    "Frontier", "Interpolation", "fixed_accuracy", "fixed_budget_frontier", "gains",
+    "grid_frontier", "sequence_frontier", "served_budget_frontier",
+]  # fmt: skip
 
 Interpolation = Literal["linear", "nearest", "floor", "ceiling"]
 """How the accuracy between two fixed budgets is read (paper, Table "Interpolation sensitivity")."""
@@ -56,21 +50,9 @@ def grid_frontier(
 ) -> Frontier:
     """Frontier of one rule that stops at the first checkpoint whose score reaches a threshold.
 
-    Parameters
-    ----------
-    scores, cost, correct : ndarray, shape (n_questions, n_checkpoints)
-        Where no score reaches the threshold the question stops at the last checkpoint.
-    thresholds : ndarray of float, shape (n_thresholds,)
-        In any order, without repetition.
-
-    Returns
-    -------
-    Frontier
-        In the order of `thresholds`.
-
-    References
-    ----------
-    Paper, Section "Training and Metrics".
+    `scores`, `cost` and `correct` have shape (n_questions, n_checkpoints); where no score reaches
+    the threshold the question stops at the last checkpoint.  `thresholds` come in any order, which
+    the points keep, without repetition.  Paper, Section "Training and Metrics".
     """
     order = np.argsort(-thresholds)
     descending = np.asarray(thresholds, dtype=np.float64)[order]
@@ -96,35 +78,17 @@ def fixed_budget_frontier(
 def fixed_accuracy(
     fixed: Frontier, cost: FloatArray, how: Interpolation = "linear"
 ) -> NDArray[np.float64]:
-    """Accuracy that fixed budgets reach at some costs.
+    """Accuracy that fixed budgets reach at some costs, of the shape of `cost`.
 
-    Parameters
-    ----------
-    fixed : Frontier
-        Its costs must not descend.
-    how : {"linear", "nearest", "floor", "ceiling"}
-        ``floor`` takes the dearest budget that costs no more, ``ceiling`` the cheapest that costs
-        no less; outside the range all of them take the nearer end, and ``nearest`` the cheaper of
-        two that are equally near.
-
-    Returns
-    -------
-    ndarray of float, shape of `cost`
-
-    Raises
-    ------
-    CalibrationError
-        Costs that descend, or another way to read them.
+    ``floor`` takes the dearest budget that costs no more, ``ceiling`` the cheapest that costs no
+    less; outside the range all of them take the nearer end, and ``nearest`` the cheaper of two that
+    are equally near.  CalibrationError for costs of fixed budgets that descend.
 
     References
     ----------
     Paper, Eq. for G(tau), which reads linearly, and Appendix, "Fixed-budget interpolation
     sensitivity".
     """
-    if how not in get_args(Interpolation):
-        raise CalibrationError(
-            f"interpolation must be one of {get_args(Interpolation)}, got {how!r}"
-        )
     if np.any(np.diff(fixed.cost) < 0):
         raise CalibrationError("costs of fixed budgets must not descend")
     wanted = np.asarray(cost, dtype=np.float64)
@@ -142,10 +106,9 @@ def fixed_accuracy(
 
 
 def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDArray[np.float64]:
-    """Accuracy of a rule minus that of fixed budgets at the same cost.
+    """G(tau): accuracy of a rule minus that of fixed budgets at the same cost, at its every point.
 
-    G(tau) at every point of `rule`, shape (n_points,); its largest value is the paper's peak gain,
-    a summary after the fact.
+    Its largest value is the paper's peak gain, a summary after the fact.
     """
     return rule.accuracy - fixed_accuracy(fixed, rule.cost, how)
 
@@ -165,11 +128,8 @@ def served_budget_frontier(fit: FitData) -> Frontier:
     """What it costs and gives to close every trace at one budget and ask once.
 
     A trace that is over by then ends by itself, with the reference's answer and no probe.
-
-    Raises
-    ------
-    ProbeError
-        The questions have no position in common at which all that think on were probed.
+    ProbeError where the questions have no position in common at which all that think on were
+    probed.
     """
     view = grid_view(fit.table)
     rule = Scorer(FIXED_BUDGET, GridSchedule(tuple(view.budgets.tolist())), None)

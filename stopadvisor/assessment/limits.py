@@ -20,19 +20,9 @@ from stopadvisor.stats.bounds import StopCurve, labels_needed, last_passed, max_
 from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_power, limit_of_pairs, most_lost
 
 __all__ = [
-    "BlockCounts",
-    "FitLimits",
-    "Shares",
-    "allowed",
-    "block_counts",
-    "counted_rows",
-    "expected_most",
-    "fewest",
-    "labels_for",
-    "most_of",
-    "pass_probability",
-    "questions_that_count",
-]
+    "BlockCounts", "FitLimits", "Shares", "allowed", "block_counts", "counted_rows",
+    "expected_most", "fewest", "labels_for", "most_of", "pass_probability", "questions_that_count",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,18 +67,9 @@ class FitLimits:
     """Calibration questions that each loss is of."""
 
     def over(self, counts: Sequence[BlockCounts], draws: FloatArray) -> BoolArray:
-        """Where a limit is exceeded.
+        """Where a limit is exceeded, (n_draws, n_thresholds).
 
-        Parameters
-        ----------
-        counts : sequence of BlockCounts
-            In the order of the limits.
-        draws : ndarray of float, shape (n_draws, n_blocks)
-            How often each block is drawn.
-
-        Returns
-        -------
-        ndarray of bool, shape (n_draws, n_thresholds)
+        `draws`, (n_draws, n_blocks), are how often each block is drawn.
         """
         found: BoolArray = np.zeros((draws.shape[0], counts[0].lost.shape[1]), dtype=bool)
         for part, most, n in zip(counts, self.most, self.n, strict=True):
@@ -195,13 +176,10 @@ def labels_for(
     power_wanted: float = 0.8,
     traces: int = 1,
 ) -> int | None:
-    """Questions of its own that a guarantee takes to pass four times in five.
+    """Questions of its own that a guarantee takes to pass four times in five; None for no number.
 
-    Returns
-    -------
-    int or None
-        None where no number suffices.  Of a drop, and of two traces, it is within 2 %, because the
-        power is no smooth function of their number.
+    Of a drop, and of two traces, it is within 2 %, because the power is no smooth function of their
+    number.
     """
     if guarantee.counted.is_binary and traces == 1:
         return labels_needed(
@@ -232,10 +210,8 @@ def questions_that_count(
 ) -> tuple[int, ...]:
     """Calibration questions that each guarantee is of.
 
-    Parameters
-    ----------
-    categories : mapping, optional
-        Calibration questions of each category; without it their share on fit says how many.
+    `categories` are the calibration questions of each category; without it their share on fit says
+    how many.
     """
 
     def among(category: str | None) -> int:

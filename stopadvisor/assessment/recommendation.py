@@ -113,9 +113,7 @@ def recommend(
     random: where it does no better, and loses more than alpha of what full thinking gets right, a
     profile that says full budget stands; None leaves this out.
 
-    References
-    ----------
-    Paper, Section "Discussion and Limitations" (its decision procedure).  Departs from it where
+    Departs from the paper (Section "Discussion and Limitations", its decision procedure) where
     evidence contradicts the profile: evidence wins.
     """
     settings = choice.settings

@@ -239,8 +239,7 @@ class ThresholdSequence:
     def resampled(self, counts: FloatArray, limits: FloatArray | FitLimits) -> IntArray:
         """Index reached in each resample, every threshold chosen again; -1 where none is.
 
-        `counts` have shape (n_resamples, n_blocks), the indices (n_resamples,); `limits` are the
-        most losses allowed, in each or by `FitLimits`.
+        `counts` have shape (n_resamples, n_blocks), the indices (n_resamples,).
         """
         if isinstance(limits, FitLimits):
             over = limits.over(self.counts, counts)  # (n_resamples, n_thresholds)
@@ -252,14 +251,9 @@ class ThresholdSequence:
         return np.asarray(index, dtype=np.int64)
 
     def costs_at(self, counts: FloatArray, index: IntArray, full: FloatArray) -> FloatArray:
-        """Cost of each resample at one threshold each; shape (n_resamples,).
+        """Cost of each resample at one threshold each, -1 for full thinking; shape (n_resamples,).
 
-        Parameters
-        ----------
-        index : ndarray of int, shape (n_resamples,)
-            -1 for full thinking.
-        full : ndarray of float, shape (n_resamples,)
-            What full thinking costs.
+        `full` is what full thinking costs, in each.
         """
         # Few distinct thresholds win: multiply by those columns only.
         used, inverse = np.unique(index, return_inverse=True)
@@ -306,17 +300,10 @@ def score_learned(
 ) -> ScoredRule | None:
     """Fit a model, and score fit questions by models that never saw them.
 
-    Parameters
-    ----------
-    family : str
-        ``learned-keeps`` learns where the loss counts nothing: of lost answers, where the reply
-        is right or full thinking is wrong too.  The others learn where the reply is right.
-
-    Returns
-    -------
-    ScoredRule or None
-        The scorer is fitted on all fit questions.  None where the family cannot be had on these
-        data: one class of labels in a training fold, or too few questions for boosting.
+    ``learned-keeps`` learns where the loss counts nothing: of lost answers, where the reply is
+    right or full thinking is wrong too.  The others learn where the reply is right.  None where the
+    family cannot be had on these data: one class of labels in a training fold, or too few
+    questions.
 
     Notes
     -----
@@ -374,12 +361,7 @@ def score_by_folds(
         What may train.
     x : ndarray of float, shape (n_questions, n_probes, n_features)
     fitted : callable
-        Fits on some of the rows; None where they hold one class alone.
-
-    Returns
-    -------
-    tuple of model and ndarray of float, shape (n_questions, n_probes), or None
-        None where a fold cannot be fitted.
+        Fits on some of the rows; None where they hold one class alone.  Then there is no result.
     """
     model = fitted(rows)
     if model is None:
@@ -426,8 +408,8 @@ def _thresholds(rule: ScoredRule) -> FloatArray:
     Every score at which a fit question may stop earlier than before, thinned evenly.  The first
     lies above all of them: nobody stops by the score.  Each of the others lies halfway between a
     score and the next lower one: on the score itself, the rounding of another machine could flip
-    the very question that set it.  Those of a fixed budget, and the steps on a
-    ladder, are the positions themselves.
+    the very question that set it.  Those of a fixed budget, and the steps on a ladder, are the
+    positions themselves.
     """
     scorer, view, scores = rule.scorer, rule.view, rule.scores
     decides = scorer.decides(view)
