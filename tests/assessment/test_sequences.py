@@ -87,12 +87,6 @@ def test_fewer_groups_than_folds_are_refused() -> None:
         fit_data(draw(4, 0))
 
 
-def test_a_view_is_made_once() -> None:
-    fit = fit_data(draw(10, 0))
-    assert fit.view(at(1, 4)) is fit.view(at(1, 4))
-    assert fit.view(at(1, 4)).budgets.tolist() == [BUDGETS[1], BUDGETS[4]]
-
-
 # --- Sequences ------------------------------------------------------------------------------------
 
 

@@ -152,15 +152,6 @@ def test_both_sequences_together_are_false_with_at_most_delta() -> None:
     assert 0 < false <= stats.binom.ppf(0.999, runs, 0.05)
 
 
-def test_questions_are_copied_only_where_some_stay_out(choice: Choice) -> None:
-    table = draw(160, 3).as_calibration()
-    assert calibrate(choice, table).entered is table
-    in_pairs = replace(table, groups=tuple(f"g{i // 2}" for i in range(160)))
-    assert calibrate(choice, in_pairs).entered.ids == tuple(
-        table.ids[row] for row in calibration_rows(in_pairs)
-    )
-
-
 def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
     table = draw(20, 5).as_calibration()
     shared = replace(table, groups=(choice.fit.table.groups[7], *table.groups[1:]))
@@ -185,16 +176,6 @@ def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
     assert calibration_rows(flipped).tolist() == [0, 3, 4, 8, 10]
 
 
-def test_the_order_of_rows_does_not_choose_what_enters() -> None:
-    """An engine that finishes short traces first writes them first."""
-    table = draw(40, 7)
-    table = replace(table, groups=tuple(f"g{row // 4}" for row in range(40)))
-    shuffled = table.take(np.random.default_rng(0).permutation(40))
-    entered = table.take(calibration_rows(table)).keys
-    assert len(entered) == 10
-    assert sorted(entered) == sorted(shuffled.take(calibration_rows(shuffled)).keys)
-
-
 def test_no_calibration_question_is_refused(choice: Choice) -> None:
     with pytest.raises(CalibrationError, match="no calibration questions"):
         calibrate(choice, draw(3, 7).take(np.zeros(3, dtype=bool)).as_calibration())
@@ -211,15 +192,6 @@ def test_many_truncated_traces_need_to_be_allowed(choice: Choice) -> None:
     assert calibrate(allowed, cut.as_calibration()).truncated_share == pytest.approx(0.11)
 
 
-def test_too_few_questions_are_a_typed_result(choice: Choice) -> None:
-    found = calibrate(choice, draw(15, 9).as_calibration())
-    assert found.rule is None
-    assert isinstance(found.refusal, NotCertified)
-    assert "15 calibration questions cannot exclude" in found.refusal.reason
-    assert found.refusal.labels_needed is not None
-    assert found.refusal.labels_needed > 15
-
-
 def test_a_refusal_asks_for_more_labels_than_were_there() -> None:
     # Who is stopped, be it where thinking ends for everybody, loses a right answer.
     chosen = choose(draw(160, 20, "f").as_fit(), 100, Settings(alpha=0.1))
@@ -232,7 +204,7 @@ def test_a_refusal_asks_for_more_labels_than_were_there() -> None:
     assert found.refusal.labels_needed is None or found.refusal.labels_needed > 100
     few = calibrate(chosen, draw(20, 22).as_calibration())
     assert few.refusal is not None
-    assert few.refusal.labels_needed is not None
+    assert "20 calibration questions cannot exclude" in few.refusal.reason
     assert few.refusal.labels_needed == 29  # without a loss they exclude 0.1 at 0.05
 
 

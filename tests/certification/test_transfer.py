@@ -22,7 +22,7 @@ from stopadvisor.ground.fields import plain
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.trigger import ListedTrigger
 from stopadvisor.runs.sources import Source
-from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
+from tests.frozen import MODEL, drawn_source, frozen, look_of
 from tests.policy_content import full_budget_content, policy_from, terms_of, trigger_content
 from tests.populations import POPULATIONS, regraded
 
@@ -94,13 +94,6 @@ def test_labels_of_the_test_part_change_nothing(
     assert again.rule.certificate == calibration.rule.certificate
 
 
-def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Source) -> None:
-    table = with_groups(target.table.unseal(), 5).sealed()
-    grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
-    found = moved(policy, grouped)
-    assert found.entered.n_questions == len(set(target_view(grouped).part("calibration").groups))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -143,14 +136,6 @@ def test_an_alpha_that_never_being_right_would_meet_is_refused(policy: dict[str,
     assert found.rule is None
     assert found.refusal is not None
     assert "below the full-thinking accuracy" in found.refusal.reason
-
-
-def test_advice_on_labels_knows_the_targets_risk(policy: dict[str, Any]) -> None:
-    target = drawn_source(MIXED, 50, "few", seed=3)
-    few = moved(policy, target, replace(SETTINGS, alpha=0.02))
-    assert few.refusal is not None
-    lost = few.entered.n_questions
-    assert few.refusal.labels_needed is None or few.refusal.labels_needed > lost
 
 
 # --- The policy that is written -------------------------------------------------------------------

@@ -14,15 +14,12 @@ import sys
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-from tests.long.report import judged, run, tasks  # noqa: E402
+from tests.long.report import run, tasks  # noqa: E402
 
 TITLES = {
     "coverage": "True risk of exported rules above alpha, among all calibrations (delta 0.05)",
     "broken": "Broken variants: false certificates (each must exceed its limit but the last)",
-    "paper": "Mean true net saving against the paper's grid, alpha 0.15",
-    "few": "Few labels",
-    "savings": "True saving of what is certified, 40 % of 400 and of 900 labels choosing",
-    "black box": "Black box",
+    "savings": "True saving of what is certified on few labels; of 400 and of 900 40 % choosing",
     "lower limit": "True saving below the advised rule's lower limit (at most 0.05)",
     "intervals": "95 % intervals of the saving on a test part that hold the true saving",
     "loader": "Damaged policy files, each refused in one line or loaded as what it was",
@@ -46,23 +43,10 @@ def main() -> int:
     def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    # The sequence of tests is told beside the variants that it is held against.
-    part_of = {"sequence": "broken"}
-    work = [t for t in tasks(short=options.short) if part_of.get(t.part, t.part) in wanted]
-    checks = judged(run(work, options.jobs, note))
-    for part, title in TITLES.items():
-        if part not in wanted:
-            continue
-        print(f"\n{title}")
-        if part == "coverage":
-            print(
-                f"     {'population':24} alpha n_cal   runs  exported violation     limit  saving"
-            )
-        if part == "losses":
-            names = f"{'population':16} {'kind':9}"
-            print(f"     {names} alpha n_cal   runs certified    broken     limit")
-        if part == "two traces":
-            print(f"     {'population':16} same alpha   runs certified    broken     limit")
+    work = [task for task in tasks(short=options.short) if task.part in wanted]
+    checks = run(work, options.jobs, note)
+    for part in wanted:
+        print(f"\n{TITLES[part]}")
         if part == "labels":
             print(
                 f"     {'questions':22} alpha n_cal    none      60     150    full   labels"

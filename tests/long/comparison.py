@@ -19,9 +19,10 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score_s
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Costing
+from tests.long.coverage import Check, Found, rare
 from tests.populations import POPULATIONS, KnownPopulation
 
-__all__ = ["SIZES", "Case", "cases", "told_apart"]
+__all__ = ["Case", "cases", "told_apart"]
 
 SIZES = (400, 80, 36)
 
@@ -62,8 +63,8 @@ def _exchangeable(
     return replace(table, mean_logprob=signal(), mean_entropy=-signal())
 
 
-def told_apart(case: Case, repeats: int) -> float:
-    """Share of data sets whose verdict prefers one of two equal families."""
+def told_apart(case: Case, repeats: int, n_cases: int) -> list[Check]:
+    """Data sets whose verdict prefers one of two equal families."""
     found = 0
     for number in range(repeats):
         rng = np.random.default_rng([case.n_fit, round(1000 * case.alpha), number])
@@ -79,4 +80,6 @@ def told_apart(case: Case, repeats: int) -> float:
         limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha))
         verdict, _ = compare(Resamples.of(fit, limit), sides[0], sides[1])
         found += verdict in ("learned better", "scalar better")
-    return found / repeats
+    tried = "all schedules" if case.every_schedule else "one schedule"
+    label = f"{case.population.name:16} n_fit {case.n_fit:3d} alpha {case.alpha:.2f} {tried}"
+    return [rare("comparison", label, Found(repeats, found), n_cases)]

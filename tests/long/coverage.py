@@ -8,14 +8,14 @@ the truth about each threshold is measured once per fit set on a large draw of i
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, full_counts
@@ -23,17 +23,9 @@ from stopadvisor.rules.scorer import Scorer
 from tests.populations import POPULATIONS, KnownPopulation, renamed
 
 __all__ = [
-    "ALPHAS",
-    "FULL",
-    "SHORT",
-    "Cell",
-    "Outcome",
-    "Size",
-    "Truth",
-    "ceiling",
-    "cells",
-    "run_cell",
-]
+    "ALPHAS", "DELTA", "FULL", "SHORT", "Check", "Found", "Size", "Truth", "ceiling", "cells",
+    "rare", "run_cell", "seeded", "settings_of",
+]  # fmt: skip
 
 ALPHAS = (0.05, 0.10, 0.15)
 DELTA = 0.05
@@ -73,25 +65,37 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """All calibrations of a cell."""
+class Found:
+    """Calibrations, certified or not, and how many of them broke their promise."""
 
     n: int
-    """Calibrations, certified or not."""
-    exported: int
     violations: int
-    """Exported rules whose true risk exceeds alpha."""
-    saving: float
-    """Mean true net saving in percent, 0 where nothing was exported."""
+
+    @property
+    def share(self) -> float:
+        """False certificates among all calibrations."""
+        return self.violations / self.n
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A population at one alpha."""
+class Check:
+    """One statement about one simulation."""
 
-    population: KnownPopulation
-    alpha: float
-    outcome: Outcome
+    part: str
+    ok: bool
+    line: str
+    found: Found | None = None
+    """What it counts, where that is violations."""
+
+
+def rare(
+    part: str, label: str, found: Found, n_checks: int = 1, *, is_broken: bool = False
+) -> Check:
+    """Violations are as rare as delta says; a broken way is caught by having more."""
+    most = ceiling(found.n, n_checks)
+    name = f"broken: {label}" if is_broken else label
+    line = f"{name:62} {found.share:.4f}  limit {most / found.n:.4f}  n {found.n:6d}"
+    return Check(part, (found.violations > most) == is_broken, line, found)
 
 
 def ceiling(n: int, n_checks: int, delta: float = DELTA) -> int:
@@ -120,12 +124,13 @@ def settings_of(population: KnownPopulation, alpha: float) -> Settings:
     return asked if population.families is None else replace(asked, families=population.families)
 
 
-def run_cell(population: KnownPopulation, alpha: float, size: Size) -> Cell:
-    """Simulate one cell."""
+def run_cell(population: KnownPopulation, alpha: float, size: Size, n_cells: int) -> list[Check]:
+    """Calibrations of a population at one alpha whose exported rule has a larger true risk."""
     truth_table = population.draw(size.truth, seeded(population, alpha, 1), alpha=alpha)
     # A rule probes where all questions were probed; on a grid that is everywhere.
     others = truth_table if population.at_markers else None
-    tally = _Tally()
+    exported = violations = 0
+    saving = 0.0
     for fit_set in range(size.fit_sets):
         rng = seeded(population, alpha, 2, fit_set)
         fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
@@ -135,29 +140,16 @@ def run_cell(population: KnownPopulation, alpha: float, size: Size) -> Cell:
         for _ in range(size.calibrations):
             table = population.draw(population.n_calibration, rng, alpha=alpha)
             assert not set(fit.ids) & set(table.ids)
-            tally.add(choice, truths, table, alpha)
-    return Cell(population, alpha, tally.outcome())
-
-
-@dataclass
-class _Tally:
-    n: int = 0
-    exported: int = 0
-    violations: int = 0
-    saving: float = 0.0
-
-    def add(
-        self, choice: Choice, truths: Sequence[Truth], table: OpenQuestions, alpha: float
-    ) -> None:
-        found = calibrate(choice, table.as_calibration())
-        self.n += 1
-        if found.rule is None:
-            return
-        which = [c.scorer is found.rule.scorer for c in choice.sequences].index(True)
-        position = found.rule.certificate.index
-        self.exported += 1
-        self.violations += bool(truths[which].risk[position] > alpha)
-        self.saving += float(truths[which].saving[position])
-
-    def outcome(self) -> Outcome:
-        return Outcome(self.n, self.exported, self.violations, self.saving / self.n)
+            rule = calibrate(choice, table.as_calibration()).rule
+            if rule is None:
+                continue
+            truth = truths[[c.scorer is rule.scorer for c in choice.sequences].index(True)]
+            exported += 1
+            violations += bool(truth.risk[rule.certificate.index] > alpha)
+            saving += float(truth.saving[rule.certificate.index])
+    n = size.fit_sets * size.calibrations
+    label = (
+        f"{population.name:24} {alpha:.2f} {population.n_calibration:5d} "
+        f"exported {exported / n:.3f} saving {saving / n:5.1f}"
+    )
+    return [rare("coverage", label, Found(n, violations), n_cells)]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.partial_labels import AskingPlan, label_tests, to_choose_by
-from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
 from stopadvisor.stats.adaptive_labels import LabelTest, LabelWalk, asking_order, walk
@@ -24,48 +24,14 @@ from stopadvisor.stats.label_sample import most_lost_labelled
 from stopadvisor.studies.rivals import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_traces import PASSES, load_traces
-from tests.long.broken import Found
-from tests.long.coverage import DELTA, Truth, seeded, settings_of
+from tests.long.coverage import DELTA, Check, Found, Truth, ceiling, rare, seeded, settings_of
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
-__all__ = [
-    "BROKEN",
-    "BUDGETS",
-    "WITHIN",
-    "Asked",
-    "asked_on_real",
-    "asked_on_simulated",
-    "broken_labels",
-    "cases",
-]
+__all__ = ["BROKEN", "asked_on_real", "asked_on_simulated", "broken_labels", "cases"]
 
 BUDGETS = (60, 150)
-WITHIN = 1.0
+_WITHIN = 1.0
 """Points of saving that the larger of them may cost."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Calibrations of one kind, each with all labels, with those asked for, and with a budget."""
-
-    name: str
-    alpha: float
-    n_calibration: int
-    labels: IntArray  # (n_runs,) asked for without a budget
-    full: FloatArray  # (n_runs,) net saving that full labels certify, percent
-    planned: FloatArray  # (n_runs, n_budgets) the same with so many labels, planned for
-    unplanned: FloatArray  # (n_runs,) the same with the larger number, where every question counts
-    unlabelled: FloatArray  # (n_runs,) the same with none
-    other: int
-    """Runs in which the walk ends elsewhere than full labels do."""
-    violations: IntArray  # (1 + n_budgets,)
-    """Runs whose rule has a true risk above alpha, without a budget and with each; 0 where nobody
-    knows it."""
-
-    @property
-    def cost_of_budget(self) -> float:
-        """Points of mean saving that the larger budget costs."""
-        return float((self.full - self.planned[:, -1]).mean())
 
 
 def _unlabelled(table: OpenQuestions) -> OpenQuestions:
@@ -108,7 +74,11 @@ def _is_broken(
 
 def _measured(
     name: str, alpha: float, runs: Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]]
-) -> Asked:
+) -> list[Check]:
+    """Each calibration with all labels, with those asked for, and with a budget.
+
+    The walk ends where full labels do, and the promise is kept whatever number is planned.
+    """
     labels, full, planned, unplanned, none = [], [], [], [], []
     other = n = 0
     violations = np.zeros(1 + len(BUDGETS), dtype=np.int64)
@@ -130,23 +100,26 @@ def _measured(
             ends.append((fewer, walk(fewer, unknown, order, budget=budget)))
         planned.append([reached.saving(of) for of, reached in ends[1:]])
         violations += [_is_broken(of, reached, truths, alpha) for of, reached in ends]
-    return Asked(
-        name,
-        alpha,
-        n,
-        np.array(labels),
-        np.array(full),
-        np.array(planned),
-        np.array(unplanned),
-        np.array(none),
-        other,
-        violations,
+    runs_of = len(labels)
+    ok = other == 0 and violations.max() <= ceiling(runs_of, len(violations))
+    savings = [np.mean(none), *np.mean(planned, axis=0), np.mean(full)]
+    line = (
+        f"{name:22} {alpha:.2f} {n:5d}  "
+        + "  ".join(f"{saving:6.1f}" for saving in savings)
+        + f"  {np.mean(labels):7.1f}  {np.quantile(labels, 0.9):12.0f}  {other:4d} of {runs_of}  "
+        + " ".join(f"{v / runs_of:.4f}" for v in violations)
     )
+    if savings[-1] - savings[-2] > _WITHIN:
+        line += (
+            f"  {BUDGETS[-1]} labels cost {savings[-1] - savings[-2]:.1f} points; not planned for "
+            f"{savings[-1] - np.mean(unplanned):.1f}"
+        )
+    return [Check("labels", ok, line)]
 
 
 def asked_on_simulated(
     population: KnownPopulation, n: int, alpha: float, fit_sets: int, calibrations: int, truth: int
-) -> Asked:
+) -> list[Check]:
     """Fresh calibration sets of `n` questions each, after a choice on two thirds as many."""
 
     def runs() -> Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]]:
@@ -163,7 +136,7 @@ def asked_on_simulated(
     return _measured(population.name, alpha, runs())
 
 
-def asked_on_real(model: str, alpha: float, splits: int) -> Asked:
+def asked_on_real(model: str, alpha: float, splits: int) -> list[Check]:
     """Recorded traces of MATH-500, one a question: 200 choose, 300 certify."""
 
     def runs() -> Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]]:
@@ -222,7 +195,7 @@ BROKEN: dict[str, Callable[[LabelTest], int]] = {
 }
 
 
-def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Found:
+def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> list[Check]:
     """Calibrations whose rule, certified by a broken way of asking, has a risk above alpha."""
     way, population = BROKEN[name], POPULATIONS[0]
     alpha, n, violations = _BROKEN_AT, population.n_calibration, 0
@@ -233,7 +206,8 @@ def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Fo
         for _ in range(calibrations):
             index = way(_tests(choice, population.draw(n, rng, alpha=alpha), everyone)[0])
             violations += bool(index >= 0 and risk[index] > alpha)
-    return Found(fit_sets * calibrations, violations)
+    found = Found(fit_sets * calibrations, violations)
+    return [rare("labels", name, found, len(BROKEN), is_broken=True)]
 
 
 @cache  # the same for every broken way

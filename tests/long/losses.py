@@ -7,7 +7,7 @@ chose; a certificate is broken where any of its limits is, by the means on a lar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,11 +20,10 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import last_passed, max_losses
 from stopadvisor.stats.trinomial import most_lost
-from tests.long.broken import Found
-from tests.long.coverage import ALPHAS, DELTA, seeded
+from tests.long.coverage import ALPHAS, DELTA, Check, Found, rare, seeded
 from tests.populations import POPULATIONS, KnownPopulation, renamed
 
-__all__ = ["BROKEN", "KINDS", "Kept", "broken_losses", "cases", "exact_beside", "kept"]
+__all__ = ["BROKEN", "broken_losses", "cases", "exact_beside", "kept"]
 
 HARD = "hard"
 _FEW, _DROP, _GAINED = 60, 0.05, 0.005
@@ -41,19 +40,6 @@ KINDS: dict[str, Callable[[float], tuple[Guarantee, ...]]] = {
     ),
 }
 """What is asked for at an alpha, by the name under which it is told."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Calibrations of one kind in one population."""
-
-    population: str
-    kind: str
-    alpha: float
-    n_calibration: int
-    n: int
-    certified: int
-    violations: int
 
 
 def drawn(
@@ -75,8 +61,13 @@ def means(sequence: ThresholdSequence, table: OpenQuestions, of: Guarantee) -> F
 
 
 def kept(
-    population: KnownPopulation, alpha: float, fit_sets: int, calibrations: int, truth: int
-) -> list[Kept]:
+    population: KnownPopulation,
+    alpha: float,
+    fit_sets: int,
+    calibrations: int,
+    truth: int,
+    n_cases: int,
+) -> list[Check]:
     """Certify every kind on many draws, and count the broken promises."""
     n = population.n_calibration
     tally = {name: [0, 0] for name in KINDS}
@@ -92,7 +83,11 @@ def kept(
                 tally[name][0] += index >= 0
                 tally[name][1] += index >= 0 and _is_broken(counts, true, index)
     runs = fit_sets * calibrations
-    return [Kept(population.name, name, alpha, n, runs, *tally[name]) for name in KINDS]
+    checks = []
+    for name, (certified, violations) in tally.items():
+        label = f"{population.name:16} {name:9} {alpha:.2f} {n:5d} certified {certified / runs:.3f}"
+        checks.append(rare("losses", label, Found(runs, violations), len(KINDS) * n_cases))
+    return checks
 
 
 def _sequence(
@@ -160,10 +155,16 @@ _ON_SEQUENCES: dict[str, tuple[str, Callable[[list[Counts]], int]]] = {
 BROKEN = (*_ON_SEQUENCES, "a drop by the normal approximation")
 
 
-def broken_losses(name: str, fit_sets: int, calibrations: int, truth: int) -> Found:
+def broken_losses(name: str, fit_sets: int, calibrations: int, truth: int) -> list[Check]:
     """Calibrations certified in a broken way that break any of their promises."""
-    if name not in _ON_SEQUENCES:
-        return _normal_approximation(20 * fit_sets * calibrations)
+    if name in _ON_SEQUENCES:
+        found = _on_sequences(name, fit_sets, calibrations, truth)
+    else:
+        found = _normal_approximation(20 * fit_sets * calibrations)
+    return [rare("losses", name, found, len(BROKEN), is_broken=True)]
+
+
+def _on_sequences(name: str, fit_sets: int, calibrations: int, truth: int) -> Found:
     kind, way = _ON_SEQUENCES[name]
     population, alpha, violations = POPULATIONS[0], 0.10, 0
     of = KINDS[kind](alpha)
@@ -187,10 +188,11 @@ def _normal_approximation(n_runs: int) -> Found:
     return Found(n_runs, int((mean + 1.645 * error <= _DROP).sum()))
 
 
-def exact_beside(n_runs: int) -> Found:
+def exact_beside(n_runs: int) -> list[Check]:
     """The exact test on the same draws."""
     lost, gained = _at_alpha(n_runs)
-    return Found(n_runs, int((lost <= most_lost(_FEW, _DROP, DELTA)[gained]).sum()))
+    found = Found(n_runs, int((lost <= most_lost(_FEW, _DROP, DELTA)[gained]).sum()))
+    return [rare("losses", "the exact test of a drop, on the same draws", found)]
 
 
 def _at_alpha(n_runs: int) -> tuple[IntArray, IntArray]:

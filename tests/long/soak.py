@@ -14,45 +14,22 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.gateway import running_gateway
 from tests.engines.fake_server import FakeServer, fake_server
+from tests.long.coverage import Check
 from tests.serving.gateways import chat_body, save_policy_of
 
-__all__ = ["MOST_GROWTH", "Soaked", "soak"]
+__all__ = ["soak"]
 
 MOST_GROWTH = 8 * 2**20
 """Bytes by which the process may grow behind the first fifth of the requests."""
 _KINDS: tuple[dict[str, Any], ...] = ({}, {"stream": True}, {"n": 2}, {"n": 2, "stream": True})
 
 
-@dataclass(frozen=True)
-class Soaked:
-    """What many requests did to a gateway."""
-
-    requests: int
-    wrong: int
-    """Answers with another status than 200."""
-    left: int
-    """Requests that their client left."""
-    grown: int
-    """Bytes of memory, from the first fifth on."""
-    tasks: int
-    """Tasks more than after the first fifth."""
-    files: int
-    """Open files more."""
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing grew."""
-        return not self.wrong and self.grown <= MOST_GROWTH and max(self.tasks, self.files) <= 2
-
-
-def soak(requests: int) -> Soaked:
+def soak(requests: int) -> list[Check]:
     """Send so many requests, eight at once, and look at the process."""
     with tempfile.TemporaryDirectory() as name, fake_server(chat="reasoning_content") as server:
         path = Path(name) / "policy.json"
@@ -74,15 +51,14 @@ def soak(requests: int) -> Soaked:
                 before = _state(pid, url)
                 list(threads.map(one, range(requests // 5, requests)))
             after = _state(pid, url)
-    return Soaked(
-        requests=requests,
-        wrong=sum(status not in (0, 200) for status in counts),
-        left=sum(status == 0 for status in counts),
-        grown=after[0] - before[0],
-        tasks=after[1] - before[1],
-        files=after[2] - before[2],
-        seconds=time.monotonic() - began,
+    grown, tasks, files = (b - a for a, b in zip(before, after, strict=True))
+    wrong, left = sum(status not in (0, 200) for status in counts), counts.count(0)
+    line = (
+        f"{requests} requests, {left} left by their client, {wrong} not answered with 200: "
+        f"{grown / 2**20:+.1f} MiB (at most {MOST_GROWTH / 2**20:.0f}), {tasks:+d} tasks, "
+        f"{files:+d} open files; {time.monotonic() - began:.0f} s"
     )
+    return [Check("gateway", not wrong and grown <= MOST_GROWTH and max(tasks, files) <= 2, line)]
 
 
 def _ask(port: int, number: int) -> int:

@@ -18,21 +18,12 @@ from scipy import special, stats
 from stopadvisor.serving.monitoring import Course
 from stopadvisor.serving.watch_settings import WatchSettings
 from stopadvisor.stats.sequential import AuditProcess, AuditTest, betting_upper_limit
+from tests.long.coverage import Check, Found, rare
 
 __all__ = [
-    "BROKEN_STREAMS",
-    "CALM",
-    "Calm",
-    "Rung",
-    "Watched",
-    "alarm_times",
-    "calm_course",
-    "false_alarms",
-    "limits_missed",
-    "naive_alarm",
-    "watched",
-    "watched_cases",
-]
+    "BROKEN_STREAMS", "CALM", "Calm", "alarm_times", "calm_course",
+    "false_alarms", "limits_missed", "naive_alarm", "watched", "watched_cases",
+]  # fmt: skip
 
 _ALPHA, _DELTA, _CHANGE = 0.05, 0.05, 1e5
 
@@ -276,23 +267,6 @@ def naive_alarm(test: AuditTest, *, streams: int, requests: int, share: float, s
     return alarms
 
 
-@dataclass(frozen=True)
-class Watched:
-    """What came of many streams of one kind."""
-
-    case: str
-    alarms: int
-    """False alarms, or limits below the risk, where nothing is broken; else streams without any
-    alarm."""
-    streams: int
-    median: float | None
-    """Requests from the breach to the alarm; None where nothing is broken."""
-    asked: float | None
-    """At most this median."""
-    is_broken: bool = False
-    """Whether this is a broken variant, which has to be caught."""
-
-
 _LIMIT, _OLD_LIMIT = "limit, stop share ", "limit times observed share, stop share "
 
 
@@ -316,29 +290,30 @@ def watched_cases() -> dict[str, tuple[float, int, float | None]]:
     }
 
 
-def watched(case: str, streams: int) -> Watched:
-    """Simulate one case."""
+def watched(case: str, streams: int) -> list[Check]:
+    """Simulate one case: alarms that are false, or limits below the risk; or the median delay."""
     share, requests, asked = watched_cases()[case]
     test = AuditTest(_ALPHA, _DELTA, share or 1, _CHANGE)
+
+    def judged(alarms: int, *, is_broken: bool = False) -> list[Check]:
+        return [rare("monitor", case, Found(streams, alarms), is_broken=is_broken)]
+
     if case.startswith("false alarm, "):
         name = case.removeprefix("false alarm, ")
-        return Watched(
-            case, false_alarms(name, streams), streams, None, None, name in BROKEN_STREAMS
-        )
+        return judged(false_alarms(name, streams), is_broken=name in BROKEN_STREAMS)
     if case.startswith((_LIMIT, _OLD_LIMIT)):
         is_old = case.startswith(_OLD_LIMIT)
-        missed = limits_missed(float(case.split()[-1]), streams)
-        return Watched(case, missed[is_old], streams, None, None, is_old)
+        return judged(limits_missed(float(case.split()[-1]), streams)[is_old], is_broken=is_old)
     if case.startswith("naive"):
         alarms = naive_alarm(test, streams=streams, requests=requests, share=share, seed=9)
-        return Watched(case, alarms, streams, None, None, is_broken=True)
+        return judged(alarms, is_broken=True)
     start = 20_000 if "after" in case else 0
     after = float(case[0]) * _ALPHA if case[0].isdigit() else _ALPHA
     risk = np.where(np.arange(requests) < start, 0.02, after)
     times = alarm_times(test, [risk] * streams, requests=requests, share=share, seed=len(case))
-    by_change = "detector" in case
-    first = [one.change if by_change else one.e_value for one in times]
+    first = [one.change if "detector" in case else one.e_value for one in times]
     if asked is None:
-        return Watched(case, sum(one is not None for one in first), streams, None, None)
-    late = [np.inf if one is None else one - start for one in first]
-    return Watched(case, sum(one is None for one in first), streams, float(np.median(late)), asked)
+        return judged(sum(one is not None for one in first))
+    median = float(np.median([np.inf if one is None else one - start for one in first]))
+    line = f"{case:52} {streams:5d} streams  median {median:8.0f}  asked at most {asked:8.0f}"
+    return [Check("monitor", median <= asked, line)]
