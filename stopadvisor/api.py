@@ -25,10 +25,9 @@ from stopadvisor.assessment.fit_assessment import (
 )
 from stopadvisor.assessment.fit_assessment import assess as assess_fit
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.certify import CertifyRequest, Despite
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
-from stopadvisor.certification.issue import PolicyTarget, issue
+from stopadvisor.certification.issue import CalibratedRun, PolicyTarget, issue
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.collection.labels import check_graded_by, regrade_run, remarks_on_grader
 from stopadvisor.collection.probe_settings import ProbeSettings

@@ -1,6 +1,6 @@
 """What is shown about one fixed rule: calibration, export, verification and transfer."""
 
 __all__ = [
-    "calibrated", "calibration", "certify", "check_policy", "issue", "labelling", "looks",
+    "calibration", "certify", "check_policy", "issue", "labelling", "looks",
     "transfer", "verification",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, 
 from stopadvisor.assessment.limits import Shares, allowed, counted_rows, most_of
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.entering import check_questions, entering_rows
+from stopadvisor.certification.entering import check_questions, entering_rows, labels_to_name
 from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
@@ -35,8 +35,15 @@ from stopadvisor.stats.bounds import (
 )
 from stopadvisor.stats.trinomial import drop_limit, risk_of_pairs
 
-__all__ = ["Calibration", "Counts", "ExportedRule", "calibrate", "counts_of", "recalibrate"]
+__all__ = [
+    "Calibration", "Counts", "ExportedRule", "calibrate", "counts_of", "recalibrate",
+    "without_figures",
+]  # fmt: skip
 
+_FAILED = (
+    "no threshold that saves anything passed the test. A failed look shows no figure, so that "
+    "another one may follow; with --looks 1 it shows all, and is the only one"
+)
 _NO_SAVING = (
     "every threshold that could be certified costs more than full thinking: its probes eat the "
     "saving"
@@ -178,6 +185,22 @@ def recalibrate(
     assert isinstance(result, Certified)  # anything else is a refusal
     rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
     return Calibration(rule, None, tested, table, counted, traces=traces)
+
+
+def without_figures(
+    calibration: Calibration, settings: Settings, choice: Choice | None = None
+) -> Calibration:
+    """A failed calibration as it may be shown, without anything that its look has opened.
+
+    A later look may depend on an earlier one through nothing but its failure.
+    """
+    refusal = NotCertified(_FAILED, *labels_to_name(settings, choice))
+    tested = tuple(
+        (family, NotCertified("it failed", None, None)) for family, _ in calibration.tested
+    )
+    return replace(
+        calibration, refusal=refusal, tested=tested, n_counted=calibration.first.n_questions
+    )
 
 
 def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:

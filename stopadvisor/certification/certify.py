@@ -16,11 +16,13 @@ import numpy as np
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
-from stopadvisor.certification.calibration import Calibration, calibrate
+from stopadvisor.certification.calibration import Calibration, calibrate, without_figures
 from stopadvisor.certification.entering import (
+    advised_against,
     check_categories,
     check_questions,
     counted_traces,
+    refused_beforehand,
     require_gold,
 )
 from stopadvisor.certification.export import policy_terms
@@ -42,7 +44,6 @@ from stopadvisor.certification.looks import (
     take,
 )
 from stopadvisor.certification.partial_labels import to_choose_by
-from stopadvisor.certification.refusals import advised_against, refused_beforehand, without_figures
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.probes.grouping import calibration_rows

@@ -1,4 +1,4 @@
-"""Which calibration questions a test counts; settled without looking at an outcome.
+"""Which calibration questions a test counts, and where no test can help; opens no outcome.
 
 Callers that log looks ask this first, so that a refusal costs no look.
 """
@@ -8,15 +8,19 @@ from __future__ import annotations
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.assessment.limits import counted_rows, fewest
+from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, risk_to_expect
+from stopadvisor.assessment.limits import counted_rows, fewest, most_of
+from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import MOST_TRUNCATED
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.table import ProbeTable
+from stopadvisor.stats.bounds import NotCertified, certify_thresholds
 
 __all__ = [
-    "check_categories", "check_questions", "counted_traces", "entering_rows", "require_gold",
+    "advised_against", "check_categories", "check_questions", "counted_traces", "entering_rows",
+    "labels_to_name", "refused_beforehand", "require_gold",
 ]  # fmt: skip
 
 
@@ -115,3 +119,67 @@ def check_categories(questions: ProbeTable, settings: Settings) -> None:
                 f"{each.loss}={each.alpha:g} takes at least {needed} of which none is lost: no "
                 "calibration question was opened"
             )
+
+
+# --- Where no look can help -----------------------------------------------------------------------
+
+_NOTHING_SAVES = (
+    "no rule saves anything on fit questions: no calibration question was opened, and no look spent"
+)
+
+
+def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | None:
+    """Say why no look could end in an exported rule, where that is certain; opens nothing."""
+    if choice.nothing is not None:
+        return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
+    if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
+        return NotCertified(_NOTHING_SAVES, None, None)
+    why = _not_at_best(choice.settings, questions)
+    if why is None:
+        return None
+    return NotCertified(
+        f"{why}: none was opened, and no look spent", *labels_to_name(choice.settings, choice)
+    )
+
+
+def _not_at_best(settings: Settings, questions: ProbeTable) -> str | None:
+    """Why even a calibration in which no question is lost, or each is gained, shows nothing."""
+    rows = counted_traces(questions, settings)
+    if settings.is_plain and len(rows) == 1:
+        none = np.zeros(1, dtype=np.int64)
+        best = certify_thresholds(none, rows.size, alpha=settings.alpha, delta=settings.delta)
+        return best.reason if isinstance(best, NotCertified) else None
+    table = questions.take(rows[0])
+    for each in settings.guarantees:
+        traces = len(rows) if each.counted.is_binary else 1
+        # The last entry is for as many gained, or not lost with either trace, as there are.
+        if most_of(each, counted_rows(table, each).size, settings.delta, traces)[-1] < 0:
+            asked = ", ".join(map(str, settings.guarantees))
+            return (
+                f"{table.n_questions} calibration questions cannot show {asked} at confidence "
+                f"{1 - settings.delta:g}, whatever their answers are"
+            )
+    return None
+
+
+def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
+    """The advice as a refusal, where it is full thinking; opens nothing."""
+    if advice.policy != "full-budget":
+        return None
+    reason = deciding_reason(advice.policy, advice.reasons).rstrip(".")
+    step, _, why = reason.partition(": ")
+    needed, expected = labels_to_name(choice.settings, choice)
+    # More labels raise a chance; they make no probe cheaper, and no rule wiser.
+    helps = choice.advised is None or step == "Certificate"
+    return NotCertified(
+        f"the advice is full thinking ({why}), and calibrate follows it: no calibration question "
+        "was opened, and no look spent; --despite advice certifies all the same",
+        needed if helps else None,
+        expected if helps else None,
+    )
+
+
+def labels_to_name(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
+    """Labels at the risk that fit questions expect, else the fewest that certify no loss at all."""
+    expected = 0.0 if choice is None else risk_to_expect(choice.fit, choice.sequences)
+    return counted_labels(settings, settings.delta, expected), expected

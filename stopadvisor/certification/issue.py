@@ -1,26 +1,309 @@
 """From a request to the policy on disk: certify, name its file, write it, sign it, put it in use.
 
-The use case of `stopadvisor calibrate`.  Knows no command line; whoever calls words the headline.
+The use case of `stopadvisor calibrate`, and its result: certificate or refusal, for people and
+programs.  Knows no command line; whoever calls words the headline.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-from stopadvisor.certification.calibrated import CalibratedRun, Headline, calibrated
-from stopadvisor.certification.certify import CertifyRequest, certify
-from stopadvisor.certification.transfer import certify_transfer
+from stopadvisor.assessment.fit_assessment import Repeats
+from stopadvisor.certification.certify import Certification, CertifyRequest, certify
+from stopadvisor.certification.labelling import LabelCounts
+from stopadvisor.certification.transfer import TARGET_CALIBRATED, certify_transfer
 from stopadvisor.ground.errors import OutputError
-from stopadvisor.ground.results import to_document
+from stopadvisor.ground.results import Shown, to_document
+from stopadvisor.policy.evidence import ProfileShare
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, sign_policy
+from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
+from stopadvisor.policy.shown import (
+    Certificate,
+    Expected,
+    ExpectedOnTest,
+    TransferredCertificate,
+    certificate_of,
+    promise_of,
+    where_of,
+    with_test,
+)
 from stopadvisor.policy.signature import PemKey
+from stopadvisor.policy.terms import PolicyTerms
+from stopadvisor.policy.triggers import trigger_of
+from stopadvisor.rules.losses import LOST, LossName
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
+from stopadvisor.stats.bounds import Certified, NotCertified
 
-__all__ = ["PolicyFiles", "PolicyTarget", "issue"]
+__all__ = [
+    "CalibratedRun", "CertificateRefusal", "Headline", "LookEntry", "PolicyTarget", "RuleTest",
+    "Transfer", "calibrated", "issue",
+]  # fmt: skip
+
+
+# --- The result -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LookEntry:
+    """A look at the calibration questions."""
+
+    number: int
+    """Of this look at the calibration questions."""
+    planned: int | None
+    """Looks planned beforehand."""
+    spent: float
+    """Error probability spent by all looks so far."""
+    elsewhere: int
+    """Looks on record at other questions of the run, or at other probes of these in neighbouring
+    runs."""
+    head: str
+    """Digest of its line in the run's looks.jsonl."""
+    opened: bool
+    """Whether its figures are shown: those of a certificate, of labelling and of the last planned
+    one. Of any other look only its failure is shown."""
+
+
+CertificateRefusal = NotCertified
+"""Why nothing was certified."""
+
+
+@dataclass(frozen=True)
+class RuleTest:
+    """A rule that was tested."""
+
+    family: str
+    """The rule."""
+    certified: bool
+    """Whether a threshold passed."""
+    position: int | None
+    """Of its last passed threshold, in the order fixed on fit."""
+    n: int
+    """Calibration questions that were counted; where a look showed no figure, all of them."""
+    losses: int | None
+    """Lost questions at that threshold; where two traces count, lost replies."""
+    upper: float | None
+    """Exact upper limit there."""
+    reason: str | None
+    """Why none passed."""
+    labels_needed: int | None
+    """Labels that would do."""
+    gained: int | None = None
+    """Only of a drop: questions that stopping made right."""
+    both: int | None = None
+    """Only where two traces count: questions of which both replies are lost."""
+    one: int | None = None
+    """Of which one is."""
+    differing: int | None = None
+    """Only where labels were planned: replies that differ."""
+    planned_labels: int | None = None
+    """How many of these, the first, were labelled; `losses` are among them."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The source policy of a rule."""
+
+    protocol: str
+    """How the policy was carried over."""
+    source: str = field(metadata={"alias": "from"})
+    """File of the source policy."""
+    source_digest: str
+    """Its digest."""
+    source_model: str | None
+    """Its model; null for an archive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedRun(Shown):
+    """A certificate or a refusal, and the policy that was written."""
+
+    protocol: Literal["deploy"] = "deploy"
+    """Only this one certifies."""
+    run: str
+    """Where the probes are."""
+    alpha: float
+    """The risk asked for."""
+    loss: LossName | None = None
+    """What it limits, `differs` or `drop`; without it lost answers."""
+    asked: str | None = None
+    """All limits asked for in words, where they are not one on lost answers."""
+    delta: float
+    """Error probability of this look."""
+    confidence: float | None
+    """Of a certificate of this look; null where none was taken, as the next."""
+    look: LookEntry | None
+    """This look at the calibration questions."""
+    certified: bool
+    """Whether a rule was certified."""
+    policy: str
+    """The file that was written; no other policy is ever written there."""
+    digest: str
+    """Digest of that policy: so the calibration names what it is about."""
+    promoted: str | None
+    """Its copy, the policy in use; null where another stays in use, and with `--out`."""
+    kind: Literal["stop", "full-budget"]
+    """`stop` or `full-budget`."""
+    family: str | None
+    """The exported rule; null for `full-budget`, as the next three."""
+    schedule: tuple[int, ...] | None
+    """Thinking tokens at which it probes; null too where each trace has positions of its own."""
+    where: str | None
+    """The same in words."""
+    threshold: float | None
+    """It stops when the score reaches this."""
+    serving: str
+    """The serving regime for which it was chosen."""
+    on_stop: Literal["answer"] | None = None
+    """Only with `--on-stop answer`."""
+    certificate: TransferredCertificate | Certificate | None
+    """What was shown; null where nothing was."""
+    refusal: CertificateRefusal | None
+    """Why not, where nothing was."""
+    tested: tuple[RuleTest, ...]
+    """Each rule that was tested."""
+    expected: ExpectedOnTest | Expected | None
+    """What the policy is expected to do."""
+    graded_by: Literal["gold", "agreement"]
+    """What says that an answer is right. By `agreement`, where gold is missing, it is right where
+    it is what full thinking answers: then every accuracy here is a share that agrees, and every
+    risk one that differs."""
+    advised_family: str | None
+    """The rule that `assess` advised; null for the full budget, as the next three."""
+    advised_schedule: tuple[int, ...] | None
+    """Where it probes."""
+    advised_where: str | None
+    """The same in words."""
+    advised_fit_total_saving_pct: float | None
+    """Its net saving on fit questions."""
+    changed: str | None
+    """Why another rule than the advised one was exported; null where it was not."""
+    profile: Mapping[str, ProfileShare] | None
+    """Kinds of fit questions, along their thinking; with `--from` of the calibration questions."""
+    remarks: tuple[str, ...]
+    """What the reader should know."""
+    headline: str
+    """First line of the screen and of the report."""
+    repeats: Repeats | None = None
+    """Only where fit questions thought twice: full thinking against itself."""
+    transfer: Transfer | None = None
+    """Only with `--from`."""
+    labels: LabelCounts | None = None
+    """Only where few calibration questions have gold: what labels there are."""
+    traces: int | None = None
+    """Only where two traces of each calibration question were counted."""
+    serve_with: tuple[str, ...] | None = None
+    """Words after `stopadvisor serve POLICY`; missing where its stack has no server."""
+
+
+Headline = Callable[[Expected | None, str], str]
+"""Words a first line from what to expect (None: not certified) and the policy's serving stack."""
+
+
+def calibrated(
+    found: Certification,
+    run: str,
+    policy: str,
+    promoted: str | None,
+    remarks: tuple[str, ...],
+    headline: Headline,
+    *,
+    source_policy: str | None = None,
+    model: str | None = None,
+) -> CalibratedRun:
+    """Put a certification and the files of its policy into the result.
+
+    `run` is the folder, `policy` and `promoted` are the file of the policy and its copy in use,
+    `source_policy` the file that the rule came from, and `model` the run's, by name or folder.
+    Remarks on the files come after those of the certification.
+    """
+    settings, terms, calibration = found.settings, found.policy.terms, found.calibration
+    look = found.look
+    expected = with_test(terms.expected)
+    # Nothing is chosen on fit questions in a transfer, so nothing was advised.
+    names = "family", "schedule", "where", "fit_total_saving_pct"
+    advised: dict[str, Any] = {f"advised_{name}": None for name in names}
+    if found.assessment is not None:
+        choice, advice = found.assessment.choice, found.assessment.recommendation
+        point = choice.advised_point
+        advised = {
+            "advised_family": advice.family,
+            "advised_schedule": advice.schedule,
+            "advised_where": advice.where,
+            "advised_fit_total_saving_pct": None
+            if advice.family is None or point is None
+            else point.fit_total_saving_pct,
+            "repeats": found.assessment.repeats,
+            "labels": found.labels,
+        }
+    return CalibratedRun(
+        run=run,
+        alpha=settings.alpha,
+        loss=None if settings.loss == LOST.name else settings.loss,
+        asked=None if settings.is_lost else promise_of(settings.guarantees),
+        delta=settings.delta if look is None else look.delta,
+        confidence=None if look is None else look.confidence,
+        look=None
+        if look is None
+        else LookEntry(
+            look.number, look.planned, look.spent, look.elsewhere, look.head, look.opened
+        ),
+        certified=calibration.rule is not None,
+        policy=policy,
+        digest=terms.digest,
+        promoted=promoted,
+        kind=terms.kind,
+        family=terms.family,
+        schedule=_positions(terms),
+        where=where_of(terms),
+        threshold=terms.threshold,
+        serving=terms.serving,
+        on_stop="answer" if terms.on_stop == "answer" else None,
+        certificate=certificate_of(terms),
+        refusal=calibration.refusal,
+        tested=tuple(
+            _tested(family, result, calibration.n_counted) for family, result in calibration.tested
+        ),
+        expected=expected,
+        graded_by=calibration.entered.graded_by,
+        profile=terms.profile,
+        remarks=(*found.remarks, *remarks),
+        headline=headline(expected, terms.serving),
+        changed=found.changed,
+        traces=None if calibration.traces == 1 else calibration.traces,
+        transfer=None if found.source is None else _transfer(found.source, str(source_policy)),
+        **advised,
+        serve_with=server_words(terms, model),
+    )
+
+
+def _positions(terms: PolicyTerms) -> tuple[int, ...] | None:
+    """Where a policy asks; None where it asks nothing, or each trace has positions of its own."""
+    if terms.kind != "stop" or terms.ladder is not None:
+        return None
+    return trigger_of(terms).positions
+
+
+def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
+    if isinstance(result, NotCertified):
+        needed = result.labels_needed
+        return RuleTest(family, False, None, n, None, None, result.reason, needed)
+    found = (result.index, result.n, result.losses, result.upper, None, None)
+    sample = (result.differing, result.planned_labels)
+    return RuleTest(family, True, *found, result.gained, result.both, result.one, *sample)
+
+
+def _transfer(source: Policy, file: str) -> Transfer:
+    model = source.terms.model
+    return Transfer(TARGET_CALIBRATED, file, source.digest, None if model is None else model.name)
+
+
+# --- On disk --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

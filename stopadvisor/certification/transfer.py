@@ -17,7 +17,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
-from stopadvisor.certification.calibration import Calibration, recalibrate
+from stopadvisor.certification.calibration import Calibration, recalibrate, without_figures
 from stopadvisor.certification.certify import Certification, CertifyRequest
 from stopadvisor.certification.entering import counted_traces, entering_rows, require_gold
 from stopadvisor.certification.export import policy_terms
@@ -29,7 +29,6 @@ from stopadvisor.certification.looks import (
     without_shown_fit,
     without_used,
 )
-from stopadvisor.certification.refusals import without_figures
 from stopadvisor.certification.verification import costing, questions_seen, scorer_of
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy

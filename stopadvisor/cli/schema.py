@@ -33,7 +33,7 @@ RESULTS = {
     "probe": ("stopadvisor.collection.probe_summary:ProbeSummary", ""),
     "report": ("stopadvisor.report.saved:WrittenPage", ""),
     "assess": ("stopadvisor.report.assessed:Assessed", "and `assessment.json`"),
-    "calibrate": ("stopadvisor.certification.calibrated:CalibratedRun", "and `calibration.json`"),
+    "calibrate": ("stopadvisor.certification.issue:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
     "inspect": ("stopadvisor.policy.inspected:InspectedPolicy", ""),
     "error": (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stopadvisor.assessment.fit_assessment import FitAssessment
-from stopadvisor.certification.calibrated import CalibratedRun
+from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stopadvisor.assessment.recommendation import deciding_reason, standing
-from stopadvisor.certification.calibrated import CalibratedRun
+from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.report.assessed import (
     Assessed,

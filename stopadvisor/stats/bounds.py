@@ -200,7 +200,7 @@ class NotCertified:
     """Why nothing could be certified, and how many calibration labels it would take."""
 
     reason: str
-    """In words."""
+    """Why nothing was certified."""
     labels_needed: int | None
     """Calibration labels that would do; null where no number would at the expected risk."""
     assumed_risk: float | None

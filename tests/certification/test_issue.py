@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.assessment.settings import SettingsOverrides
-from stopadvisor.certification.calibrated import CalibratedRun
 from stopadvisor.certification.certify import CertifyRequest
-from stopadvisor.certification.issue import PolicyTarget, issue
+from stopadvisor.certification.issue import CalibratedRun, PolicyTarget, issue
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import load_policy

@@ -12,8 +12,8 @@ import pytest
 from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.refusals import advised_against, refused_beforehand, without_figures
+from stopadvisor.certification.calibration import calibrate, without_figures
+from stopadvisor.certification.entering import advised_against, refused_beforehand
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.stats.bounds import NotCertified, labels_needed
 from tests.populations import POPULATIONS, regraded, renamed

@@ -13,8 +13,7 @@ from stopadvisor.assessment.forecasts import Imitation, fit_limit
 from stopadvisor.assessment.limits import FitLimits, block_counts
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.certification.calibration import calibrate, counts_of
-from stopadvisor.certification.entering import check_categories
-from stopadvisor.certification.refusals import refused_beforehand
+from stopadvisor.certification.entering import check_categories, refused_beforehand
 from stopadvisor.certification.verification import Verification, fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.probes.outcomes import OpenQuestions

@@ -133,7 +133,7 @@ def test_nothing_that_prints_a_result_loads_pydantic() -> None:
 
 
 SWAPPED = """
-from stopadvisor.certification.calibrated import CalibratedRun
+from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.report.sheet import Sheet
 

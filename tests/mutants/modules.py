@@ -83,14 +83,12 @@ TESTS: dict[str, str] = {
     ),
     "certification/check_policy": "cli/test_verify certification/test_verification",
     "certification/entering": (
-        "certification/test_calibration certification/test_two_traces certification/test_several"
+        "certification/test_refusals certification/test_calibration certification/test_two_traces "
+        "certification/test_several"
     ),
     "certification/expectation": "certification/test_expectation",
     "certification/looks": (
         "certification/test_looks studies/test_closed certification/test_groups"
-    ),
-    "certification/refusals": (
-        "certification/test_refusals certification/test_several certification/test_groups"
     ),
     "certification/verdicts": (
         "certification/test_verification certification/test_several certification/test_groups"

@@ -7,13 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.certification.calibrated import (
-    CalibratedRun,
-    CertificateRefusal,
-    LookEntry,
-    RuleTest,
-)
 from stopadvisor.certification.check_policy import CheckedPolicy
+from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry, RuleTest
 from stopadvisor.certification.verification import CategoryRisk
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.model_checks import CueExample, PreflightReport, WrongExample

@@ -12,10 +12,10 @@ import pytest
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import FitAssessment, assess
-from stopadvisor.certification.calibrated import CalibratedRun, calibrated
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.export import policy_terms
+from stopadvisor.certification.issue import CalibratedRun, calibrated
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.frozen import build_policy

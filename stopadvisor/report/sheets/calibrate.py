@@ -7,12 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stopadvisor.assessment.fit_assessment import Repeats
-from stopadvisor.certification.calibrated import (
-    CalibratedRun,
-    CertificateRefusal,
-    LookEntry,
-    Transfer,
-)
+from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry, Transfer
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.shown import (
     Certificate,
