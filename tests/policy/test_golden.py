@@ -230,26 +230,6 @@ def test_the_edge_behind_one_marker_is_shown_on_both_sides() -> None:
     assert (ends[19], ends[20]) == (False, True)
 
 
-def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
-    content = built(
-        family_content("agreement", 1e9)
-        | trigger_content(stride(16, 1, None, 4096))
-        | {"max_think": 4096}
-    )
-    (whole,) = (entry for entry in content["golden"] if entry["decisions"][-1]["stop"])
-    assert len(whole["steps"]) == 256
-    assert whole["steps"][-1]["think_tokens"] == 4096
-
-
-def test_who_is_stopped_at_the_last_position_alone_has_too_low_a_score() -> None:
-    """The steady example has 50 equal answers there, and stops by its score."""
-    trigger = trigger_content(stride(8, 400, None, 400))
-    golden = built(family_content("run-stability", 50.0) | trigger)["golden"]
-    last = golden[-1]["decisions"][-1]
-    assert last["stop"]
-    assert last["score"] < 50
-
-
 def test_a_fixed_budget_shows_its_stop_alone() -> None:
     content = built(family_content("fixed-budget"))
     assert content["budgets"] == []

@@ -109,14 +109,17 @@ class MadeUpRequest:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "on_stop", "said", "probed"),
+    ("family", "threshold", "on_stop", "said", "probed"),
     [
-        (-0.4, "probe", " 7", [0, 16, 32]),
-        (-0.4, "answer", "written after 32", [0, 16, 32]),
-        (-1e-6, "probe", "its own", [0, 16, 32, 64]),
+        ("confidence", -0.4, "probe", " 7", [0, 16, 32]),
+        ("confidence", -0.4, "answer", "written after 32", [0, 16, 32]),
+        ("confidence", -1e-6, "probe", "its own", [0, 16, 32, 64]),
+        ("fixed-budget", 20.0, "probe", " 7", [20]),
+        ("fixed-budget", 20.0, "answer", "written after 20", []),
     ],
 )
 def test_the_loop_on_the_page_serves(
+    family: str,
     threshold: float,
     on_stop: str,
     said: str,
@@ -125,21 +128,7 @@ def test_the_loop_on_the_page_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    content = family_content("confidence", threshold) | {"on_stop": on_stop}
-    save_policy(policy_from(content), "policy.joblib")
-    request = MadeUpRequest()
-    assert snippet("answer")(request) == said
-    assert request.probed == probed
-
-
-@pytest.mark.parametrize(
-    ("on_stop", "said", "probed"), [("probe", " 7", [20]), ("answer", "written after 20", [])]
-)
-def test_the_loop_on_the_page_serves_a_fixed_budget(
-    on_stop: str, said: str, probed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    content = family_content("fixed-budget", 20.0) | {"on_stop": on_stop}
+    content = family_content(family, threshold) | {"on_stop": on_stop}
     save_policy(policy_from(content), "policy.joblib")
     request = MadeUpRequest()
     assert snippet("answer")(request) == said

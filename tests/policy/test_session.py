@@ -169,26 +169,6 @@ def test_a_position_is_probed_once_the_closer_could_be_complete_behind_it() -> N
     assert session.next_event() == AskProbe(4, 0)
 
 
-@pytest.mark.parametrize("thinking", [3, 4])
-def test_a_trace_is_not_probed_where_it_ends_or_behind(thinking: int) -> None:
-    session = Session(Scripted(ListedTrigger((4, 9))), closer_tokens=2)
-    session.receive(thinking + 2)
-    session.end(thinking, cut=False)
-    assert session.next_event() == Ended(thinking, False)
-    assert session.probes == 0
-
-
-def test_checkpoints_before_the_end_are_judged_though_the_trace_has_ended() -> None:
-    session = Session(Scripted(ListedTrigger((0, 4, 9)), stops_at=1), closer_tokens=2)
-    session.receive(20)
-    session.end(8, cut=False)
-    assert session.next_event() == AskProbe(0, 0)
-    session.judge(answer="7")
-    assert session.next_event() == AskProbe(4, 1)
-    session.judge(answer="7")
-    assert session.next_event() == Stop(4, 1, "probe")
-
-
 def test_without_a_rule_it_thinks_to_the_end() -> None:
     full_budget = policy_from(full_budget_content())
     for rule in (None, full_budget, Scripted(stride(9, 8))):
@@ -199,16 +179,6 @@ def test_without_a_rule_it_thinks_to_the_end() -> None:
         assert session.next_event() == Ended(29, True)
 
 
-def test_after_the_last_checkpoint_nothing_is_waited_for() -> None:
-    policy = policy_from(family_content("confidence", -1e-9) | {"budgets": [0, 4]})
-    session = Session(policy, closer_tokens=1, on_stop="answer")
-    session.receive(9)
-    for position in (0, 4):
-        assert session.next_event() == AskProbe(position, position // 4)
-        assert not session.judge(answer=" 7", mean_logprob=-0.5, mean_entropy=0.1).stop
-    assert session.next_event() == Think(None)
-
-
 def test_a_stop_names_the_reply_that_was_asked_for() -> None:
     policy = policy_from(family_content("confidence"))
     session = Session(policy, closer_tokens=1, on_stop="answer")
@@ -216,24 +186,6 @@ def test_a_stop_names_the_reply_that_was_asked_for() -> None:
     assert session.next_event() == AskProbe(0, 0)
     assert session.judge(answer=" 7", mean_logprob=0.0).stop
     assert session.next_event() == Stop(0, 0, "answer")
-
-
-@pytest.mark.parametrize("on_stop", ["probe", "answer"])
-def test_who_reaches_the_last_position_is_stopped_whatever_the_score(on_stop: OnStop) -> None:
-    rule = Scripted(stride(4, 50, stop_at=6))
-    session = Session(rule, closer_tokens=2, on_stop=on_stop)
-    session.receive(6)
-    assert session.next_event() == AskProbe(4, 0)
-    assert not session.judge(answer="7").stop
-    assert session.next_event() == Think(8), "the trace may end at 6 or before"
-    session.receive(2)
-    if on_stop == "probe":  # the forced answer is the reply
-        assert session.next_event() == AskProbe(6, 1)
-        session.judge(answer="7")
-    assert session.next_event() == Stop(6, 1, on_stop)
-    assert rule.seen == ([4, 6] if on_stop == "probe" else [4])
-    with pytest.raises(PolicyError, match="no forced answer was asked for"):
-        session.judge(answer="7")
 
 
 def test_where_ids_decide_many_tokens_may_be_asked_for_at_once() -> None:
@@ -249,13 +201,6 @@ def test_where_ids_decide_many_tokens_may_be_asked_for_at_once() -> None:
         assert found == asked
     listed = Session(Scripted(ListedTrigger((4, 9))), closer_tokens=2, at_once=32)
     assert listed.next_event() == Think(6), "known beforehand: no token is drawn in vain"
-
-
-def test_a_trace_that_ends_at_the_last_position_keeps_its_own_answer() -> None:
-    session = Session(Scripted(ListedTrigger((6,), 6)), closer_tokens=2, on_stop="answer")
-    session.receive(8)
-    session.end(6, cut=False)
-    assert session.next_event() == Ended(6, False)
 
 
 def test_a_refused_answer_may_be_given_again() -> None:
