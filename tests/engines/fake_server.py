@@ -76,8 +76,76 @@ class Story:
         return [*ids_of(self.visible), end_id()][len(rest) :]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        del request, client_address  # clients that hang up are part of the tests
+
+
+@dataclass(kw_only=True)
+class Listener:
+    """Something on loopback that is asked over HTTP; what it answers is a subclass's affair."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    """Bodies of what was asked."""
+    headers: list[dict[str, str]] = field(default_factory=list)
+    port: int = 0
+    _server: ThreadingHTTPServer | None = None
+
+    def get(self, to: BaseHTTPRequestHandler) -> None:
+        """Answer a GET."""
+        _send(to, 404, {"detail": "Not Found"})
+
+    def post(self, to: BaseHTTPRequestHandler) -> None:
+        """Answer a POST."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """What ``--base-url`` takes."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self) -> None:
+        """Listen, on the port of the last time if there was one."""
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else a body waits 40 ms for its headers to arrive
+
+            def do_GET(self) -> None:
+                fake.get(self)
+
+            def do_POST(self) -> None:
+                fake.post(self)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        self._server = _Server(("127.0.0.1", self.port), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
 @dataclass
-class FakeServer:
+class FakeServer(Listener):
     """One server; its fields may be changed while it runs."""
 
     story: Story = field(default_factory=Story)
@@ -122,61 +190,9 @@ class FakeServer:
     """Set once a client has hung up on a stream that waits."""
     streamed: list[int] = field(default_factory=list)
     """Of each stream, the tokens that were sent by now."""
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
-    port: int = 0
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _server: ThreadingHTTPServer | None = None
-
-    @property
-    def url(self) -> str:
-        """What ``--base-url`` takes."""
-        return f"http://127.0.0.1:{self.port}/v1"
-
-    def start(self) -> None:
-        """Listen, on the port of the last time if there was one."""
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # else a body waits 40 ms for its headers to arrive
-
-            def do_GET(self) -> None:
-                fake.get(self)
-
-            def do_POST(self) -> None:
-                fake.post(self)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                del format, args
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            allow_reuse_address = True
-            request_queue_size = 128
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                del request, client_address  # clients that hang up are part of the tests
-
-        self._server = Server(("127.0.0.1", self.port), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def stop(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
     def forget(self) -> None:
         """Forget what was asked and streamed; a stream under way still tells the old lists."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from tests.engines.fake_server import Listener
 
 __all__ = ["RungServer", "Said", "ladder_toml", "number_of", "rung_server", "say"]
 
@@ -50,18 +50,30 @@ def ladder_toml(path: Path, rungs: Sequence[Mapping[str, Any]], *urls: str, **ch
     return str(path)
 
 
-@dataclass
-class RungServer:
+@dataclass(kw_only=True)
+class RungServer(Listener):
     """Answers ``/v1/chat/completions``; a fault is what a model does instead."""
 
     say: Callable[[str, str], Said]
     """Of a model and a question."""
     faults: dict[str, str] = field(default_factory=dict)
     """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``."""
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    """Header ``Authorization`` of each that was asked."""
-    url: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """Header ``Authorization`` of each that was asked."""
+        return [headers.get("Authorization", "") for headers in self.headers]
+
+    def post(self, to: BaseHTTPRequestHandler) -> None:
+        body = json.loads(to.rfile.read(int(to.headers["Content-Length"])))
+        self.headers.append(dict(to.headers))
+        status, data = self.answer(body)
+        to.send_response(status)
+        kind = "text/event-stream" if body.get("stream") else "application/json"
+        to.send_header("Content-Type", kind)
+        to.send_header("Content-Length", str(len(data)))
+        to.end_headers()
+        to.wfile.write(data)
 
     def answer(self, body: dict[str, Any]) -> tuple[int, bytes]:
         """Status and bytes of an answer."""
@@ -110,42 +122,6 @@ class RungServer:
         return 200, data[:40] if fault == "broken" else data
 
 
-@contextmanager
-def rung_server(say: Callable[[str, str], Said], **faults: str) -> Iterator[RungServer]:
-    """Serve until the block ends."""
-    served = RungServer(say, dict(faults))
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            served.keys.append(self.headers.get("Authorization", ""))
-            status, data = served.answer(body)
-            try:
-                self.send_response(status)
-                kind = "text/event-stream" if body.get("stream") else "application/json"
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-            except ConnectionError:
-                self.close_connection = True  # whoever asked has hung up
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Keep quiet."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-    server = Server(("127.0.0.1", 0), Handler)
-    served.url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield served
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def rung_server(say: Callable[[str, str], Said], **faults: str) -> RungServer:
+    """A server that runs within ``with``."""
+    return RungServer(say=say, faults=faults)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -150,6 +152,12 @@ class Failing(FakeServer):
             to.send_error(self.how)
         else:
             super().get(to)
+
+    def post(self, to: BaseHTTPRequestHandler) -> None:
+        if to.path == "/tokenize" and self.fails(to.path, {}):
+            to.send_error(self.how)
+        else:
+            super().post(to)
 
     def _complete(
         self, to: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None
@@ -351,3 +359,60 @@ def test_a_folder_names_the_tokenizer_of_a_server_elsewhere() -> None:
     # Nothing shows which weights a server elsewhere has loaded.
     assert identity["model_revision"] is None
     assert identity["model"] == "x"
+
+
+# --- What it needs installed ---
+
+
+PROBE = """
+import importlib.util
+import sys
+
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: (
+    None if name in sys.argv[2:] else real(name, package)
+)
+sys.modules.update(dict.fromkeys(sys.argv[2:]))  # importing them fails, as where they are missing
+
+from stopadvisor.ground.constants import CUES
+from stopadvisor.engines.openai import open_servers
+from stopadvisor.probes.asking import ProbePlan, Prompt
+
+engine = open_servers("tiny-reasoner", [sys.argv[1]], concurrency=2)
+entropy = engine.capabilities.entropy
+plan = ProbePlan(budgets=(0, 4), cue=CUES["terse"], max_think=100, entropy=entropy)
+(trace,) = engine.probe([Prompt("k", ({"role": "user", "content": "3+4"},))], plan)
+engine.close()
+print([probe.text for probe in trace.probes])
+"""
+
+
+@pytest.mark.integration
+def test_it_runs_without_torch_and_says_nothing_of_it() -> None:
+    with fake_server() as server:
+        words = [sys.executable, "-c", PROBE, server.url, "torch"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[' 5', ' 5']"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("package", ["httpx2", "anyio", "transformers"])
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "stopadvisor.engines.errors.importlib.util.find_spec",
+        lambda name: None if name == package else object(),
+    )
+    with pytest.raises(ModelError, match=f"needs {package}, which is not installed: pip install"):
+        open_servers("tiny-reasoner", [FakeServer(port=9).url])
+
+
+def test_a_tokenizer_that_the_server_does_not_show_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, pauses: Pauses
+) -> None:
+    monkeypatch.setattr("stopadvisor.engines.http.client.OPENING_TIMEOUT", 0.3)
+    with failing(lambda path, body: path == "/tokenize") as server:
+        open_servers("tiny-reasoner", [server.url], concurrency=1, retry_timeout=60).close()
+    assert sum(pauses.taken) == pytest.approx(0.3)

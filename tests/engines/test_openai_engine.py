@@ -75,6 +75,10 @@ def test_a_trace_and_its_probes() -> None:
     assert [p.ended for p in trace.probes] == [False, False, False, True]
     assert trace.probes[-1].markers == 1
     assert trace.suffix_tokens == CLOSER + len(ids_of(PLAN.cue))
+    # Means leave out the newline that ended the answer.
+    answer, probe = ids_of(" 5"), trace.probes[0]
+    assert probe.probe_tokens == len(answer) + 1
+    assert probe.mean_logprob == pytest.approx(sum(map(logprob, answer)) / len(answer))
 
 
 def test_own_positions_are_those_of_the_local_engine(tiny_reasoner: HfEngine) -> None:
@@ -106,14 +110,6 @@ def test_visible_answers_stand_at_own_positions() -> None:
     assert trace.marker_positions == (at,)
     assert [p.budget for p in trace.probes] == [4, at]
     assert [p.visible_text for p in trace.probes] == ["Final answer: 7"] * 2
-
-
-def test_means_leave_out_what_ended_the_answer() -> None:
-    (probe, *_) = probed().probes
-    answer, newline = ids_of(" 5"), ids_of(" 5\n")[len(ids_of(" 5")) :]
-    assert len(newline) == 1
-    assert probe.probe_tokens == len(answer) + 1
-    assert probe.mean_logprob == pytest.approx(sum(map(logprob, answer)) / len(answer))
 
 
 def test_a_request_ends_at_the_first_newline() -> None:
@@ -174,32 +170,22 @@ def test_thinking_is_cut_at_its_cap(cap: int, tokens: int, finish: str) -> None:
     assert (trace.natural_text is None) == (finish == "length")
 
 
-def test_the_visible_answer_is_cut_at_its_cap() -> None:
-    trace = probed(replace(PLAN, budgets=(), answer_cap=3))
-    assert trace.natural_text == words().decode(ids_of("Final answer: 7")[:3])
-    assert trace.natural_tokens == CLOSER + 3
-
-
-def test_visible_answers_after_a_stop() -> None:
-    trace = probed(replace(PLAN, on_stop="answer"))
-    assert [p.visible_text for p in trace.probes] == ["Final answer: 7"] * 3 + [None]
-    tokens = CLOSER + len(ids_of("Final answer: 7")) + 1
-    assert [p.visible_tokens for p in trace.probes] == [tokens] * 3 + [0]
-
-
 @pytest.mark.parametrize("sends_end", [True, False])
-def test_visible_answers_of_one_token(sends_end: bool) -> None:
-    """The end alone where the model says nothing; the first token where the cap is one."""
-    plan = replace(PLAN, on_stop="answer")
-    silent = probed(plan, story=Story(visible=""), sends_end=sends_end)
-    assert (silent.natural_text, silent.natural_tokens) == ("", CLOSER + 1)
-    assert [p.visible_text for p in silent.probes] == ["", "", "", None]
-    assert [p.visible_tokens for p in silent.probes] == [CLOSER + 1] * 3 + [0]
-    short = probed(replace(plan, answer_cap=1), sends_end=sends_end)
-    first = words().decode(ids_of("Final answer: 7")[:1])
-    assert (short.natural_text, short.natural_tokens) == (first, CLOSER + 1)
-    assert [p.visible_text for p in short.probes] == [first] * 3 + [None]
-    assert [p.visible_tokens for p in short.probes] == [CLOSER + 1] * 3 + [0]
+@pytest.mark.parametrize(
+    ("visible", "cap", "tokens"),
+    [("Final answer: 7", 512, None), ("", 512, 1), ("Final answer: 7", 1, 1)],
+    ids=["whole", "the end alone", "cut after a token"],
+)
+def test_visible_answers_after_a_stop(
+    visible: str, cap: int, tokens: int | None, sends_end: bool
+) -> None:
+    plan = replace(PLAN, on_stop="answer", answer_cap=cap)
+    trace = probed(plan, story=Story(visible=visible), sends_end=sends_end)
+    text = words().decode(ids_of(visible)[:cap])
+    taken = CLOSER + (len(ids_of(visible)) + 1 if tokens is None else tokens)
+    assert (trace.natural_text, trace.natural_tokens) == (text, taken)
+    assert [p.visible_text for p in trace.probes] == [text] * 3 + [None]
+    assert [p.visible_tokens for p in trace.probes] == [taken] * 3 + [0]
 
 
 def test_a_limit_of_the_servers_own_cuts_nothing() -> None:
@@ -219,8 +205,9 @@ def test_the_context_cuts_thinking_earlier() -> None:
 
 def test_every_question_once_and_no_more_requests_than_asked_for() -> None:
     with fake_server(delay=0.02) as server, engine_at(server, concurrency=3) as engine:
-        found = list(engine.probe_each(prompts(12), PLAN))
-    assert sorted(number for number, _ in found) == list(range(12))
+        traces = engine.probe(prompts(12), PLAN)
+        lengths = [len(engine.chat.prompt_ids(p.messages)) for p in prompts(12)]
+    assert [trace.prompt_tokens for trace in traces] == lengths
     assert server.most_at_once == 3
     assert len(server.asked) == 12 * (1 + len(PLAN.budgets))
 
@@ -239,13 +226,6 @@ def test_a_question_stays_at_the_server_that_caches_its_prefix() -> None:
         questions = [tuple(body["prompt"][:length]) for body in server.asked]
         assert len(set(questions)) == 5
         assert len(questions) == 5 * (1 + len(PLAN.budgets))
-
-
-def test_probe_keeps_the_order() -> None:
-    with fake_server() as server, engine_at(server) as engine:
-        traces = engine.probe(prompts(9), replace(PLAN, budgets=()))
-        lengths = [len(engine.chat.prompt_ids(p.messages)) for p in prompts(9)]
-    assert [trace.prompt_tokens for trace in traces] == lengths
 
 
 def test_what_is_finished_before_a_failure_is_handed_out() -> None:

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import os
-import re
 import signal
 import threading
 import time
@@ -164,35 +163,32 @@ def test_honest_answers_have_room() -> None:
 # --- Time ---
 
 
-def dripping(to: BaseHTTPRequestHandler) -> None:
-    begin(to)
-    while True:
-        to.wfile.write(b" ")
-        time.sleep(0.05)
+def dripping(piece: bytes, head: bytes | None = None) -> Write:
+    """Write a piece now and then, and never end; after a whole head, unless another is given."""
 
+    def write(to: BaseHTTPRequestHandler) -> None:
+        if head is None:
+            begin(to)
+        else:
+            to.wfile.write(head)
+        while True:
+            to.wfile.write(piece)
+            time.sleep(0.05)
 
-def dripping_events(to: BaseHTTPRequestHandler) -> None:
-    begin(to)
-    while True:
-        to.wfile.write(b": ping\n\n")
-        time.sleep(0.05)
-
-
-def dripping_headers(to: BaseHTTPRequestHandler) -> None:
-    to.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    for i in range(10_000):
-        to.wfile.write(f"X-{i}: 1\r\n".encode())
-        time.sleep(0.05)
-
-
-def continuing(to: BaseHTTPRequestHandler) -> None:
-    while True:
-        to.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        time.sleep(0.05)
+    return write
 
 
 @pytest.mark.parametrize("ask", [whole, stream])
-@pytest.mark.parametrize("write", [dripping, dripping_events, dripping_headers, continuing])
+@pytest.mark.parametrize(
+    "write",
+    [
+        dripping(b" "),
+        dripping(b": ping\n\n"),
+        dripping(b"X-Some: 1\r\n", b"HTTP/1.1 200 OK\r\n"),
+        dripping(b"HTTP/1.1 100 Continue\r\n\r\n", b""),
+    ],
+    ids=["blanks", "events", "headers", "continuing"],
+)
 def test_one_answer_has_so_much_time_in_all(
     write: Write, ask: Callable[[Client], Awaitable[Any]]
 ) -> None:
@@ -284,10 +280,6 @@ def written(data: Any) -> Write:
 
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda value: f"{value!r:.40}")
 def test_numbers_that_are_none_end_in_one_line(name: str, value: Any) -> None:
-    if value == [5, 10**400]:
-        text = json.dumps(answer_with(token_ids=[5, "BIG"])).replace('"BIG"', "1" * 5000)
-        with pytest.raises((ValueError, TypeError)):
-            read_completion(json.loads(text))
     with raw(written(answer_with(**{name: value}))) as server, pytest.raises(EngineError) as caught:
         asked([server], whole, retry_timeout=0.1)
     said = str(caught.value)
@@ -330,16 +322,6 @@ def test_what_is_no_answer_ends_in_one_line(text: bytes, streamed: bool) -> None
     with raw(write) as server, pytest.raises(EngineError, match="malformed answer") as caught:
         asked([server], stream if streamed else whole, retry_timeout=0.1)
     assert "\n" not in str(caught.value)
-
-
-def test_an_error_that_is_nested_deeply_is_quoted() -> None:
-    def write(to: BaseHTTPRequestHandler) -> None:
-        to.send_response(400)
-        to.end_headers()
-        to.wfile.write(b"[" * 10_000)
-
-    with raw(write) as server, pytest.raises(Refused, match=re.escape("400 [[[[")):
-        asked([server], whole)
 
 
 # --- The key ---
