@@ -8,8 +8,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.ground.errors import ModelError
 from tests.engines.conftest import Pauses
-from tests.engines.fake_server import TINY, FakeServer, _send, fake_server
+from tests.engines.fake_server import TINY, FakeServer, fake_server
 
 
 def found(*servers: FakeServer, model: str = "tiny-reasoner", **options: Any) -> Endpoint:
@@ -35,38 +36,69 @@ def found_at(
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"refuses": lambda body: 400}, "completions on token ids: http"),
-        ({"refuses": lambda body: 501}, "completions on token ids: http"),
-        ({"refuses": lambda body: 404}, "completions on token ids: http"),
-        ({"returns_ids": False}, "completions return text alone, no token ids"),
-    ],
-    ids=["takes text", "takes none", "nothing", "returns text"],
-)
-def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "takes text": ({"refuses": lambda body: 400}, "probed (completions on token ids: http"),
+    "takes none": ({"refuses": lambda body: 501}, "probed (completions on token ids: http"),
+    "returns text": (
+        {"returns_ids": False},
+        "probed (completions return text alone, no token ids)",
+    ),
+    "no credit": ({"refuses": lambda body: 402}, "refuses the request: 402"),
+    "no key": ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
+    "another model": ({"model": "x"}, "not serve the model 'tiny-reasoner'; it serves 'x'"),
+    **{
+        f"context {context!r:.9}": ({"context": context}, "/models: max_model_len must be a count")
+        for context in (-5, "many", 1e300, 10**40, [1], True)
+    },
+    **{
+        f"name {name!r:.9}": ({"model": name, "root": "tiny-reasoner"}, "it serves none")
+        for name in (None, 7, "x" * 5000, ["tiny-reasoner"])
+    },
+}
+
+
+@pytest.mark.parametrize(("settings", "reason"), REFUSED.values(), ids=REFUSED)
+def test_an_endpoint_that_cannot_be_used_is_refused_by_name(
     settings: dict[str, Any], reason: str
 ) -> None:
-    with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
+    with fake_server(**{"root": None} | settings) as server, pytest.raises(ModelError) as caught:
         found(server)
     said = str(caught.value)
-    assert said.startswith(f"{server.url} cannot be probed (")
+    assert said.startswith(server.url)
     assert reason in said
-    assert "needed is a server whose /v1/completions takes and returns token ids" in said
-    assert "full budget and the provider's own effort setting" in said
     assert "\n" not in said
+    if "probed" in reason:
+        assert "needed is a server whose /v1/completions takes and returns token ids" in said
+        assert "full budget and the provider's own effort setting" in said
 
 
-def test_log_probabilities_that_are_refused_leave_ids() -> None:
-    with fake_server(refuses=lambda body: 400 * ("logprobs" in body)) as server:
-        endpoint = found(server)
-    assert endpoint.top_limit == 0
+def no_logprobs(body: dict[str, Any]) -> int:
+    return 400 * ("logprobs" in body)
 
 
-def test_an_account_without_credit_is_no_hidden_reasoning() -> None:
-    with fake_server(refuses=lambda body: 402) as server, pytest.raises(ModelError, match="402"):
-        found(server)
+WHOLE = Endpoint(1024, str(TINY), "0.0.1", 20, 576, 600)
+DESCRIBED: dict[str, tuple[dict[str, Any], Endpoint]] = {
+    "whole": ({}, WHOLE),
+    "silent": (
+        {"counts_cached": False, "context": None},
+        replace(WHOLE, cached_tokens=None, context=None, repeated_tokens=592),
+    ),
+    "no log-probabilities": ({"refuses": no_logprobs}, replace(WHOLE, top_limit=0)),
+    **{
+        f"top {limit}": ({"top_limit": limit}, replace(WHOLE, top_limit=limit))
+        for limit in (0, 1, 5, 19, 21, 100, 1024)
+    },
+    **{
+        f"root {root!r:.9}": ({"root": root}, replace(WHOLE, root=None))
+        for root in ("a\0b", "x" * 5000, "a\nb", 7, ["m"])
+    },
+}
+
+
+@pytest.mark.parametrize(("settings", "expected"), DESCRIBED.values(), ids=DESCRIBED)
+def test_what_a_server_shows_is_found(settings: dict[str, Any], expected: Endpoint) -> None:
+    with fake_server(**settings) as server:
+        assert found(server) == expected
 
 
 def test_another_model_under_the_same_name_is_refused() -> None:
@@ -79,20 +111,6 @@ def test_another_model_under_the_same_name_is_refused() -> None:
         assert found(first, third).root == found(first, fourth).root == "/models/one"
         with pytest.raises(ModelError, match="must be equal servers: root is '/models/other' at"):
             found(first, second)
-
-
-def test_a_whole_server_is_described() -> None:
-    with fake_server() as server:
-        endpoint = found(server)
-    assert (endpoint.server, endpoint.context, endpoint.root) == ("0.0.1", 1024, str(TINY))
-    assert endpoint.cached_tokens == endpoint.repeated_tokens // 32 * 32
-
-
-@pytest.mark.parametrize("limit", [0, 1, 5, 19, 20, 21, 100, 1024])
-def test_the_most_log_probabilities_are_found(limit: int) -> None:
-    with fake_server(top_limit=limit) as server:
-        endpoint = found(server)
-    assert endpoint.top_limit == limit
 
 
 class Ended(FakeServer):
@@ -110,26 +128,11 @@ def test_answers_without_a_token_show_no_log_probabilities() -> None:
         assert found(server).top_limit == 0
 
 
-def test_what_a_server_does_not_say_is_not_assumed() -> None:
-    with fake_server(counts_cached=False, context=None) as server:
-        endpoint = found(server)
-    assert endpoint.cached_tokens is None
-    assert endpoint.context is None
-
-
 @pytest.mark.parametrize("model", ["tiny-reasoner", str(TINY)])
 def test_a_model_goes_by_its_name_or_its_folder(model: str) -> None:
     with fake_server(model="tiny-reasoner") as server:
         assert found(server, model=model).top_limit == 20
         assert {body["model"] for body in server.asked} == {"tiny-reasoner"}
-
-
-def test_another_model_is_refused_with_what_is_served() -> None:
-    with (
-        fake_server() as server,
-        pytest.raises(ModelError, match=r"does not serve the model 'x'; it serves 'tiny-reasoner'"),
-    ):
-        found(server, model="x")
 
 
 def test_servers_that_differ_are_refused() -> None:
@@ -285,43 +288,6 @@ def test_ids_that_come_beside_log_probabilities_alone_are_refused_at_opening() -
         assert "\n" not in str(told.value)
 
 
-class Listing(FakeServer):
-    """Says what a test wants about its model."""
-
-    entry: ClassVar[dict[str, Any]] = {}
-
-    def get(self, to: BaseHTTPRequestHandler) -> None:
-        if to.path == "/v1/models":
-            entry = {"id": self.model, "root": None, "max_model_len": 1024}
-            _send(to, 200, {"data": [entry | self.entry]})
-        else:
-            super().get(to)
-
-
-def listed(**entry: Any) -> Endpoint:
-    server = Listing()
-    server.entry = entry  # type: ignore[misc]
-    with server:
-        return found(server)
-
-
-@pytest.mark.parametrize("context", [-5, "many", 1e300, 10**40, [1], True])
-def test_a_context_that_is_no_count_is_refused(context: Any) -> None:
-    with pytest.raises(ModelError, match="/models: max_model_len must be a count, got"):
-        listed(max_model_len=context)
-
-
-@pytest.mark.parametrize("root", ["a\0b", "x" * 5000, "a\nb", 7, ["m"]])
-def test_a_root_that_is_no_name_is_none(root: Any) -> None:
-    assert listed(root=root).root is None
-
-
-@pytest.mark.parametrize("name", [None, 7, "x" * 5000, ["tiny-reasoner"]])
-def test_a_model_without_a_name_is_not_taken(name: Any) -> None:
-    with pytest.raises(ModelError, match="does not serve the model 'tiny-reasoner'; it serves"):
-        listed(id=name, root="tiny-reasoner")
-
-
 def test_a_base_url_without_v1_is_named() -> None:
     with (
         fake_server() as server,
@@ -330,25 +296,14 @@ def test_a_base_url_without_v1_is_named() -> None:
         found_at(server.url.removesuffix("/v1"))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
-        (
-            {"root": "/nowhere/x", "tokenizes": False},
-            "needed here: name its folder or its name on the Hub with --tokenizer",
-        ),
-    ],
-    ids=lambda value: str(value),
-)
-def test_what_cannot_be_probed_is_refused_by_name(
-    settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_a_tokenizer_that_is_not_found_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
+    said = "needed here: name its folder or its name on the Hub with --tokenizer"
+    with (
+        fake_server(root="/nowhere/x", tokenizes=False) as server,
+        pytest.raises(ModelError, match=said),
+    ):
         open_servers("tiny-reasoner", [server.url], retry_timeout=1.0)
-    assert message in str(caught.value)
 
 
 def test_a_folder_names_the_tokenizer_of_a_server_elsewhere() -> None:

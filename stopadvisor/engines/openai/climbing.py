@@ -28,7 +28,7 @@ from stopadvisor.policy.session import Rule
 from stopadvisor.probes.asking import ProbePlan, Prompt
 from stopadvisor.runs.ladder import Ladder, Rung
 
-__all__ = ["Ascent", "LadderEngine", "check_rungs", "climb", "open_ladder"]
+__all__ = ["Ascent", "check_rungs", "climb", "open_ladder"]
 
 
 def check_rungs(policy: Policy, ladder: Ladder) -> None:
