@@ -57,7 +57,7 @@ from stopadvisor.stats.bounds import Certified, NotCertified
 from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = [
-    "Certification", "CertifyRequest", "Despite", "Plan", "certify", "plan_choice",
+    "Certification", "CertifyRequest", "Despite", "certify",
     "start_labelling",
 ]  # fmt: skip
 
@@ -91,7 +91,7 @@ class CertifyRequest:
 
 
 @dataclass(frozen=True)
-class Plan:
+class _Plan:
     """All that is settled before a calibration outcome is read."""
 
     assessment: FitAssessment
@@ -139,7 +139,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     ProbeError
         The run's assessment or log of looks cannot be read.
     """
-    plan = plan_choice(source, request)
+    plan = _settled(source, request)
     assessment, choice = plan.assessment, plan.assessment.choice
     against = None
     if "advice" not in request.despite:
@@ -175,7 +175,7 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
     It is the look that `certify` will take of this `request`; the caller holds the lock.  Raises as
     `certify`, and where no label could change anything.
     """
-    plan = plan_choice(source, request)
+    plan = _settled(source, request)
     choice = plan.assessment.choice
     if not plan.is_partial:
         raise CalibrationError(
@@ -191,14 +191,14 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
     return _labelling(source, plan, taken.questions)
 
 
-def _labelling(source: Source, plan: Plan, questions: CalibrationQuestions) -> Labelling:
+def _labelling(source: Source, plan: _Plan, questions: CalibrationQuestions) -> Labelling:
     choice = plan.assessment.choice
     (rows,) = check_questions(choice, questions)
     return Labelling(choice, questions.take(rows), asking_salt(source), plan.labels)
 
 
 def _calibrated(
-    source: Source, plan: Plan, questions: CalibrationQuestions
+    source: Source, plan: _Plan, questions: CalibrationQuestions
 ) -> tuple[Calibration, LabelCounts | None]:
     """Calibrate by gold, or by what labels there are; and how many those are."""
     choice = plan.assessment.choice
@@ -237,7 +237,7 @@ def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
         raise CalibrationError(said)
 
 
-def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
+def _unopened(plan: _Plan, refusal: NotCertified) -> Calibration:
     """A calibration that opened no question."""
     source = plan.assessment.source
     nothing = unsealed_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
@@ -245,7 +245,7 @@ def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
     return Calibration(None, refusal, (), nothing, n)
 
 
-def _policy(plan: Plan, calibration: Calibration, look: Look | None, created: str) -> Policy:
+def _policy(plan: _Plan, calibration: Calibration, look: Look | None, created: str) -> Policy:
     assessment = plan.assessment
     return build_policy(
         policy_terms(
@@ -260,7 +260,7 @@ def _policy(plan: Plan, calibration: Calibration, look: Look | None, created: st
     )
 
 
-def plan_choice(source: Source, request: CertifyRequest) -> Plan:
+def _settled(source: Source, request: CertifyRequest) -> _Plan:
     """Choose on fit questions what is to be tested; opens nothing."""
     settings = request.settings(source)
     settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
@@ -286,7 +286,7 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
         choice = replace(assessment.choice, settings=settings)
         assessment = replace(assessment, alpha=settings.alpha, choice=choice)
     check_questions(assessment.choice, table)
-    return Plan(assessment, look, partial, labels)
+    return _Plan(assessment, look, partial, labels)
 
 
 def _remarks(

@@ -1,9 +1,8 @@
 """Looks at calibration outcomes: plan one, enter it in the log, then open the questions.
 
 Whatever shows outcomes of calibration questions comes through here: certificates with `plan_look`
-and `take`, all else with `open_rows`, `open_calibration` and `open_for_paper`, and whoever shows a
-calibration again with `questions_of`.  Knows no rule and no bound, and computes nothing from an
-outcome.
+and `take`, all else with `open_rows`, `open_calibration` and `open_for_paper`.  Knows no rule and
+no bound, and computes nothing from an outcome.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ __all__ = [
     "open_for_paper",
     "open_rows",
     "plan_look",
-    "questions_of",
     "show_fit",
     "spent_in_fit",
     "take",
@@ -197,26 +195,6 @@ def _remarks(look: Look, n_earlier: int, beside: LooksBeside) -> tuple[str, ...]
             "best of several tries does not"
         )
     return tuple(remarks)
-
-
-def questions_of(source: Source, calibration: Mapping[str, Any]) -> CalibrationQuestions | None:
-    """What the look of a ``calibration.json`` has shown; None where it took none, or showed none.
-
-    Raises
-    ------
-    ProbeError
-        The log does not hold its look.
-    """
-    if calibration["look"] is None:
-        return None
-    head = calibration["look"]["head"]
-    look = next((each for each in read_log(source.folder).looks if each.head == head), None)
-    if look is None:
-        raise ProbeError(
-            f"{source.folder}: the log of looks does not hold the look of its calibration"
-        )
-    opened = np.isin([digest_of(key) for key in source.table.keys], look.questions)
-    return hand_out(source.table.take(opened), look) if look.opened else None
 
 
 # --- Questions that may still be used -------------------------------------------------------------

@@ -19,13 +19,12 @@ from stopadvisor.certification.looks import (
     open_for_paper,
     open_rows,
     plan_look,
-    questions_of,
     spent_in_fit,
     take,
     without_shown_fit,
     without_used,
 )
-from stopadvisor.ground.errors import CalibrationError, ProbeError
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.runs.access import closed_questions, open_all, unsealed_rows
 from stopadvisor.runs.look_log import digests_of, read_log, record_result
@@ -135,23 +134,6 @@ def test_a_look_that_compares_answers_names_them(
     plan = plan_look(source, source.part("calibration"), asked, delta=0.1, looks=None)
     assert source.fingerprint(answers=True) != source.fingerprint(answers=False)
     assert plan.asked["data"] == source.fingerprint(answers=answers)
-
-
-def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:
-    questions = source.part("calibration")
-    half = questions.take(np.arange(questions.n_questions) < 10)
-    heads = []
-    for part in (half, questions):
-        taken = take(plan_look(source, part, {"alpha": 0.1}, delta=0.1, looks=None))
-        record_result(source.folder, taken.look, certified=part is half)
-        heads.append({"look": {"head": taken.look.head}})
-    found = questions_of(source, heads[0])
-    assert found is not None
-    assert found.keys == half.keys
-    assert questions_of(source, heads[1]) is None, "the second look failed, and shows nothing"
-    assert questions_of(source, {"look": None}) is None
-    with pytest.raises(ProbeError, match="does not hold the look of its calibration"):
-        questions_of(source, {"look": {"head": "0" * 64}})
 
 
 def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None:
