@@ -47,40 +47,12 @@ def read_archive(path: Path) -> OpenQuestions:
         The file is no such archive, an array is missing, mis-shaped or not finite, or two
         questions have the same id.
     """
-    try:
-        # Opened here, because np.load leaves a damaged file open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in data.files}
-    except OSError as error:
-        raise ProbeError(f"{path}: cannot read the archive: {error}") from error
-    except Exception as error:  # np.load raises several kinds for damaged zip members
-        raise ProbeError(f"{path}: not a readable .npz archive: {error}") from error
-    for name in _ARCHIVE_ARRAYS:
-        if name not in arrays:
-            raise ProbeError(f"{path}: array {name!r} is missing, found {sorted(arrays)}")
+    arrays = _arrays(path)
     labelled = "correct" in arrays
-    correct = arrays["correct"] if labelled else arrays["ans"]
-    if correct.ndim != 2 or not correct.size:
-        name = "correct" if labelled else "ans"
-        raise ProbeError(f"{path}: array {name!r} must have shape (N, m), got {correct.shape}")
-    n, m = correct.shape
-    shapes: dict[str, tuple[int, ...]] = {"budgets": (m,), "think_lens": (n,)}
-    shapes |= dict.fromkeys(("conf_lp", "conf_ent", "mkr", "ans"), (n, m))
-    for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            raise ProbeError(
-                f"{path}: array {name!r} must have shape {shape}, got {arrays[name].shape}"
-            )
-    numbers = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr")
-    for name in (name for name in numbers if name in arrays):
-        try:
-            finite = bool(np.isfinite(arrays[name].astype(np.float64)).all())
-        except (TypeError, ValueError):
-            finite = False
-        if not finite:
-            raise ProbeError(f"{path}: array {name!r} must hold finite numbers only")
+    n, m = _check_arrays(path, arrays)
+    correct = arrays.get("correct")
     codes = answer_codes(arrays["ans"])[0]
-    if not labelled:
+    if correct is None:
         correct = agreeing(codes)
     if not np.isin(correct, (0, 1)).all():
         raise ProbeError(f"{path}: array 'correct' must hold 0 and 1 only")
@@ -124,6 +96,41 @@ def read_archive(path: Path) -> OpenQuestions:
     return replace(table, ids=ids, keys=keys, groups=keys)
 
 
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+            return {name: data[name] for name in data.files}
+    except OSError as error:
+        raise ProbeError(f"{path}: cannot read the archive: {error}") from error
+    except Exception as error:  # np.load raises several kinds for damaged zip members
+        raise ProbeError(f"{path}: not a readable .npz archive: {error}") from error
+
+
+def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
+    """Numbers of questions and checkpoints of an archive whose arrays fit together."""
+    for name in _ARCHIVE_ARRAYS:
+        if name not in arrays:
+            raise ProbeError(f"{path}: array {name!r} is missing, found {sorted(arrays)}")
+    first = "correct" if "correct" in arrays else "ans"
+    if arrays[first].ndim != 2 or not arrays[first].size:
+        shape = arrays[first].shape
+        raise ProbeError(f"{path}: array {first!r} must have shape (N, m), got {shape}")
+    n, m = arrays[first].shape
+    for name in _ARCHIVE_ARRAYS:
+        expected = {"budgets": (m,), "think_lens": (n,)}.get(name, (n, m))
+        if (shape := arrays[name].shape) != expected:
+            raise ProbeError(f"{path}: array {name!r} must have shape {expected}, got {shape}")
+    for name in (each for each in (first, *_ARCHIVE_ARRAYS) if each != "ans"):
+        try:
+            finite = bool(np.isfinite(arrays[name].astype(np.float64)).all())
+        except (TypeError, ValueError):
+            finite = False
+        if not finite:
+            raise ProbeError(f"{path}: array {name!r} must hold finite numbers only")
+    return n, m
+
+
 def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, ...] | None:
     """Names of the questions; None where the archive has none."""
     if _IDS not in arrays:
@@ -156,12 +163,7 @@ def names_questions(keys: Iterable[str]) -> bool:
 
 def read_answers(path: Path) -> list[list[str]]:
     """Texts of the forced answers, a list for each question; `read_archive` checked the file."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-            answers = data["ans"].astype(str)
-    except OSError as error:
-        raise ProbeError(f"{path}: cannot read the archive: {error}") from error
-    texts: list[list[str]] = answers.tolist()
+    texts: list[list[str]] = _arrays(path)["ans"].astype(str).tolist()
     return texts
 
 

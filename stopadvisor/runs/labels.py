@@ -82,8 +82,6 @@ class LabelFile:
         ------
         ProbeError
             A question is not in the run, or its labeller gave it another gold.
-        OutputError
-            The file cannot be written.
         """
         known, new = self.read(), []
         for label in labels:
@@ -156,13 +154,7 @@ class LabelSheet:
 
 
 def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> None:
-    """Write questions with their answers, and an empty `gold` to be filled in.
-
-    Raises
-    ------
-    OutputError
-        The file is neither .jsonl nor .csv, exists already, or cannot be written.
-    """
+    """Write questions with their answers, and an empty `gold` to be filled in, as JSONL or CSV."""
     _check_format(path)
     if path.exists():
         raise OutputError(f"{path}: exists already, and may hold labels; choose another --export")

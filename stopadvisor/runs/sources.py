@@ -107,11 +107,8 @@ class Source:
     def fingerprint(self, *, answers: bool = False) -> str:
         """Hash of all records of fit and calibration questions; shows no outcome.
 
-        Parameters
-        ----------
-        answers : bool
-            Include what full thinking and visible replies answer, for a loss that compares them.
-            Hashes for losses of grades stay what they were before such losses.
+        With `answers` it covers what full thinking and visible replies answer, for a loss that
+        compares them.
         """
         return self._hash_of((*_FINGERPRINT, *_ANSWERS) if answers else _FINGERPRINT)
 
@@ -155,13 +152,7 @@ class Source:
         return ladder_of(self.manifest["ladder"], str(self.folder))
 
     def require_one_trace(self, what: str) -> None:
-        """Refuse a run of a ladder; `what` is about probes of one trace alone.
-
-        Raises
-        ------
-        ProbeError
-            The run holds replies of a ladder.
-        """
+        """Refuse a run of a ladder; `what` is about probes of one trace alone."""
         if self.ladder is not None:
             raise ProbeError(
                 f"{self.folder} holds replies of a ladder, and {what} takes probes of one trace: "
@@ -283,13 +274,22 @@ def open_source(
 
 def newest_source() -> Source:
     """The run or archive under ``runs/`` that was assessed last."""
-    files = sorted(_RUNS.glob(f"*/{ASSESSMENT}"), key=lambda file: file.stat().st_mtime)
+    return open_source(_newest("assess", "assessed", (ASSESSMENT,)))
+
+
+def newest_run() -> Path:
+    """The folder under ``runs/`` that was probed last."""
+    return _newest("probe", "probed", (PROBES, REPLIES, ARCHIVE))
+
+
+def _newest(command: str, done: str, names: Sequence[str]) -> Path:
+    files = [file for name in names for file in _RUNS.glob(f"*/{name}")]
     if not files:
         raise ProbeError(
-            f"no assessed run under {_RUNS}/: run `stopadvisor assess WORKLOAD` first, or name a "
-            "run directory"
+            f"no {done} run under {_RUNS}/: run `stopadvisor {command} WORKLOAD` first, or "
+            "name a run directory"
         )
-    return open_source(files[-1].parent)
+    return max(files, key=lambda file: (file.stat().st_mtime_ns, str(file))).parent
 
 
 def considered_alpha(document: Mapping[str, Any]) -> float:
@@ -299,24 +299,12 @@ def considered_alpha(document: Mapping[str, Any]) -> float:
 
 
 def read_assessment(folder: Path) -> dict[str, Any] | None:
-    """Read a run's ``assessment.json``; None if it was not assessed yet.
-
-    Raises
-    ------
-    ProbeError
-        The file cannot be read, or is no assessment.
-    """
+    """Read a run's ``assessment.json``; None if it was not assessed yet."""
     return _left_by("assess", folder / ASSESSMENT)
 
 
 def read_calibration(folder: Path) -> dict[str, Any] | None:
-    """Read a run's ``calibration.json``; None if it was not calibrated yet.
-
-    Raises
-    ------
-    ProbeError
-        The file cannot be read, or is no calibration.
-    """
+    """Read a run's ``calibration.json``; None if it was not calibrated yet."""
     return _left_by("calibrate", folder / CALIBRATION)
 
 
@@ -330,17 +318,6 @@ def _left_by(command: str, file: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise ProbeError(f"{file}: not what {command} writes; {command} again")
     return content
-
-
-def newest_run() -> Path:
-    """The folder under ``runs/`` that was probed last."""
-    files = [file for name in (PROBES, REPLIES, ARCHIVE) for file in _RUNS.glob(f"*/{name}")]
-    if not files:
-        raise ProbeError(
-            f"no run under {_RUNS}/: run `stopadvisor probe WORKLOAD` first, or name a run "
-            "directory"
-        )
-    return max(files, key=lambda file: (file.stat().st_mtime_ns, str(file))).parent
 
 
 def _of_run(run: RunDirectory) -> Source:
