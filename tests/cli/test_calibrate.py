@@ -213,7 +213,6 @@ def test_what_cannot_succeed_opens_no_outcome_and_spends_no_look(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stopadvisor.certification.looks.hand_out", None)
-    monkeypatch.setattr("stopadvisor.certification.looks.hand_out", None)
     found = call.json(RUN, *FAST, "--alpha", "0.001", code=3)
     assert (found["look"], found["confidence"], found["kind"]) == (None, None, "full-budget")
     assert "not even with no loss" in found["refusal"]["reason"]
@@ -222,8 +221,6 @@ def test_what_cannot_succeed_opens_no_outcome_and_spends_no_look(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     call.json(RUN, *FAST, "--alpha", "0.001", code=3)
     assert load_policy(found["policy"]).digest == digest
-    monkeypatch.undo()
-    os.chdir(RUN.resolve().parents[1])
 
 
 @pytest.mark.slow
@@ -278,9 +275,6 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
     assert {name: before[name] for name in same} == {name: after[name] for name in same}
     assert after["decision_threshold"] < before["decision_threshold"]
     assert again["profile"] == found["profile"]
-
-
-# --- For people -----------------------------------------------------------------------------------
 
 
 # --- Bad input ------------------------------------------------------------------------------------

@@ -117,28 +117,14 @@ def test_options_that_do_not_fit(
 
 
 @pytest.mark.parametrize("command", ["probe", "preflight"])
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"model": "another"}, "does not serve the model 'tiny-reasoner'; it serves 'another'"),
-        ({"key": "k"}, "does not accept a request without a key (401"),
-        ({"completions": False, "chat": "reasoning"}, "takes and returns token ids"),
-    ],
-    ids=["unknown model", "401", "chat only"],
-)
 def test_a_server_that_cannot_be_used_is_bad_input(
-    sums: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    settings: dict[str, object],
-    message: str,
+    sums: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    settings = {"root": None, **settings}
-    with fake_server(**settings) as server:
+    with fake_server(key="k") as server:
         assert probe(sums, server, command=command) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("stopadvisor: ")
-    assert message in error
+    assert "does not accept a request without a key (401" in error
 
 
 def test_a_server_that_is_not_there_is_a_failure(
