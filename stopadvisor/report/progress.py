@@ -21,7 +21,6 @@ LINE_EVERY_S = 10.0
 _LINE_AFTER_S = 5.0
 """Work without tokens is not announced: most of it is done by then."""
 _BAR_AFTER_S = 1.0
-_BAR_EVERY_S = 0.1
 _MOST_NAMED = 3
 """Of many like things, this many are named one by one."""
 _SHOWN_FROM = 0.05
@@ -66,9 +65,9 @@ def time_left(seconds: float) -> str:
 
 def _rate(done: int, seconds: float) -> str:
     rate = done / max(seconds, 1e-9)
-    return (
-        f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
-    )
+    if rate < 1:
+        return f"{60 * rate:.1f}/min"
+    return f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
 class LineProgress:
@@ -98,11 +97,11 @@ class LineProgress:
             return
         self._spoke = now
         spent = max(now - self._began, 1e-9)
-        line = f"{self._title}: {self._done}/{self._total}, {self._tokens / spent:.0f} tokens/s"
+        left = ""
         if self._done < self._total and self._new >= _SHOWN_FROM * self._total:
-            rest = (self._total - self._done) * spent / self._new
-            line += f", about {time_left(rest)} left"
-        self.remark(line)
+            left = _about((self._total - self._done) * spent / self._new)
+        rate = f"{self._tokens / spent:.0f} tokens/s"
+        self.remark(f"{self._title}: {self._done}/{self._total}, {rate}{left}")
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
         """Speak after five seconds, and every ten seconds from then on."""
@@ -113,37 +112,33 @@ class LineProgress:
             now = self._clock()
             if now >= due:
                 due, spent = now + LINE_EVERY_S, now - began
-                left = time_left((total - done) * spent / done)
-                about = f", about {left} left" if done < total else ""
-                self.remark(f"{title}: {done}/{total}, {_rate(done, spent)}{about}")
+                left = _about((total - done) * spent / done) if done < total else ""
+                self.remark(f"{title}: {done}/{total}, {_rate(done, spent)}{left}")
 
     def remark(self, text: str) -> None:
         """Write one line."""
         print(printable(text), file=self._err, flush=True)
 
 
+def _about(seconds: float) -> str:
+    return f", about {time_left(seconds)} left"
+
+
 class _BarProgress:
     """For people: rich's live bar, remarks above it."""
 
     def __init__(self, err: TextIO) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
         self._console = Console(file=err, highlight=False)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[rate]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=self._console,
             transient=True,
         )
@@ -160,23 +155,18 @@ class _BarProgress:
     def advance(self, traces: int, tokens: int) -> None:
         self._tokens += tokens
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        text = f"{rate:.0f} tokens/s"
-        self._bar.update(self._task, advance=traces, rate=text)
+        self._bar.update(self._task, advance=traces, rate=f"{rate:.0f} tokens/s")
 
     def count(self, title: str, items: Iterable[Item], total: int) -> Iterator[Item]:
-        began = shown = time.monotonic()
-        task = None
+        began, task = time.monotonic(), None
         for done, item in enumerate(items, start=1):
             yield item
-            now = time.monotonic()
-            if now - shown < (_BAR_AFTER_S if task is None else _BAR_EVERY_S):
-                continue
-            shown, rate = now, _rate(done, now - began)
-            if task is None:
-                task = self._bar.add_task(title, total=total, completed=done, rate=rate)
+            spent = time.monotonic() - began
+            if task is None and spent >= _BAR_AFTER_S:
+                task = self._bar.add_task(title, total=total, rate="")
                 self._bar.start()
-            else:
-                self._bar.update(task, completed=done, rate=rate)
+            if task is not None:
+                self._bar.update(task, completed=done, rate=_rate(done, spent))
         if task is not None:
             self._bar.remove_task(task)
 
