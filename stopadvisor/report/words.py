@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stopadvisor.assessment.recommendation import deciding_reason, standing
-from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.report.assessed import (
     Assessed,
@@ -30,7 +29,7 @@ from stopadvisor.rules.families import (
 )
 
 __all__ = [
-    "COMMON_STACK", "KINDS_OF_QUESTION", "advised_otherwise", "advised_rule", "bracketed",
+    "COMMON_STACK", "KINDS_OF_QUESTION", "advised_rule", "bracketed",
     "by_load", "computed_for", "cost_noun", "explained", "kind_of_rule", "kind_rules", "listed",
     "number", "on_stack", "percent", "plural", "points", "risk_difference", "rule_headline",
     "share", "shell_quote", "whole_percent", "why",
@@ -201,14 +200,6 @@ def kind_of_rule(family: str) -> str:
         if family in families:
             return f"{kind} ({family})"
     return family.replace("-", " ")
-
-
-def advised_otherwise(run: CalibratedRun) -> bool:
-    """Whether another rule was exported than `assess` had advised."""
-    if run.advised_family != run.family:
-        return True
-    # Every budget is one rule, as is every step of a path: calibration settles it.
-    return run.family not in (FIXED_BUDGET, *RUNG_FAMILIES) and run.advised_where != run.where
 
 
 def why(result: Assessed) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stopadvisor.assessment.fit_assessment import Repeats
-from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry, Transfer
+from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.shown import (
     Certificate,
@@ -25,11 +25,10 @@ from stopadvisor.report.headline import (
     other_stacks,
     saving_words,
 )
-from stopadvisor.report.sheet import Fact, Section, Sheet
+from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
 from stopadvisor.report.sheets.plan import label_counts, more_labels
 from stopadvisor.report.words import (
     BRACKETS,
-    advised_otherwise,
     bracketed,
     explained,
     listed,
@@ -40,6 +39,7 @@ from stopadvisor.report.words import (
     shell_quote,
 )
 from stopadvisor.rules.costs import LADDER
+from stopadvisor.rules.families import FIXED_BUDGET, RUNG_FAMILIES
 
 __all__ = [
     "CLOSED_ANSWER", "calibrate_sheet", "evidence", "expectation_facts", "graded_facts", "meaning",
@@ -57,23 +57,20 @@ def calibrate_sheet(run: CalibratedRun, *, verbose: bool = False) -> Sheet:
     sections = []
     if run.tested and (verbose or not run.certified):
         sections.append(_tested(run))
-    if run.transfer is not None:
-        sections.append(Section("Transfer", texts=(_transfer(run.transfer),)))
-    return Sheet(
-        run.headline,
-        "good" if run.certified else "doubtful",
-        tuple(facts),
-        _next(run),
-        sections=tuple(sections),
-    )
-
-
-def _next(run: CalibratedRun) -> str:
-    """Watch the policy on live traffic before it stops anything; look at it where none can."""
+    if (moved := run.transfer) is not None:
+        model = moved.source_model or "no model (an archive)"
+        text = (
+            f"The rule comes from {moved.source} ({model}, digest {moved.source_digest[:8]}); its "
+            "threshold was certified here."
+        )
+        sections.append(Section("Transfer", texts=(text,)))
+    # Watch the policy on live traffic before it stops anything; look at it where none can.
     file = shell_quote(run.promoted or run.policy)
+    command = f"stopadvisor inspect {file}"
     if run.certified and run.serve_with is not None:
-        return f"stopadvisor serve {file} --shadow {shlex.join(run.serve_with)}"
-    return f"stopadvisor inspect {file}"
+        command = f"stopadvisor serve {file} --shadow {shlex.join(run.serve_with)}"
+    tone: Tone = "good" if run.certified else "doubtful"
+    return Sheet(run.headline, tone, tuple(facts), command, sections=tuple(sections))
 
 
 # --- Words that `inspect` and the page share ------------------------------------------------------
@@ -166,11 +163,19 @@ def _certified(
         return
     if run.changed is not None:
         yield "changed", run.changed
-    elif advised_otherwise(run):
+    elif _advised_otherwise(run):
         text = "full thinking"
         if run.advised_family is not None:
             text = rule_headline(run.advised_family, run.advised_where)
         yield "advised", f"assess had said: {text}"
+
+
+def _advised_otherwise(run: CalibratedRun) -> bool:
+    """Whether another rule was exported than `assess` had advised."""
+    if run.advised_family != run.family:
+        return True
+    # Every budget is one rule, as is every step of a path: calibration settles it.
+    return run.family not in (FIXED_BUDGET, *RUNG_FAMILIES) and run.advised_where != run.where
 
 
 def _refused(run: CalibratedRun) -> Iterator[Fact]:
@@ -244,12 +249,4 @@ def _tested(run: CalibratedRun) -> Section:
             (", ".join(families), text if len(families) == 1 else f"each {text}")
             for text, families in rows.items()
         ),
-    )
-
-
-def _transfer(transfer: Transfer) -> str:
-    model = transfer.source_model or "no model (an archive)"
-    return (
-        f"The rule comes from {transfer.source} ({model}, digest {transfer.source_digest[:8]}); "
-        "its threshold was certified here."
     )

@@ -35,17 +35,12 @@ def monitor_sheet(result: MonitoredPromise) -> Sheet:
         )
     if result.remarks:
         sections.append(Section("Remarks", texts=result.remarks))
-    return Sheet(
-        _headline(result), _TONES[result.verdict], _facts(result), sections=tuple(sections)
-    )
-
-
-def _headline(result: MonitoredPromise) -> str:
+    headline = "No alarm: nothing speaks against the promise so far."
     if result.verdict == "no-audits":
-        return "Nothing was audited: nothing can be said."
-    if result.alarm is None:
-        return "No alarm: nothing speaks against the promise so far."
-    return _rang(result.alarm)
+        headline = "Nothing was audited: nothing can be said."
+    elif result.alarm is not None:
+        headline = _rang(result.alarm)
+    return Sheet(headline, _TONES[result.verdict], _facts(result), sections=tuple(sections))
 
 
 def _facts(result: MonitoredPromise) -> tuple[Fact, ...]:
@@ -127,7 +122,9 @@ def _delay(result: MonitoredPromise) -> str:
         parts = []
         for one in result.delay:
             requests = one.undropped if undropped else one.requests
-            after = "perhaps never" if requests is None else f"after about {_rounded(requests)}"
+            after = "perhaps never"
+            if requests is not None:
+                after = f"after about {float(f'{requests:.2g}'):,.0f} requests"
             parts.append(f"{ {2: 'twice', 3: 'three times'}[one.times] } the limit {after}")
         return ", ".join(parts)
 
@@ -141,10 +138,6 @@ def _delay(result: MonitoredPromise) -> str:
             f"{told(undropped=True)}"
         )
     return text
-
-
-def _rounded(requests: float) -> str:
-    return f"{float(f'{requests:.2g}'):,.0f} requests"
 
 
 def _cost(result: MonitoredPromise) -> str:

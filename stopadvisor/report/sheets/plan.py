@@ -147,15 +147,6 @@ def label_counts(labels: LabelCounts) -> str:
     return text + (f"; {' and '.join(lost)} count as lost" if lost else "")
 
 
-def _counted(run: LabelledRun) -> str:
-    if run.sampled is None:
-        return f"{run.n} calibration questions, labelled or not"
-    return (
-        f"{run.n} calibration questions; of the replies that differ the first {run.sampled} "
-        "labelled, in an order fixed beforehand"
-    )
-
-
 def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
     """Return what there is, and what to do next; `options` are repeated, as they were typed."""
     saving = run.certified_saving_pct
@@ -171,11 +162,13 @@ def label_sheet(run: LabelledRun, options: str = "") -> Sheet:
         facts.append(("labellers", counts))
     if run.disagreements:
         facts.append(("two answers", listed(run.disagreements)))
-    facts += [
-        ("more", more_labels(run.labels)),
-        ("counted", _counted(run)),
-        ("file", str(run.file)),
-    ]
+    counted = f"{run.n} calibration questions, labelled or not"
+    if run.sampled is not None:
+        counted = (
+            f"{run.n} calibration questions; of the replies that differ the first {run.sampled} "
+            "labelled, in an order fixed beforehand"
+        )
+    facts += [("more", more_labels(run.labels)), ("counted", counted), ("file", str(run.file))]
     if saving > 0:
         text = "`calibrate` measures it again, on questions that did not choose the rule"
         facts.append(("saving", text))

@@ -164,12 +164,9 @@ def _blocks(columns: Sequence[_Printed]) -> Iterator[list[_Printed]]:
     for column, following in zip_longest(columns[len(keys) :], columns[len(keys) + 1 :]):
         # An interval stands next to its figure.
         together = [column, following] if following and following.interval else [column]
-        if _width([*block, *together]) > WIDTH and len(block) > len(keys) and not column.interval:
+        width = sum(c.width + _GAP for c in (*block, *together))
+        if width > WIDTH and len(block) > len(keys) and not column.interval:
             yield block
             block = list(keys)
         block.append(column)
     yield block
-
-
-def _width(columns: Sequence[_Printed]) -> int:
-    return sum(column.width + _GAP for column in columns)

@@ -38,26 +38,23 @@ _COUNTED = {"lost": "lost", "differs": "different", "drop": "drop"}
 
 def verify_sheet(checked: CheckedPolicy, *, verbose: bool = False) -> Sheet:
     """Return the verdict and what it rests on; with `verbose` the limits and the power."""
+    command = f"stopadvisor assess {shell_quote(checked.run)} --alpha {checked.alpha:g}"
+    if checked.verdict == "silent" and not _moved(checked):
+        command = f"stopadvisor probe WORKLOAD --like {shell_quote(checked.policy)}"
     return Sheet(
         verified_headline(checked),
         _TONES[checked.verdict],
         _facts(checked, verbose=verbose),
-        _next(checked),
+        None if checked.verdict == "confirmed" else command,
         sections=(*_categories(checked), *_drift(checked)),
     )
 
 
-def _next(checked: CheckedPolicy) -> str | None:
-    """What to do where the policy cannot simply go on; None where it can."""
-    if checked.verdict == "confirmed":
-        return None
-    if checked.verdict == "silent" and not _moved(checked):
-        return f"stopadvisor probe WORKLOAD --like {shell_quote(checked.policy)}"
-    return f"stopadvisor assess {shell_quote(checked.run)} --alpha {checked.alpha:g}"
-
-
 def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
     gained = "" if checked.gained is None else f" lost and {checked.gained} gained"
+    replies = f"{checked.n} questions"
+    if checked.traces is not None:  # two traces each
+        replies = f"{checked.traces * checked.n} replies to {replies}"
     means = _MEANS[checked.verdict]
     if checked.verdict == "silent" and _moved(checked):
         means = "these questions decide nothing, and differ from those of calibration (see Drift)"
@@ -65,7 +62,7 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
         ("means", means),
         (
             _COUNTED[checked.loss or "lost"],
-            f"{checked.losses} of {_replies(checked)}{gained}, {share(checked.risk)}; the "
+            f"{checked.losses} of {replies}{gained}, {share(checked.risk)}; the "
             f"promise allows {promised(checked.alpha)}",
         ),
         *_limits(checked),
@@ -90,13 +87,6 @@ def _facts(checked: CheckedPolicy, *, verbose: bool) -> tuple[Fact, ...]:
         ]
         facts.append(("left out", ", ".join(texts)))
     return (*facts, BRACKETS)
-
-
-def _replies(checked: CheckedPolicy) -> str:
-    """Of what losses are a part: questions, or the replies of two traces each."""
-    if checked.traces is None:
-        return f"{checked.n} questions"
-    return f"{checked.traces * checked.n} replies to {checked.n} questions"
 
 
 def _limits(checked: CheckedPolicy) -> list[Fact]:
