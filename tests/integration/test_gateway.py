@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
-from stopadvisor.serving.chat_reply import forced_content
 from tests.engines.online_policies import rule
+from tests.integration.asking import ask, ask_all, differing, metrics
 from tests.integration.conftest import SIZES
 from tests.integration.server import NAME, VllmServer
 from tests.material import easiest
-from tests.serving.gateways import RunningGateway, running, until
+from tests.serving.gateways import running, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -43,73 +44,23 @@ def replies(local: HfEngine, policy: Policy, asked: list[Request]) -> list[Reply
     return [found[number] for number in range(len(asked))]
 
 
-async def whole(client: Any, request: Request, **fields: Any) -> tuple[str, str, dict[str, Any]]:
-    """Thinking, answer and counts of one request."""
-    messages = list(request.prompt.messages)
-    found = await client.chat.completions.create(model=NAME, messages=messages, **fields)
-    message = found.choices[0].message
-    return message.reasoning, message.content, found.usage.model_dump()
-
-
-async def streamed(client: Any, request: Request, **fields: Any) -> tuple[str, str, dict[str, Any]]:
-    """The same, put together from a stream's pieces."""
-    thinking = content = ""
-    usage: dict[str, Any] = {}
-    stream = await client.chat.completions.create(
-        model=NAME,
-        messages=list(request.prompt.messages),
-        stream=True,
-        stream_options={"include_usage": True},
-        **fields,
-    )
-    async for chunk in stream:
-        usage = usage if chunk.usage is None else chunk.usage.model_dump()
-        for choice in chunk.choices:
-            thinking += getattr(choice.delta, "reasoning", None) or ""
-            content += choice.delta.content or ""
-    return thinking, content, usage
-
-
-async def ask_all(port: int, asked: list[Request], how: Any, **fields: Any) -> list[Any]:
-    from openai import AsyncOpenAI
-
-    slots = asyncio.Semaphore(16)
-    url = f"http://127.0.0.1:{port}/v1"
-    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-
-        async def one(request: Request) -> Any:
-            async with slots:
-                return await how(client, request, **fields)
-
-        return await asyncio.gather(*(one(request) for request in asked))
-
-
-@pytest.mark.parametrize("how", [whole, streamed])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_stops_answers_and_thinking_are_the_local_engines(
     policy: Policy,
     asked: list[Request],
     replies: list[Reply],
     vllm: VllmServer,
     tmp_path: Path,
-    how: Any,
+    stream: bool,
 ) -> None:
-    save_policy(policy, tmp_path / "policy.json")
-    cue = policy_plan(policy).cue
     path = tmp_path / "policy.json"
+    save_policy(policy, path)
     with running(path, vllm.base_url, timeouts=PATIENT) as gateway:
-        found = asyncio.run(ask_all(gateway.port, asked, how))
+        seen = ask_all(gateway.port, asked, stream=stream)
         ways = {(r["route"], r["reason"], r.get("failed_probes")) for r in gateway.records}
     assert ways == {("policy", "covered", 0)}
-    for (thinking, content, usage), reply in zip(found, replies, strict=True):
-        assert thinking == reply.thinking
-        expected = reply.text or ""
-        if reply.finish == "stopped":
-            expected = forced_content(cue, expected)
-        assert (content or "") == expected
-        own = usage["stopadvisor"]
-        assert own["budget"] == reply.budget
-        assert (own["probes"], own["probe_tokens"]) == (reply.n_probes, reply.probe_tokens)
-        assert usage["prompt_tokens"] == reply.prompt_tokens
+    assert differing(policy, seen, replies) == []
+    assert [found.usage["prompt_tokens"] for found in seen] == [r.prompt_tokens for r in replies]
     assert len({reply.stopped_at for reply in replies}) >= 3, "or the comparison shows little"
 
 
@@ -136,32 +87,19 @@ def test_what_is_not_covered_is_the_servers_own_answer(
             assert stream.text(name) == (message[name] or "")
 
 
-def running_at(vllm: VllmServer, gateway: RunningGateway) -> float:
-    """Requests that the server is working on."""
-    url = gateway.ask(path="/metrics", method="GET", port=vllm.port).body.decode()
-    counts = [
-        float(line.rpartition(" ")[2])
-        for line in url.splitlines()
-        if line.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting{"))
-    ]
-    assert counts
-    return sum(counts)
-
-
 def test_the_server_works_for_nobody_who_has_left(
     policy: Policy, vllm: VllmServer, asked: list[Request], tmp_path: Path
 ) -> None:
-    save_policy(policy, tmp_path / "policy.json")
+    path = tmp_path / "policy.json"
+    save_policy(policy, path)
 
     async def leave(port: int) -> None:
-        from openai import AsyncOpenAI
-
         url = f"http://127.0.0.1:{port}/v1"
         for after in (0.02, 0.1, 0.3):
             async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
                 work = [
-                    asyncio.create_task(how(client, request))
-                    for how in (whole, streamed)
+                    asyncio.create_task(ask(client, request, stream=stream))
+                    for stream in (False, True)
                     for request in asked[:6]
                 ]
                 await asyncio.sleep(after)
@@ -169,11 +107,10 @@ def test_the_server_works_for_nobody_who_has_left(
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)
 
-    path = tmp_path / "policy.json"
     with running(path, vllm.base_url, timeouts=PATIENT) as gateway:
         asyncio.run(leave(gateway.port))
-        until(lambda: running_at(vllm, gateway) == 0)
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        until(lambda: not any(metrics(vllm).get(name) for name in names))
         until(lambda: "client-gone" in {r.get("error") for r in gateway.records})
-        assert (
-            gateway.ask({"model": NAME, "messages": list(asked[0].prompt.messages)}).status == 200
-        )
+        body = {"model": NAME, "messages": list(asked[0].prompt.messages)}
+        assert gateway.ask(body).status == 200

@@ -105,7 +105,7 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     policy = load_policy(folder / "policy.joblib")
     words = ["monitor", str(folder / "policy.joblib"), str(folder / "audits")]
 
-    easy = ask_all(server, asked(policy, "3 operands", 80), stream=False)
+    easy = ask_all(server.port, asked(policy, "3 operands", 80), stream=False)
     assert {reply.header.partition(";")[0] for reply in easy} == {"policy"}
     quiet = settled(words, len(easy), capsys)
     assert (quiet["requests"], quiet["verdict"]) == (len(easy), "no-alarm")
@@ -114,17 +114,17 @@ def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
     shown = 'audit_e_value{digest="[0-9a-f]{8}",watch="differs"}'
     while metric(server, shown) != pytest.approx(quiet["watched"][0]["e_value"], rel=1e-12):
         assert len(easy) < 110, "half of all are audited, and none was shown as the log has it"
-        easy += ask_all(server, asked(policy, "3 operands", 1), stream=False)
+        easy += ask_all(server.port, asked(policy, "3 operands", 1), stream=False)
         quiet = settled(words, len(easy), capsys)
 
     hard = asked(policy, "7 operands", 100)
-    ways = [reply.header.partition(";")[0] for reply in ask_all(server, hard, stream=True)]
+    ways = [reply.header.partition(";")[0] for reply in ask_all(server.port, hard, stream=True)]
     rung = settled(words, len(easy) + len(hard), capsys)["alarm"]
     assert ways[0] == "policy"
     # After quiet traffic mostly the detector; the shadow that it starts ends all evidence.
     assert rung["kind"] in ("change", "early-warning")
     assert metric(server, f'audit_alarm{{alarm="{rung["kind"]}",') == 1.0
-    after = ask_all(server, hard[:4], stream=False)
+    after = ask_all(server.port, hard[:4], stream=False)
     assert {reply.header.partition(";")[0] for reply in after} == {"shadow"}
     assert all(reply.usage["stopadvisor"]["budget"] is None for reply in after)
 

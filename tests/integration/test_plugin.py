@@ -56,7 +56,7 @@ class Served:
     def differing(self, count: int, *, stream: bool, at_once: int) -> list[int]:
         """Ask so many questions, and return the numbers of replies that are not the local ones."""
         requests, replayed = self.replay(count)
-        seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
+        seen = ask_all(self.server.port, requests, stream=stream, at_once=at_once)
         return differing(self.policy, seen, replayed)
 
     def differing_while_busy(
@@ -66,7 +66,7 @@ class Served:
         requests, replayed = self.replay(count)
         before = metrics(self.server)["vllm:generation_tokens_total"]
         with busy(self.server, processors=processors):
-            seen = ask_all(self.server, requests, stream=stream, at_once=at_once)
+            seen = ask_all(self.server.port, requests, stream=stream, at_once=at_once)
         decoded = metrics(self.server)["vllm:generation_tokens_total"] - before
         assert sum(found.usage["completion_tokens"] for found in seen) == decoded
         return differing(self.policy, seen, replayed)
@@ -343,7 +343,7 @@ async def _once(server: VllmServer, request: Request) -> Seen:
 
 def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[Request]) -> None:
     before = metrics(plugin)
-    ask_all(plugin, requests[:20], stream=False)
+    ask_all(plugin.port, requests[:20], stream=False)
     after = metrics(plugin)
     new = {name: after[name] - before.get(name, 0.0) for name in after}
     assert new["stopadvisor_requests_total"] == 20
@@ -363,7 +363,7 @@ def test_policies_are_replaced_under_load_and_taken_back(
         os.kill(plugin.pid, signal.SIGHUP)
 
     def headers(count: int) -> list[str]:
-        return [seen.header for seen in ask_all(plugin, requests[:count], stream=False)]
+        return [seen.header for seen in ask_all(plugin.port, requests[:count], stream=False)]
 
     def until_answered_by(used: Policy) -> None:
         expected = f"policy; reason=covered; digest={used.digest[:8]}"

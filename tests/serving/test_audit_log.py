@@ -82,13 +82,6 @@ def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
     assert remarks == ("1 of 1 logs begin later than their replica did",)
 
 
-def test_times_are_kept_to_the_millisecond(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path, "a", SETTINGS, clock=Clock(1000.123456))
-    log.write("request", id="1", stop=None)
-    (file,) = tmp_path.iterdir()
-    assert [json.loads(line)["t"] for line in file.read_text().splitlines()] == [1000.123] * 2
-
-
 def test_policies_and_replicas_share_a_folder(tmp_path: Path) -> None:
     other = replace(SETTINGS, digest="cd" * 32)
     for settings, replica in ((SETTINGS, "a"), (other, "a"), (SETTINGS, "b"), (SETTINGS, "a")):

@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry as Registry
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.live import LiveRequest
 from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
-from stopadvisor.serving import responder
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
@@ -181,20 +180,6 @@ def test_a_fault_of_ours_costs_no_request(
     assert "canary" not in gateway.logged.getvalue()
 
 
-def test_comments_keep_a_stream_open(
-    server: OddServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(responder, "KEEP_ALIVE_SECONDS", 0.05)
-    with running(folder / "stops.json", server) as gateway:
-        server.delay = 0.2
-        try:
-            answer = gateway.ask(chat_body(stream=True))
-        finally:
-            server.delay = 0.0
-    assert answer.body.startswith(b": keep-alive\n\n")
-    assert answer.text("content") == "Final answer: 5"
-
-
 def test_a_folder_has_a_policy_for_each_served_model(
     server: OddServer, folder: Path, tmp_path: Path
 ) -> None:
@@ -261,26 +246,6 @@ def test_what_is_not_covered_goes_through_as_it_came(
     assert answer.way == f"passthrough; reason={reason}"
     assert server.asked == [body]
     assert answer.body == direct(server, gateway, body, "/v1/chat/completions").body
-
-
-def test_half_a_surrogate_pair_is_passed_on(server: OddServer, gateway: RunningGateway) -> None:
-    """It is no letter, and no tokenizer takes it: what becomes of it is for the server to say."""
-    body = json.dumps(chat_body("3+4 \ud800")).encode()
-
-    def refuse(to: BaseHTTPRequestHandler, sent: bytes) -> None:
-        assert sent == body
-        to.send_response(400)
-        to.send_header("Content-Length", "2")
-        to.end_headers()
-        to.wfile.write(b"{}")
-
-    server.odd["/v1/chat/completions"] = refuse
-    try:
-        answer = gateway.ask(body)
-    finally:
-        del server.odd["/v1/chat/completions"]
-    assert answer.way == "passthrough; reason=messages"
-    assert (answer.status, answer.body) == (400, b"{}")
 
 
 def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> None:
@@ -437,17 +402,6 @@ def test_what_cannot_work_does_not_start(server: OddServer, folder: Path, tmp_pa
         refused(ModelError, "beyond the server's context", folder / "stops.json", also=small)
     path, nobody = folder / "stops.json", "http://127.0.0.1:9/v1"
     refused(EngineError, "no answer for 0.2 s from", path, url=nobody, retry_timeout=0.2)
-
-
-def test_logs_are_json_lines_of_numbers_and_fixed_words(gateway: RunningGateway) -> None:
-    gateway.ask(chat_body(n=2))
-    until(lambda: bool(gateway.records))
-    for line in gateway.records:
-        assert json.dumps(line)
-        for name, value in line.items():
-            assert isinstance(value, int | float) or name in (
-                *("time", "event", "id", "route", "reason", "digest", "error"),
-            )
 
 
 def test_a_signal_ends_a_gateway_that_still_waits(

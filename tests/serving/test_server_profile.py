@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 import pytest
@@ -70,11 +69,3 @@ def test_what_cannot_be_measured_is_said(
 ) -> None:
     with fake_server(**{"root": None, **settings}) as server, pytest.raises(kind, match=words):
         measure_server(server.url, "tiny-reasoner", BATCHES, NullProgress())
-
-
-def test_time_that_is_made_up_takes_none() -> None:
-    async def sleep() -> float:
-        await asyncio.sleep(1e6)
-        return asyncio.get_running_loop().time()
-
-    assert run_virtually(sleep()) == 1e6
