@@ -46,21 +46,9 @@ _LOOK_SECONDS = 1.0
 class AuditLog:
     """What one replica writes.
 
-    Parameters
-    ----------
-    folder : Path
-        Made where it is missing.
-    replica : str
-        Letters, digits, dot and underscore; no two processes share one.
-    settings : WatchSettings
-    reference : mapping of str to sequence of float, optional
-        See `Course`.
-    max_bytes : int
-        Size at which a new file is begun.
-    keep_days : float
-        Files that were written last before that many days are deleted when a new one is begun.
-    clock : callable
-        Seconds since 1970.
+    A new file is begun at `max_bytes`, and those that were written last before `keep_days` are
+    deleted then.  No two processes share a `replica`.  Opening a log again goes on where it ended:
+    an alarm stays one until it is reset, and audits that were on their way are given up.
 
     Raises
     ------
@@ -68,11 +56,6 @@ class AuditLog:
         The folder cannot be written, or the replica's name is no name.
     PolicyError
         What the replica wrote before is damaged, or was written under other settings.
-
-    Notes
-    -----
-    Opening a log again goes on where it ended: an alarm stays one until it is reset.  Audits that
-    were on their way when the process ended are given up.
     """
 
     def __init__(
@@ -244,35 +227,17 @@ def replay(
     gold: Mapping[str, tuple[bool, bool]] | None = None,
     policy: Policy | None = None,
 ) -> tuple[Course, tuple[str, ...]]:
-    """Read logs again, several replicas merged by time.
+    """Read logs again, several replicas merged by time; also says what is torn or gone.
 
-    Parameters
-    ----------
-    series : sequence of Series
-        At least one.
-    reference : mapping, optional
-        See `Course`.
-    gold : mapping, optional
-        See `Course.settle`; applied last.
-    policy : Policy, optional
-        Whose promise the logs have to be about; not checked where none is given.
-
-    Returns
-    -------
-    course : Course
-    remarks : tuple of str
-        Torn lines, and what is no longer there.
+    `gold` is settled last; where a `policy` is given the logs have to be about its promise.  Within
+    a replica records keep their order, whatever its clock does; a difference of clocks between
+    replicas moves requests by as much and breaks no promise, because no outcome decides on a
+    request's time.
 
     Raises
     ------
     PolicyError
         A log is damaged, or was written under other settings than the first.
-
-    Notes
-    -----
-    Within a replica records keep their order, whatever its clock does; a difference of clocks
-    between replicas moves requests by as much and breaks no promise, because no outcome decides on
-    a request's time.
     """
     headers = [read_header(one.files[0]) for one in series]
     settings = WatchSettings(**headers[0]["settings"])

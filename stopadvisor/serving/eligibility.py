@@ -131,10 +131,7 @@ _OF_CHANCE: dict[str, Callable[[float], bool]] = {
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a request must be like, for one policy at one model.
-
-    Parameters are those of `of`, which is the way to make one.
-    """
+    """What a request must be like, for one policy at one model."""
 
     policy: Policy
     names: frozenset[str]
@@ -145,7 +142,8 @@ class Coverage:
     most_tokens: int
     """Tokens that thinking, closer and visible answer may need."""
     any_text: bool
-    """The calibration questions were given as messages, so that no text is around them."""
+    """The calibration questions were given as messages, which a policy does not record: no text is
+    around them."""
 
     @classmethod
     def of(
@@ -160,17 +158,7 @@ class Coverage:
     ) -> Coverage:
         """Take from a policy and its plan what a request is held against.
 
-        Parameters
-        ----------
-        names : collection of str
-            By which requests may call the model.
-        sampling : Sampling
-            ``Sampling.of`` the model's generation settings, under the plan.
-        closer_tokens : int
-            Tokens of the sequence that closes the thinking.
-        any_text : bool
-            Do not ask for the policy's prompt template around the question: for policies whose
-            workload held ``messages``, which a policy does not record.
+        `sampling` is that of the model's generation settings under the plan.
         """
         most = plan.max_think + closer_tokens + plan.answer_cap
         return cls(policy, frozenset(names), asdict(sampling), most, any_text)
@@ -184,13 +172,7 @@ class Coverage:
         return cls(policy, frozenset({rung.model or ""}), sampling, most, any_text)
 
     def check(self, body: Mapping[str, Any], *, task: str | None) -> CoveredRequest | NotCovered:
-        """Say whether a request is covered, and what it asks for.
-
-        Notes
-        -----
-        Whether prompt and thinking fit the context shows when the prompt is rendered; such a
-        request is passed on for ``room``.
-        """
+        """Say whether a request is covered; whether it fits the context shows once rendered."""
         reference = self.policy.ladder[-1] if self.policy.ladder else None
         for name, value in body.items():
             if value is None or name in _READ_HERE:

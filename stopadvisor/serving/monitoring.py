@@ -96,15 +96,7 @@ class Course:
     # --- Records ----------------------------------------------------------------------------------
 
     def apply(self, record: Mapping[str, Any], source: str = "") -> None:
-        """Take in one record of a log.
-
-        Parameters
-        ----------
-        record : mapping
-            As `audit_records` reads it.
-        source : str
-            The log it stands in: request ids of several replicas are kept apart.
-        """
+        """Take in one record, as `audit_records` reads it; `source` keeps replicas' ids apart."""
         kind, key = record["kind"], f"{source}/{record.get('id', '')}"
         if kind == "shed":
             self.counts["shed"] += 1
@@ -169,13 +161,10 @@ class Course:
                     process.resolve(key, 0)
 
     def settle(self, gold: Mapping[str, tuple[bool, bool]]) -> None:
-        """Take in gold that came later, all of it, and then look once.
+        """Take in gold that came later, all of it, and then look once: its order plays no part.
 
-        Parameters
-        ----------
-        gold : mapping of str to tuple of bool, bool
-            By the request's id: whether the reply is right, and whether full thinking is.  Its
-            order plays no part, and where the promise needs none nothing is made of it.
+        By the request's id: whether the reply is right, and whether full thinking is.  Nothing is
+        made of it where the promise needs none.
         """
         process = self.processes[self.settings.loss]
         for key in process.open_keys() if self.settings.needs_gold else ():
@@ -208,11 +197,8 @@ class Course:
     def upper_limit(self, watch: str = "differs") -> float | None:
         """Upper limit of the share of replies that count as `watch`, for a risk that is constant.
 
-        Returns
-        -------
-        float or None
-            None before the first audit of a stop.  Audits without a result, and differing ones
-            without gold where the loss needs it, count as losses.
+        Audits without a result, and differing ones without gold where the loss needs it, count as
+        losses; None before the first audit of a stop.
         """
         if not self.counts["audited_stops"]:
             return None

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -102,8 +102,7 @@ async def profile_server(
     )
 
 
-@dataclass(frozen=True)
-class _Timed:
+class _Timed(NamedTuple):
     """One request that was answered."""
 
     prompt: int

@@ -67,15 +67,7 @@ class WatchSettings:
 def watch_settings(
     policy: Policy, *, share: float, change: float = 1e6, differs_limit: float | None = None
 ) -> WatchSettings:
-    """What to watch for a policy.
-
-    Parameters
-    ----------
-    share : float
-        Of requests that are audited.
-    differs_limit : float, optional
-        For a certificate that needs gold: the share of replies that may differ.  The policy's own
-        calibrated limit where none is given.
+    """What to watch for a policy; `differs_limit` in place of its own calibrated one.
 
     Raises
     ------

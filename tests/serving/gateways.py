@@ -23,7 +23,7 @@ from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
-from stopadvisor.serving.gateway.server import GatewayServer, listen, reload, routes
+from stopadvisor.serving.gateway.server import GatewayServer, listen, routes
 from stopadvisor.serving.metrics import Metrics
 from tests.engines.fake_server import FakeServer
 from tests.engines.test_openai_engine import engine_at
@@ -196,7 +196,7 @@ class RunningGateway:
 
     def reload(self) -> None:
         """Read the policies again, as on SIGHUP."""
-        asyncio.run_coroutine_threadsafe(reload(self.gateway), self.loop).result(20)
+        asyncio.run_coroutine_threadsafe(self.gateway.reload(), self.loop).result(20)
 
     @property
     def records(self) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.errors import EngineError, OutputError, PolicyError
 from stopadvisor.ground.progress import NullProgress
-from stopadvisor.ground.results import from_document, to_document
+from stopadvisor.ground.results import from_document
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import Reply
 from stopadvisor.serving.answer_file import AnswerRecord
@@ -135,16 +135,6 @@ def test_full_thinking_beside_it_says_what_stopping_saves_and_loses(bench: Bench
     assert (again.timed_questions, again.time_saving_pct) == (0, None)
 
 
-def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Bench) -> None:
-    bench.answer(replace(bench.settings, limit=2))
-    found = bench.answer(replace(bench.settings, compare_full=True))
-    assert found.full is not None
-    assert found.full.questions == N - 2
-    (remark,) = found.remarks
-    assert remark.startswith("2 questions were answered before, without full thinking")
-    assert bench.progress.remarks.count(f"note: {remark}") == 1
-
-
 def test_another_reply_is_not_certified_and_not_mixed(bench: Bench) -> None:
     bench.answer()
     other = replace(bench.settings, on_stop="answer")
@@ -180,16 +170,6 @@ def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Benc
     with pytest.raises(PolicyError, match="bound to no model"):
         bench.answer()
     assert bench.opened == []
-
-
-def test_the_document_says_what_was_found(bench: Bench) -> None:
-    found = bench.answer(replace(bench.settings, compare_full=True))
-    document = to_document(found)
-    assert (document["questions"], document["new"], document["stopped"]) == (N, N, N)
-    assert (document["setting"], document["serving"]) == (found.setting, "resume")
-    assert document["full"] is not None
-    assert document["full"]["lost"] == 3
-    assert document["mean_tokens"]["probe"] == found.mean_tokens.probe
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.audit_log import replay
-from stopadvisor.serving.audit_records import find_series
 from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
 from stopadvisor.serving.metrics import Metrics
 from tests.policy_content import example_content, policy_from
@@ -163,10 +161,3 @@ def test_no_text_is_written(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert "1234567" not in path.read_text()
     assert "7654321" not in path.read_text()
-
-
-def test_what_was_written_is_read_again_alike(tmp_path: Path) -> None:
-    found = auditor(tmp_path)
-    run(found, *((served(str(k), "7" if k % 9 == 0 else "42"), finished()) for k in range(60)))
-    course, _ = replay(find_series([tmp_path], found.policy.digest))
-    assert course.state() == found.log.course.state()

@@ -6,11 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.serving.chat_reply import DONE, ChatReply, TextStream, forced_content, header_value
+from stopadvisor.serving.chat_reply import DONE, ChatReply, TextStream, forced_content
 from stopadvisor.serving.metrics import RequestRecord
 
 COUNTS = RequestRecord(
@@ -41,22 +40,6 @@ def test_usage_counts_everything_that_was_decoded() -> None:
     assert cached.usage()["completion_tokens"] == 72
 
 
-def test_a_body() -> None:
-    body = REPLY.body(
-        reasoning="1+1=2", content="Final answer: 2", finish="stop", usage=COUNTS.usage()
-    )
-    assert (body["object"], body["id"], body["model"]) == ("chat.completion", "chatcmpl-1", "tiny")
-    (choice,) = body["choices"]
-    assert choice["finish_reason"] == "stop"
-    assert choice["message"] == {
-        "role": "assistant",
-        "content": "Final answer: 2",
-        "reasoning": "1+1=2",
-        "reasoning_content": "1+1=2",
-    }
-    assert body["usage"] == COUNTS.usage()
-
-
 def test_a_stream() -> None:
     data = REPLY.first() + REPLY.reasoning("1+") + REPLY.reasoning("") + REPLY.content("2")
     chunks = events(data + REPLY.last("stop", COUNTS.usage()))
@@ -73,22 +56,6 @@ def test_a_stream() -> None:
     assert chunks[-1]["usage"] == COUNTS.usage()
     without = events(REPLY.last("length", None))
     assert [chunk["choices"][0]["finish_reason"] for chunk in without] == ["length"]
-
-
-def test_a_stream_that_fails_says_so() -> None:
-    (error,) = events(REPLY.error("the engine failed"))
-    assert error["error"]["message"] == "the engine failed"
-
-
-@pytest.mark.parametrize(
-    ("digest", "expected"),
-    [
-        ("0123456789abcdef", "policy; reason=covered; digest=01234567"),
-        (None, "policy; reason=covered; digest=none"),
-    ],
-)
-def test_the_header(digest: str | None, expected: str) -> None:
-    assert header_value("policy", "covered", digest) == expected
 
 
 def test_a_forced_answer_reads_as_the_visible_one_would() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +109,6 @@ def test_a_cheap_rung_that_fails_is_climbed_past(
         assert first["price"] == 0
         assert server.url in first["down"] or fault == "strange"
         assert last["down"] is None
-
-
-def test_a_cheap_server_that_is_gone_is_climbed_past(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        gone = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-        with rung_server(say) as server:
-            found = run(capsys, ladder_at(files, gone, server.url), "--patience", "0")
-    assert [row["served"] for row in found["climbed"]["rungs"]] == [0, N]
-    assert found["climbed"]["rungs"][0]["down"] == N
 
 
 def test_a_reference_that_fails_is_an_error(

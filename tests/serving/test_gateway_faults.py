@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -14,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from stopadvisor.serving.gateway.intake import Admission, Refusal
-from stopadvisor.serving.metrics import Metrics, RequestRecord
 from tests.engines.fake_server import Story, fake_server
 from tests.serving.gateways import (
     NEVER,
@@ -123,26 +119,6 @@ def test_a_client_that_leaves_the_queue_takes_no_place(server: OddServer, polici
         first.close()
         server.holds = ""
         assert gateway.ask(chat_body()).way == "policy; reason=covered"
-
-
-def test_a_queue_is_first_come_first_served() -> None:
-    async def work() -> list[int]:
-        admission = Admission(1, Metrics(CollectorRegistry()), lambda: None)
-        done: list[int] = []
-
-        async def one(number: int) -> None:
-            async with admission.place(RequestRecord("a")):
-                await asyncio.sleep(0.002)
-                done.append(number)
-
-        tasks = [asyncio.create_task(one(number)) for number in range(3)]
-        await asyncio.sleep(0)
-        with pytest.raises(Refusal):
-            await one(9)
-        await asyncio.gather(*tasks)
-        return done
-
-    assert asyncio.run(work()) == [0, 1, 2]
 
 
 def test_a_reader_that_falls_asleep_is_left(server: OddServer, policies: Path) -> None:

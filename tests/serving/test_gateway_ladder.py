@@ -156,11 +156,6 @@ def test_what_is_not_asked_as_the_reference_was_is_passed_on(
     assert server.asked == [asked]
 
 
-def test_what_is_asked_as_the_reference_was_is_covered(gateway: RunningGateway) -> None:
-    answer = gateway.ask(body_of(1, reasoning_effort="high", user="me", n=1))
-    assert answer.headers["x-stopadvisor"].startswith("policy; reason=covered")
-
-
 @pytest.mark.parametrize("fault", ["500", "400", "slow", "broken", "strange", "gone"])
 def test_a_cheap_rung_that_fails_is_climbed_past(tmp_path: Path, fault: str) -> None:
     policy_of(tmp_path)

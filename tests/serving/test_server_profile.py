@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -59,13 +59,22 @@ def test_a_real_chat_is_measured_with_requests_that_no_policy_covers() -> None:
     [
         ({"model": "another"}, ModelError, "does not serve the model 'tiny-reasoner'"),
         ({"chat": None}, EngineError, "404"),
-        ({"judges": lambda text: "7", "counts": False}, ModelError, "does not count its tokens"),
         ({"judges": lambda text: "7", "always": "500"}, EngineError, "500 broken"),
     ],
-    ids=["another model", "no chat", "no counts", "fails"],
+    ids=["another model", "no chat", "fails"],
 )
 def test_what_cannot_be_measured_is_said(
     settings: dict[str, object], kind: type[Exception], words: str
 ) -> None:
     with fake_server(**{"root": None, **settings}) as server, pytest.raises(kind, match=words):
         measure_server(server.url, "tiny-reasoner", BATCHES, NullProgress())
+
+
+class _Uncounted(VirtualServer):
+    async def ask(self, *asked: Any, **options: Any) -> dict[str, Any]:
+        return {k: v for k, v in (await super().ask(*asked, **options)).items() if k != "usage"}
+
+
+def test_a_server_has_to_count_its_tokens() -> None:
+    with pytest.raises(ModelError, match="does not count its tokens"):
+        profiled(_Uncounted())

@@ -126,32 +126,32 @@ class Gateway:
         await self.policies.retire()
 
     async def reload(self) -> None:
-        """Read the policies again and use them for new requests, if all is well with them.
+        """Read the policies again for new requests; where one is refused the old ones stay."""
+        try:
+            async with self._swapping:
+                await self._replace(await asyncio.to_thread(PolicySet.load, self.settings))
+        except StopAdvisorError as error:
+            self.log.write("reload-refused", message=str(error))
 
-        Raises
-        ------
-        StopAdvisorError
-            A policy is refused, or does not fit an upstream; the old ones stay in use.
-        """
-        async with self._swapping:
-            found = await asyncio.to_thread(PolicySet.load, self.settings)
-            self._audit(found)
-            checked = [upstream for upstream in self.pool.all if upstream.is_up]
-            if not checked:
-                raise EngineError("no upstream is in use that policies could be checked with")
-            try:
-                for upstream in checked:
-                    await found.open_at(upstream, retry_timeout=_OPEN)
-            except BaseException:
-                await found.retire()
-                raise
-            old, self.policies = self.policies, found
-            await old.retire()
-            for upstream in self.pool.all:
-                if upstream.is_up and upstream not in checked:
-                    self.pool.check_again(upstream)
-            self._show_policies()
-            self.log.write("reload", policies=self.names())
+    async def _replace(self, found: PolicySet) -> None:
+        """Use other policies, if they fit the upstreams."""
+        self._audit(found)
+        checked = [upstream for upstream in self.pool.all if upstream.is_up]
+        if not checked:
+            raise EngineError("no upstream is in use that policies could be checked with")
+        try:
+            for upstream in checked:
+                await found.open_at(upstream, retry_timeout=_OPEN)
+        except BaseException:
+            await found.retire()
+            raise
+        old, self.policies = self.policies, found
+        await old.retire()
+        for upstream in self.pool.all:
+            if upstream.is_up and upstream not in checked:
+                self.pool.check_again(upstream)
+        self._show_policies()
+        self.log.write("reload", policies=self.names())
 
     def names(self) -> list[dict[str, str]]:
         """Models and digests of the policies in use."""

@@ -22,7 +22,7 @@ from starlette.routing import Mount, Route, Router
 
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.http.servers import Servers
-from stopadvisor.ground.errors import ModelError, StopAdvisorError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.connections import (
     ACCEPTED_AT_ONCE,
@@ -35,8 +35,7 @@ from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.metrics import Metrics
 
-__all__ = ["GatewayServer", "listen", "reload", "routes", "serve"]
-
+__all__ = ["GatewayServer", "listen", "routes", "serve"]
 
 _KEEP_ALIVE = 75
 """Seconds for which idle connections are kept: longer than balancers keep theirs."""
@@ -88,7 +87,7 @@ async def _run(settings: GatewaySettings, policies: PolicySet, key: Key | None, 
         server.should_exit = True
 
     def begin_reload() -> None:
-        again = loop.create_task(reload(gateway))
+        again = loop.create_task(gateway.reload())
         reloads.add(again)
         again.add_done_callback(reloads.discard)
 
@@ -197,11 +196,3 @@ def routes(gateway: Gateway) -> Router:
             Mount("/v1", app=gateway),
         ]
     )
-
-
-async def reload(gateway: Gateway) -> None:
-    """Read the policies again; log why that was refused."""
-    try:
-        await gateway.reload()
-    except StopAdvisorError as error:
-        gateway.log.write("reload-refused", message=str(error))

@@ -54,21 +54,6 @@ def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
     assert (counts["resolved"], counts["differing"]) == (1, 1)
 
 
-def test_an_engine_that_fails_an_audit_harms_nobody(tmp_path: Path) -> None:
-    auditor, _ = audited(tmp_path, FakeEngine(fails=("audit",)))
-    counts = auditor.log.course.counts
-    assert (counts["requests"], counts["resolved"], counts["shed"]) == (1, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("action", "shadowed", "left"), [("shadow", True, []), ("exit", False, [8])]
-)
-def test_an_alarm_acts(tmp_path: Path, action: Any, shadowed: bool, left: list[int]) -> None:
-    auditor, ended = audited(tmp_path, FakeEngine(), n=12, limit=1e-6, on_alarm=action)
-    assert auditor.is_shadowed() == shadowed
-    assert ended[:1] == left
-
-
 def test_the_settings_go_through_the_environment(tmp_path: Path) -> None:
     audit = AuditSettings(0.02, tmp_path, replica="b", on_alarm="shadow")
     settings = ServeSettings(tmp_path / "policy.joblib", audit=audit)

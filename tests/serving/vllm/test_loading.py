@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from stopadvisor.ground.errors import ModelError, PolicyError
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving.audits import Auditors, AuditSettings
 from stopadvisor.serving.metrics import Metrics
@@ -89,13 +89,6 @@ def test_the_header_chooses_among_policies_of_one_model(tmp_path: Path) -> None:
         assert (await alone.ask())[0] == f"policy; reason=covered; {digest(numeric)}"
 
     run(go)
-
-
-@pytest.mark.parametrize("tasks", [("numeric", "numeric"), ("numeric", "mixed")])
-def test_two_policies_for_one_request_are_refused(tasks: tuple[str, str], tmp_path: Path) -> None:
-    policies = [policy_of(task=task, max_think=400 - n) for n, task in enumerate(tasks)]
-    with pytest.raises(PolicyError, match="one policy for each model and task, got a second one"):
-        run(lambda: served(tmp_path, FakeEngine(), *policies))
 
 
 def test_policies_are_replaced_and_taken_back(tmp_path: Path, tried: list[Any]) -> None:

@@ -51,16 +51,6 @@ def test_a_file_or_a_folder_of_policies(tmp_path: Path) -> None:
     assert one.digest == policy.digest
 
 
-def test_refused_policies(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="expected a policy"):
-        load_policies(ServeSettings(tmp_path))
-    file = tmp_path / "p.joblib"
-    save_policy(policy_of(), file)
-    key = tmp_path / "key.pub"
-    with pytest.raises(PolicyError, match=r"key\.pub"):
-        load_policies(ServeSettings(file, require_signature=(key,)))
-
-
 @pytest.mark.parametrize(
     ("version", "tried"),
     [("0.32.0", True), ("0.32.3+cpu", True), ("0.33.1.dev5+g12", False), ("0.320.0", False)],

@@ -162,15 +162,6 @@ def test_a_prompt_that_leaves_less_than_the_caps_is_passed_on() -> None:
     assert "reason=room" in client.header
 
 
-def test_the_task_comes_in_a_header() -> None:
-    client = client_of(FakeEngine(), policy_of(task="mixed"))
-    assert run(lambda: client.ask(asked())) == PASSED
-    body = run(lambda: client_of(FakeEngine(), policy_of(task="mixed")).ask(
-        asked(), {"X-StopAdvisor-Task": "numeric"}
-    ))  # fmt: skip
-    assert body["choices"][0]["message"]["content"] == "Final answer: 5"
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_thinking_and_probes_stand_in_the_clients_trace(stream: bool) -> None:
     engine = FakeEngine()
