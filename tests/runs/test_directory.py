@@ -138,14 +138,20 @@ def test_the_id_that_0_1_0_gave_a_run_stands(tmp_path: Path) -> None:
     assert run_path(tmp_path, manifest) == path
 
 
-def test_a_settled_cap_leaves_the_id_of_an_auto_run_alone(tmp_path: Path) -> None:
-    settled = [
-        make_manifest(tmp_path, auto=["max_think"], plan=replace(PLAN, max_think=cap))
-        for cap in (8192, 128)
-    ]
+@pytest.mark.parametrize(
+    ("name", "plans"),
+    [
+        ("max_think", [replace(PLAN, max_think=8192), replace(PLAN, max_think=128)]),
+        ("budgets", [replace(PLAN, budgets=()), PLAN]),
+    ],
+)
+def test_what_is_settled_leaves_the_id_of_an_auto_run_alone(
+    tmp_path: Path, name: str, plans: list[ProbePlan]
+) -> None:
+    settled = [make_manifest(tmp_path, auto=[name], plan=plan) for plan in plans]
     assert settled[0]["id"] == settled[1]["id"]
-    assert [m["plan"]["max_think"] for m in settled] == [8192, 128]
-    assert settled[0]["requested_max_think"] == "auto"
+    assert settled[0]["plan"][name] != settled[1]["plan"][name]
+    assert settled[0][f"requested_{name}"] == "auto"
 
 
 def test_tokens_of_the_cue_are_noted_beside_the_id(tmp_path: Path) -> None:
@@ -153,12 +159,6 @@ def test_tokens_of_the_cue_are_noted_beside_the_id(tmp_path: Path) -> None:
     assert noted["cue_ids"] == [5, 6]
     assert noted["id"] == make_manifest(tmp_path)["id"]
     assert make_manifest(tmp_path)["cue_ids"] is None
-
-
-def test_frozen_budgets_leave_the_id_of_an_auto_run_alone(tmp_path: Path) -> None:
-    asked = make_manifest(tmp_path, auto=["budgets"], plan=replace(PLAN, budgets=()))
-    frozen = make_manifest(tmp_path, auto=["budgets"], plan=PLAN)
-    assert asked["id"] == frozen["id"]
 
 
 def test_run_path_names_workload_model_and_id(tmp_path: Path) -> None:
