@@ -26,10 +26,11 @@ from stopadvisor.answers.numerals import MAX_DIGITS
 FRAGMENTS = st.sampled_from(
     [
         "Final answer:", "final answer is", "answer is", "Answer:", "The answer is", "**", "$",
-        "\n", "\\boxed{", "\\boxed", "{", "}", "\\frac", "\\dfrac12", "\\frac{1}{2}", "\\left(", "\\,",
-        "\\text{", "\\le", "ft", "^\\circ", "^{2}", "x=", "=", "-", "−", "½", "²", "10^", "e5", "%",
-        "1,000", "42", ".5", "0", "/", " ", "A", "(B)", "c)", "I think", "“", "”", "(", ")", "ß",
-        "İ", "ＡＮＳＷＥＲ is", "an\u00a0swer is", "\u2028", "\\", "\u202f", "٣", "ﬁ", ".", ",", "'",
+        "\n", "\\boxed{", "\\boxed", "{", "}", "\\frac", "\\dfrac12", "\\frac{1}{2}", "\\left(",
+        "\\,", "\\text{", "\\le", "ft", "^\\circ", "^{2}", "x=", "=", "-", "−", "½", "²", "10^",
+        "e5", "%", "1,000", "42", ".5", "0", "/", " ", "A", "(B)", "c)", "I think", "“", "”", "(",
+        ")", "ß", "İ", "ＡＮＳＷＥＲ is", "an\u00a0swer is", "\u2028", "\\", "\u202f", "٣", "ﬁ",
+        ".", ",", "'",
     ]
 )  # fmt: skip
 TEXTS = st.one_of(st.text(max_size=40), st.lists(FRAGMENTS, max_size=12).map("".join))
