@@ -84,15 +84,10 @@ class Sampling:
 
     @classmethod
     def of(cls, generation_config: Any, plan: ProbePlan) -> Sampling:
-        """Take the settings of a model, under a plan.
+        """Take the settings of a model, under a plan; refuse those that are not applied here.
 
         A setting that the model does not give is off, as servers have it; transformers' own
         ``generate`` would cut at the 50 likeliest tokens there.
-
-        Raises
-        ------
-        ModelError
-            The model's generation settings ask for something that is not applied here.
         """
         if plan.greedy:
             return cls(temperature=0.0)

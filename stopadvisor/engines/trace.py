@@ -1,6 +1,5 @@
-"""What a served model draws: traces and their ends, and figures of log-probabilities.
+"""What a model draws, here or at a server: traces and their ends, and figures of log-probabilities.
 
-The rules of `engines.hf.rolling` and the figures of `engines.hf.branch`, for one trace at a time.
 Knows ids and numbers; no server and no tokenizer.
 """
 

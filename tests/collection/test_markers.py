@@ -176,29 +176,3 @@ def test_a_word_without_tokens_of_its_own_is_refused() -> None:
     with pytest.raises(ProbeError, match="marker 'Wait' has no tokens of its own"):
         sentence_ids(Joined(None), "Wait")
     assert count_words(Joined(None), []).words == ()
-
-
-@pytest.mark.integration
-def test_the_tiny_reasoner_turns_back_in_nearly_every_trace(tiny_reasoner_traces: Any) -> None:
-    for found in tiny_reasoner_traces:
-        assert {w.text for w in found.used} == {"Wait", "Hold on", "Alternatively"}
-        assert all(2 < w.per_1000 < 9 for w in found.used), [w.per_1000 for w in found.used]
-        assert found.without < 0.2
-
-
-@pytest.fixture(scope="module")
-def tiny_reasoner_traces() -> tuple[MarkerFindings, MarkerFindings]:
-    from stopadvisor.collection.collect import make_prompts
-    from stopadvisor.engines.hf import load_engine
-    from stopadvisor.probes.asking import ProbePlan
-    from stopadvisor.workload.questions import read_workload
-    from tests.engines.fake_server import TINY
-
-    engine = load_engine(str(TINY), device="cpu", dtype="float32")
-    plan = ProbePlan((), cue="\n\nFinal answer:", max_think=300, greedy=True)
-
-    def find(name: str) -> MarkerFindings:
-        questions = read_workload(TINY.parent / f"{name}.jsonl").questions[:32]
-        return count_words(engine, engine.probe(make_prompts(questions, None), plan))
-
-    return find("arithmetic"), find("choice")

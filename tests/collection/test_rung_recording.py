@@ -254,9 +254,7 @@ def test_prices_and_addresses_may_change_between_two_calls(
     assert "holds another run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [["--model", "m"], ["--budgets", "0,8"], ["--temperature", "0"], ["--regrade"]]
-)
+@pytest.mark.parametrize("words", [["--budgets", "0,8"], ["--regrade"]])
 def test_what_ladder_toml_says_is_no_option(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

@@ -122,37 +122,23 @@ def test_unsupported_kinds_are_named(
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "options", "says"),
     [
-        pytest.param("./nowhere", "is not a folder with a config.json", id="no path"),
-        pytest.param(
-            "nobody/never-made", "neither a local folder nor in the local cache, and", id="no model"
-        ),
+        ("./nowhere", {}, "is not a folder with a config.json"),
+        ("tests", {}, "is not a folder with a config.json"),
+        ("nobody/never-made", {}, "neither a local folder nor in the local cache, and"),
+        ("tiny", {"dtype": "int3"}, "dtype must be one of auto, .* got 'int3'"),
+        ("tiny", {"device": "toaster"}, "device must be auto, cpu, cuda, .* got 'toaster'"),
+        ("tiny", {"device": "cuda:77"}, "device 'cuda:77' is not there"),
     ],
 )
-def test_unknown_models_are_one_clear_line(model: str, says: str) -> None:
+def test_what_is_not_there_is_one_clear_line(
+    model: str, options: dict[str, Any], says: str, random_model: Path
+) -> None:
     with pytest.raises(ModelError, match=says) as caught:
-        load_engine(model, device="cpu")
+        load_engine(str(random_model) if model == "tiny" else model, **options)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is not a folder with a config"):
-        load_engine(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"dtype": "int3"}, "dtype must be one of auto, .* got 'int3'"),
-        ({"device": "toaster"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'toaster'"),
-        ({"device": "cuda:77"}, "device 'cuda:77' is not there"),
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any], says: str, random_model: Path) -> None:
-    with pytest.raises(ModelError, match=says):
-        load_engine(str(random_model), **options)
 
 
 def test_a_model_that_ignores_masks_is_found_out(

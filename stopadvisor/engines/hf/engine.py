@@ -6,7 +6,7 @@ workload, no gold answer and no file; which batches are run is the caller's busi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -124,24 +124,14 @@ class HfEngine(LocalModel, ChatEngine):
         thinking and answers do not fit the model's context together, the thinking is cut earlier
         than the plan says, and a remark says so.
         """
+        entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
         if not prompts:
             return []
-        return within_memory(
-            lambda: self._probe(prompts, plan, on_tokens), lambda: f"a batch of {len(prompts)} does"
-        )
 
-    def _probe(
-        self, prompts: Sequence[Prompt], plan: ProbePlan, on_tokens: Callable[[int], None] | None
-    ) -> list[RawTrace]:
-        entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
-        traces, found = self.begin(prompts, plan), dict[Trace, RawTrace]()
-        with torch.inference_mode():
-            groups: Iterable[Finished]
-            if are_recorded(prompts):
-                groups = [self._read(traces)]
-            else:
-                groups = self.batch(traces).finished(on_tokens)
-            for group in groups:
+        @torch.inference_mode()
+        def work() -> list[RawTrace]:
+            traces, found = self.begin(prompts, plan), dict[Trace, RawTrace]()
+            for group in self._groups(traces, on_tokens):
                 positions = [
                     trace_positions(plan, trace.ids[: trace.end.thinking]) for trace in group.traces
                 ]
@@ -152,15 +142,22 @@ class HfEngine(LocalModel, ChatEngine):
                     found[trace] = raw_trace(
                         self.stops, trace, positions[row], probed[row], visible[row]
                     )
-        return [found[trace] for trace in traces]
+            return [found[trace] for trace in traces]
 
-    def _read(self, traces: list[Trace]) -> Finished:
-        """Read recorded traces into a kept cache: one pass over all tokens, no steps."""
+        return within_memory(work, lambda: f"a batch of {len(prompts)} does")
+
+    def _groups(
+        self, traces: list[Trace], on_tokens: Callable[[int], None] | None
+    ) -> Iterator[Finished]:
+        """The traces of a batch, drawn as their rows are finished, or read in one pass."""
+        if not are_recorded([trace.prompt for trace in traces]):
+            yield from self.batch(traces).finished(on_tokens)
+            return
         for trace in traces:
             read_recorded(self.chat, trace)
         thinking = [trace.ids[: trace.end.thinking] for trace in traces]
         kept, _ = self.runner.prefill([t.prompt_ids for t in traces], self.pad_id, thinking)
-        return Finished(traces, kept)
+        yield Finished(traces, kept)
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
         """Return the thinking tokens that the context leaves, whatever the plan's cap is."""
