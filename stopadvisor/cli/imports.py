@@ -38,8 +38,6 @@ from stopadvisor.runs.imported import (
     ImportedLog,
     ImportedProbes,
     ImportedReplies,
-    imported_probes,
-    imported_replies,
     write_dataset,
     write_log,
     write_recording,
@@ -278,15 +276,21 @@ def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read recorded answers, label them, write the run, and say what was written."""
-    cap, model, suffix_tokens = params["cap"], params["model"], params["suffix_tokens"]
+    cap, suffix_tokens = params["cap"], params["suffix_tokens"]
     with open_graders(params["grader"]) as graders:
         recording = read_recording(
             params["sources"][0], graders.right, suffix_tokens=suffix_tokens, cap=cap
         )
         of_grades = graders.right.remarks()
     fractions = params["split"] or default_split(len(recording.records))
-    run = write_recording(
-        params["out"], recording, cap=cap, model=model, seed=params["seed"], fractions=fractions
+    imported = write_recording(
+        params["out"],
+        recording,
+        cap=cap,
+        suffix_tokens=suffix_tokens,
+        model=params["model"],
+        seed=params["seed"],
+        fractions=fractions,
     )
     if cap is None:
         progress.remark(
@@ -303,7 +307,6 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
         progress.remark("no log-probabilities: rules that read them are left out")
     for sentence in of_grades:
         progress.remark(sentence)
-    imported = imported_probes(run, recording, suffix_tokens=suffix_tokens, model=model)
     return imported, import_probes_sheet(imported)
 
 
@@ -314,10 +317,10 @@ def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
         recorded = read_replies(params["sources"][0], rungs, graders.right)
         of_grades = graders.right.remarks()
     fractions = params["split"] or default_split(len(recorded.records))
-    run = write_replies(params["out"], recorded, rungs, seed=params["seed"], fractions=fractions)
+    seed = params["seed"]
+    imported = write_replies(params["out"], recorded, rungs, seed=seed, fractions=fractions)
     for sentence in of_grades:
         progress.remark(sentence)
-    imported = imported_replies(run, recorded, rungs)
     return imported, import_replies_sheet(imported)
 
 

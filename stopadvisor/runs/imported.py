@@ -32,8 +32,6 @@ __all__ = [
     "ImportedLog",
     "ImportedProbes",
     "ImportedReplies",
-    "imported_probes",
-    "imported_replies",
     "write_dataset",
     "write_log",
     "write_recording",
@@ -220,10 +218,11 @@ def write_recording(
     recording: Recording,
     *,
     cap: int | None,
+    suffix_tokens: int,
     model: str | None,
     seed: int,
     fractions: Sequence[float],
-) -> RunDirectory:
+) -> ImportedProbes:
     """Write recorded probes as a run directory, in a folder that does not exist yet.
 
     `cap` is the cap on thinking under which they were recorded, the longest trace where it is None;
@@ -243,7 +242,22 @@ def write_recording(
         entropy=recording.entropy_source,
         seed=seed,
     )
-    return _run_of(out, recording, plan, fractions, model=model)
+    run, records = _run_of(out, recording, plan, fractions, model=model), recording.records
+    return ImportedProbes(
+        run=run.path,
+        source=recording.path,
+        n_questions=len({record.key for record in records}),
+        n_traces=len(records),
+        n_truncated=sum(record.finish == "length" for record in records),
+        n_probes=len(probes),
+        n_graded=recording.n_graded,
+        n_ungraded=recording.n_ungraded,
+        budgets=recording.budgets or None,
+        entropy_source=recording.entropy_source,
+        max_think=plan.max_think,
+        suffix_tokens=suffix_tokens,
+        model=model,
+    )
 
 
 def write_replies(
@@ -253,12 +267,32 @@ def write_replies(
     *,
     seed: int,
     fractions: Sequence[float],
-) -> RunDirectory:
+) -> ImportedReplies:
     """Write recorded replies of a ladder as a run directory; see `write_recording`."""
     longest = max(r.completion_tokens for record in recorded.records for r in record.rungs)
     plan = ProbePlan((), cue="", max_think=max(longest, 1), seed=seed)
-    rungs = [rung.to_dict() for rung in ladder.rungs]
-    return _run_of(out, recorded, plan, fractions, ladder=rungs)
+    run = _run_of(out, recorded, plan, fractions, ladder=[rung.to_dict() for rung in ladder.rungs])
+    rows = []
+    for rung, block in zip(ladder.rungs, ladder.blocks, strict=True):
+        replies = [record.rungs[k] for record in recorded.records for k in block]
+        right = [reply.correct for reply in replies]
+        rows.append(
+            RungReplies(
+                rung.name,
+                rung.repeat,
+                sum(not reply.finished for reply in replies),
+                None if None in right else right.count(True) / len(right),
+                sum(reply.completion_tokens for reply in replies) / len(replies),
+            )
+        )
+    return ImportedReplies(
+        run=run.path,
+        source=recorded.path,
+        n_questions=len(recorded.records),
+        n_graded=recorded.n_graded,
+        n_ungraded=recorded.n_ungraded,
+        rungs=tuple(rows),
+    )
 
 
 def _run_of(
@@ -287,52 +321,3 @@ def _run_of(
     run = RunDirectory.create(out, manifest)
     run.append(recorded.records)
     return run
-
-
-def imported_probes(
-    run: RunDirectory, recording: Recording, *, suffix_tokens: int, model: str | None
-) -> ImportedProbes:
-    """Return what a recording that was written to `run` holds."""
-    records = recording.records
-    return ImportedProbes(
-        run=run.path,
-        source=recording.path,
-        n_questions=len({record.key for record in records}),
-        n_traces=len(records),
-        n_truncated=sum(record.finish == "length" for record in records),
-        n_probes=sum(len(record.checkpoints) for record in records),
-        n_graded=recording.n_graded,
-        n_ungraded=recording.n_ungraded,
-        budgets=recording.budgets or None,
-        entropy_source=recording.entropy_source,
-        max_think=run.plan.max_think,
-        suffix_tokens=suffix_tokens,
-        model=model,
-    )
-
-
-def imported_replies(
-    run: RunDirectory, recorded: Recorded[ReplyRecord], ladder: Ladder
-) -> ImportedReplies:
-    """Return what was written to `run`."""
-    rows = []
-    for rung, block in zip(ladder.rungs, ladder.blocks, strict=True):
-        replies = [record.rungs[k] for record in recorded.records for k in block]
-        right = [reply.correct for reply in replies]
-        rows.append(
-            RungReplies(
-                rung.name,
-                rung.repeat,
-                sum(not reply.finished for reply in replies),
-                None if None in right else right.count(True) / len(right),
-                sum(reply.completion_tokens for reply in replies) / len(replies),
-            )
-        )
-    return ImportedReplies(
-        run=run.path,
-        source=recorded.path,
-        n_questions=len(recorded.records),
-        n_graded=recorded.n_graded,
-        n_ungraded=recorded.n_ungraded,
-        rungs=tuple(rows),
-    )

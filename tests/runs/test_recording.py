@@ -54,8 +54,9 @@ def read(folder: Path, *rows: dict[str, Any], **options: Any) -> Recording:
 
 
 def imported(folder: Path, *rows: dict[str, Any], **options: Any) -> RunDirectory:
-    settings = {"cap": 200, "model": None, "seed": 0, "fractions": (0.4, 0.4, 0.2), **options}
-    return write_recording(folder / "run", read(folder, *rows), **settings)
+    settings = {"cap": 200, "suffix_tokens": 12, "model": None, "seed": 0, **options}
+    settings.setdefault("fractions", (0.4, 0.4, 0.2))
+    return RunDirectory.load(write_recording(folder / "run", read(folder, *rows), **settings).run)
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -200,10 +201,16 @@ def test_what_a_run_has_written_can_be_read_again(tmp_path: Path) -> None:
     assert found.records == tuple(made.records())
     assert found.budgets == made.plan.budgets
     again = write_recording(
-        tmp_path / "again", found, cap=256, model=None, seed=0, fractions=(0.4, 0.4, 0.2)
+        tmp_path / "again",
+        found,
+        cap=256,
+        suffix_tokens=2,
+        model=None,
+        seed=0,
+        fractions=(0.4, 0.4, 0.2),
     )
-    assert again.plan.budgets == made.plan.budgets
-    assert open_source(again.path).fingerprint() == open_source(made.path).fingerprint()
+    assert again.budgets == made.plan.budgets
+    assert open_source(again.run).fingerprint() == open_source(made.path).fingerprint()
 
 
 def test_questions_are_known_by_key_content_or_id(tmp_path: Path) -> None:
