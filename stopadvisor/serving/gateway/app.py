@@ -149,7 +149,7 @@ class Gateway:
         await old.retire()
         for upstream in self.pool.all:
             if upstream.is_up and upstream not in checked:
-                self.pool.check_again(upstream)
+                self.pool.take_out(upstream, "unchecked")
         self._show_policies()
         self.log.write("reload", policies=self.names())
 
@@ -343,7 +343,7 @@ class Gateway:
                         # A fault of ours: it is answered in full, as if no policy were there.
                         record.error = type(error).__name__
                         break
-                    self.pool.worked(upstream)
+                    upstream.failures = 0
                     found = responder.audited(answered, served.policy)
                     self._served(way, found, partial(_finish, bound, asked, answered))
                     return None

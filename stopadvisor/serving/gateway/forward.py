@@ -216,7 +216,7 @@ class Forwarder:
                     piece = await anext(pieces, b"")
                 await send(_piece(b"" if mask is None else mask.rest(), more=False))
                 if answer.status not in _BUSY:
-                    self._pool.worked(upstream)
+                    upstream.failures = 0
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             if begun:
                 raise BrokenReply from error

@@ -102,21 +102,13 @@ class Pool:
             upstream.in_flight -= 1
             gauge.set(upstream.in_flight)
 
-    def worked(self, upstream: Upstream) -> None:
-        """Take note that it answered."""
-        upstream.failures = 0
-
     def failed(self, upstream: Upstream, *, gone: bool = False) -> None:
         """Take note of a failure before a first byte; with `gone` it takes no connections."""
         upstream.failures += 1
         if upstream.is_up and gone:
-            self._take_out(upstream, "unreachable")
+            self.take_out(upstream, "unreachable")
         elif upstream.is_doubted:
             upstream.changed.set()
-
-    def check_again(self, upstream: Upstream) -> None:
-        """Take a server out until it was checked again."""
-        self._take_out(upstream, "unchecked")
 
     async def keep(self, upstream: Upstream) -> None:
         """Check a server until it does, look after it, and begin again when it is out; for ever."""
@@ -131,12 +123,16 @@ class Pool:
                 self._log.write("upstream-check", upstream=upstream.number, message=message)
                 self._checked.set()
                 if upstream.is_up:
-                    self._take_out(upstream, "failing")
+                    self.take_out(upstream, "failing")
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             pause = _FIRST_PAUSE
-            self._take_in(upstream)
+            upstream.is_up, upstream.failures, upstream.refused = True, 0, None
+            upstream.changed.clear()
+            self._checked.set()
+            self._show(upstream)
+            self._log.write("upstream-up", upstream=upstream.number)
             while upstream.is_up and not upstream.is_doubted:
                 await self._look(upstream)
             if upstream.is_doubted:  # requests that make it fail shall not keep it busy with checks
@@ -153,7 +149,7 @@ class Pool:
             pass
         try:
             if not await self._glance(upstream):
-                self._take_out(upstream, "changed")
+                self.take_out(upstream, "changed")
         except TimeoutError:
             self.failed(upstream)  # busy, perhaps
         except EngineError:
@@ -182,14 +178,8 @@ class Pool:
             urls = ", ".join(upstream.url for upstream in self.all)
             raise why or EngineError(f"no answer for {retry_timeout:g} s from {urls}") from None
 
-    def _take_in(self, upstream: Upstream) -> None:
-        upstream.is_up, upstream.failures, upstream.refused = True, 0, None
-        upstream.changed.clear()
-        self._checked.set()
-        self._show(upstream)
-        self._log.write("upstream-up", upstream=upstream.number)
-
-    def _take_out(self, upstream: Upstream, why: str) -> None:
+    def take_out(self, upstream: Upstream, why: str) -> None:
+        """Ask it nothing until it was checked again."""
         upstream.is_up = False
         upstream.changed.set()
         self._show(upstream)
