@@ -1,15 +1,20 @@
-"""What serving with a policy counts, for Prometheus: one set of names for plugin and gateway.
+"""What serving with a policy counts, for Prometheus, and what the gateway logs.
 
-They stand next to those of the server itself, such as ``vllm:num_requests_running``.  A request is
-counted once, from the record that is logged too.  Holds numbers and fixed words, never a text.
+Plugin and gateway have one set of names, next to those of the server itself, such as
+``vllm:num_requests_running``.  A request is counted once, from the record that is logged too.
+Holds numbers and fixed words, never a text of a request or a reply and no key: what happened is
+named by the classes of errors.  Messages are logged of an upstream's check alone, which holds no
+request.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, TextIO
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -23,7 +28,7 @@ from prometheus_client import (
 
 from stopadvisor.serving.chat_reply import Route
 
-__all__ = ["Metrics", "RequestRecord"]
+__all__ = ["Log", "Metrics", "RequestRecord"]
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _MOST_BUDGETS = 64
@@ -193,3 +198,26 @@ class Metrics:
     def text(self) -> tuple[bytes, str]:
         """Return what ``/metrics`` answers, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+@dataclass(frozen=True)
+class Log:
+    """The gateway's log: a JSON object a line, of names, counts and durations."""
+
+    to: TextIO
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Write what happened."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.to.write(json.dumps({"time": time, "event": event, **fields}) + "\n")
+        self.to.flush()
+
+    def request(self, record: RequestRecord) -> None:
+        """Write a request that is over; fields that say nothing are left out."""
+        fields = {
+            name: round(value, 6) if isinstance(value, float) else value
+            for name, value in asdict(record).items()
+            if value not in (None, "")
+        }
+        fields["gen_ai.usage.reasoning.output_tokens"] = fields.pop("reasoning_tokens")
+        self.write("request", **fields)

@@ -21,11 +21,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "vllm"
 
 
-def test_a_finished_one_is_found(home: Path) -> None:
-    (home / "finished").touch()
-    assert environment() == home
-
-
 @pytest.mark.parametrize("is_left", [False, True], ids=["never built", "given up"])
 def test_one_that_nobody_builds_is_not_waited_for(
     home: Path, is_left: bool, monkeypatch: pytest.MonkeyPatch
@@ -54,12 +49,3 @@ def test_one_that_is_being_built_is_waited_for(home: Path, succeeds: bool) -> No
         assert environment() == (home if succeeds else None)
         assert lock.closed or succeeds
         builder.join()
-
-
-def test_a_build_that_hangs_is_waited_for_so_long_and_no_longer(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "BUILT_WITHIN", 0.2)
-    with Path(f"{home}.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert environment() is None

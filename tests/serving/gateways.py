@@ -21,10 +21,9 @@ from prometheus_client import CollectorRegistry
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
-from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.gateway.server import GatewayServer, listen, routes
-from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.metrics import Log, Metrics
 from tests.engines.fake_server import FakeServer
 from tests.engines.test_openai_engine import engine_at
 from tests.engines.test_openai_online import policy_of

@@ -41,10 +41,9 @@ from stopadvisor.serving.gateway.ladder_reply import (
     note_ascent,
     send_served,
 )
-from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import Pool, Upstream
-from stopadvisor.serving.metrics import Metrics, RequestRecord
+from stopadvisor.serving.metrics import Log, Metrics, RequestRecord
 from stopadvisor.serving.policy_files import for_task
 from stopadvisor.serving.responder import JSON, Gone, Responder, Sender, SlowReader, unless_gone
 

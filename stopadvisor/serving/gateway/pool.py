@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from stopadvisor.engines.http.client import Unreachable
 from stopadvisor.ground.errors import EngineError, StopAdvisorError
-from stopadvisor.serving.gateway.log import Log
-from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.metrics import Log, Metrics
 
 __all__ = ["Pool", "Upstream"]
 

@@ -31,9 +31,8 @@ from stopadvisor.serving.gateway.connections import (
     most_connections,
 )
 from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
-from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
-from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.metrics import Log, Metrics
 
 __all__ = ["GatewayServer", "listen", "routes", "serve"]
 
