@@ -59,7 +59,7 @@ def serve_requests(
 
 
 @dataclass
-class _Served:
+class _Drawn:
     """A request whose trace is drawn."""
 
     index: int
@@ -80,7 +80,7 @@ class _Serving:
     plan: ProbePlan
     rule: Rule | None
     on_stop: OnStop
-    _open: dict[Trace, _Served] = field(default_factory=dict, init=False)
+    _open: dict[Trace, _Drawn] = field(default_factory=dict, init=False)
     """Those without a reply so far."""
     _batch: RollingBatch | None = field(default=None, init=False)
 
@@ -114,7 +114,7 @@ class _Serving:
                 self.rule, closer_tokens=closer, on_stop=self.on_stop, task=request.task
             )
             event, report = session.next_event(), AnswerReport(self.rule, self.model.chat)
-            self._open[trace] = _Served(i, request, started, session, event, report)
+            self._open[trace] = _Drawn(i, request, started, session, event, report)
         return self.model.batch(traces)
 
     def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:

@@ -99,7 +99,7 @@ def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
 
 
 class VllmEngine:
-    """How the engine is asked; an `engine_model.Engine`."""
+    """How the engine is asked; an `engine_model.AskedEngine`."""
 
     def __init__(self, client: Any) -> None:
         from vllm.inputs import tokens_input

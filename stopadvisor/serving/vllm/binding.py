@@ -25,7 +25,7 @@ from stopadvisor.probes.asking import ProbePlan, is_open_cue
 from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.policy_files import check_tasks
-from stopadvisor.serving.vllm.engine_model import Engine, EngineModel, Likeliest
+from stopadvisor.serving.vllm.engine_model import AskedEngine, EngineModel, Likeliest
 
 __all__ = ["BoundPolicy", "EngineFacts", "bind_policies"]
 
@@ -94,7 +94,7 @@ def bind_policies(
     policies: Sequence[tuple[Path, Policy]],
     facts: EngineFacts,
     loaded: LoadedTokenizer,
-    engine: Engine,
+    engine: AskedEngine,
     *,
     any_text: bool = False,
     audits: bool = False,
@@ -151,7 +151,12 @@ def _check_engine(facts: EngineFacts, *, audits: bool) -> None:
 
 
 def _bind(
-    policy: Policy, facts: EngineFacts, loaded: LoadedTokenizer, engine: Engine, *, any_text: bool
+    policy: Policy,
+    facts: EngineFacts,
+    loaded: LoadedTokenizer,
+    engine: AskedEngine,
+    *,
+    any_text: bool,
 ) -> BoundPolicy:
     terms, plan = policy.terms, policy_plan(policy, at_server=True)
     chat = Chat.of(loaded.tokenizer, template_kwargs=terms.chat_template_kwargs)

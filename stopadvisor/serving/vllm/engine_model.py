@@ -26,7 +26,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.asking import ProbePlan, Prompt
 
 __all__ = [
-    "Engine",
+    "AskedEngine",
     "EngineModel",
     "EngineThinking",
     "Likeliest",
@@ -46,7 +46,7 @@ _ABANDON_SECONDS = 0.05
 """How long the last tokens of a trace that is given up are waited for."""
 
 
-class Engine(Protocol):
+class AskedEngine(Protocol):
     """vLLM's engine, as `adapter` asks it."""
 
     def generate(
@@ -74,7 +74,7 @@ class Engine(Protocol):
 class EngineModel:
     """A model in the engine, asked as a plan says; a `live.Backend`."""
 
-    engine: Engine
+    engine: AskedEngine
     chat: Chat
     stop_ids: tuple[int, ...]
     stops: AnswerStops = field(repr=False)

@@ -20,7 +20,7 @@ from stopadvisor.serving.audits import Auditors
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.policy_files import ServeSettings, load_policies
 from stopadvisor.serving.vllm.binding import BoundPolicy, EngineFacts, bind_policies
-from stopadvisor.serving.vllm.engine_model import Engine
+from stopadvisor.serving.vllm.engine_model import AskedEngine
 from stopadvisor.serving.vllm.route import PolicyRoute
 from stopadvisor.serving.vllm.self_test import try_engine
 
@@ -36,7 +36,7 @@ class PolicyLoader:
     settings: ServeSettings
     facts: EngineFacts
     tokenizer: LoadedTokenizer
-    engine: Engine
+    engine: AskedEngine
     metrics: Metrics
     auditors: Auditors
     _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
