@@ -266,12 +266,6 @@ def test_a_question_and_one_entropy_source_are_required() -> None:
         graded_table([record(), record("q2", checkpoints=rows)])
 
 
-def test_arrays_are_read_only() -> None:
-    table = POPULATIONS[0].draw(3, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="read-only"):
-        table.correct[0, 0] = True
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
