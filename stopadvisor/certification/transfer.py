@@ -167,7 +167,7 @@ def certify_transfer(
     if not look.opened:
         calibration = without_figures(calibration, settings)
     made = build_policy(transferred_terms(policy.terms, view, calibration, settings, look))
-    remarks = tuple(_remarks(policy, view, taken, n_shown))
+    remarks = tuple(_remarks(policy.terms, view, taken, n_shown))
     return Certification(settings, calibration, look, made, remarks, source=policy)
 
 
@@ -207,19 +207,12 @@ def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
     return asked
 
 
-def _remarks(policy: Policy, target: Source, taken: TakenLook, n_shown: int) -> list[str]:
+def _remarks(source: PolicyTerms, target: Source, taken: TakenLook, n_shown: int) -> list[str]:
     found = list(taken.remarks)
-    source = policy.terms
     if n_shown:
         found.append(
             f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
             "policy and alpha could have been chosen by them (--from before assess uses them too)"
-        )
-    differs = source.entropy_source != target.table.entropy_source
-    if differs and policy.reads_logprobs:
-        found.append(
-            f"the policy's entropies were '{source.entropy_source}', here they are "
-            f"'{target.table.entropy_source}': the certificate holds, the rule may suit less"
         )
     if source.model is None and source.workload_sha256 != target.workload_sha256:
         found.append(

@@ -26,7 +26,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
-from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET
+from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import Guarantee
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bounds import max_losses, power, unspent
@@ -149,13 +149,6 @@ def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:
     assert found.advised is None
     assert len(found.sequences) == 1
     assert found.label_savings == {}
-
-
-def test_simple_rules_come_first() -> None:
-    ranks = {family: rank_of(family) for family in FAMILIES}
-    assert ranks.pop(FIXED_BUDGET) == 0
-    assert {ranks[f] for f in ranks if f.startswith("learned")} == {2}
-    assert {ranks[f] for f in ranks if not f.startswith("learned")} == {1}
 
 
 @pytest.mark.slow

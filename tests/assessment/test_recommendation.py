@@ -203,23 +203,20 @@ def test_a_fixed_budget_that_is_not_worth_it_probes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("savings", "found"),
+    ("savings", "advised", "found"),
     [
-        ({"learned": 28.2, "confidence": 29.4, FIXED_BUDGET: 30.3}, "overall"),
-        ({"learned": 30.3, "confidence": 29.4}, "most"),
-        ({"learned": 29.9, "deer": 30.3}, "overall"),  # within a point, and not the simplest
+        ({"learned": 28.2, "confidence": 29.4, FIXED_BUDGET: 30.3}, "learned", "overall"),
+        ({"learned": 30.3, "confidence": 29.4}, "learned", "most"),
+        ({"learned": 29.9, "deer": 30.3}, "learned", "overall"),  # near, and not the simplest
+        ({"learned": 30.3, "confidence": 29.4, FIXED_BUDGET: 20.0}, "confidence", "simplest"),
+        ({"learned": 30.3, "confidence": 29.2}, "confidence", "surer"),
+        ({"confidence": 29.2, FIXED_BUDGET: 28.0}, FIXED_BUDGET, "overall"),
     ],
 )
-def test_why_a_rule_is_taken_is_said_as_it_is(savings: dict[str, float], found: str) -> None:
-    assert standing(savings, "learned") == found
-
-
-def test_the_simplest_within_a_point_is_called_so() -> None:
-    assert standing({"learned": 30.3, "confidence": 29.4, FIXED_BUDGET: 20.0}, "confidence") == (
-        "simplest"
-    )
-    assert standing({"learned": 30.3, "confidence": 29.2}, "confidence") == "surer"
-    assert standing({"confidence": 29.2, FIXED_BUDGET: 28.0}, FIXED_BUDGET) == "overall"
+def test_why_a_rule_is_taken_is_said_as_it_is(
+    savings: dict[str, float], advised: str, found: str
+) -> None:
+    assert standing(savings, advised) == found
 
 
 def test_a_rule_at_markers_has_no_budgets() -> None:
