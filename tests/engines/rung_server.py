@@ -59,14 +59,12 @@ class RungServer(Listener):
     faults: dict[str, str] = field(default_factory=dict)
     """By model: ``500``, ``400``, ``no-logprobs``, ``slow``, ``broken`` or ``strange``."""
 
-    @property
-    def keys(self) -> list[str]:
-        """Header ``Authorization`` of each that was asked."""
-        return [headers.get("Authorization", "") for headers in self.headers]
+    keys: list[str] = field(default_factory=list)
+    """Header ``Authorization`` of each that was asked."""
 
     def post(self, to: BaseHTTPRequestHandler) -> None:
         body = json.loads(to.rfile.read(int(to.headers["Content-Length"])))
-        self.headers.append(dict(to.headers))
+        self.keys.append(to.headers.get("Authorization", ""))
         status, data = self.answer(body)
         to.send_response(status)
         kind = "text/event-stream" if body.get("stream") else "application/json"

@@ -73,7 +73,7 @@ def server() -> Iterator[RungServer]:
 def gateway(server: RungServer, tmp_path: Path) -> Iterator[RunningGateway]:
     policy_of(tmp_path)
     server.asked.clear()
-    server.headers.clear()
+    server.keys.clear()
     with ladder_gateway(tmp_path, server.url) as gateway:
         yield gateway
 
@@ -193,7 +193,7 @@ def test_a_shadow_serves_the_reference(server: RungServer, tmp_path: Path) -> No
 def test_a_clients_key_stays_with_the_references_server(server: RungServer, tmp_path: Path) -> None:
     policy_of(tmp_path)
     climbs = next(n for n in range(N) if not is_served(n))
-    server.headers.clear()
+    server.keys.clear()
     with rung_server(say) as other, ladder_gateway(tmp_path, other.url, server.url) as gateway:
         gateway.ask(body_of(climbs), Authorization="Bearer of-the-client")
     assert (other.keys, server.keys) == ([""], ["Bearer of-the-client"])

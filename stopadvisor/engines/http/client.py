@@ -276,8 +276,9 @@ class Client:
         read: Callable[[Body], Awaitable[_Result]],
     ) -> _Result:
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
-        headers = {**TRACE_CONTEXT.get(), "Content-Type": "application/json"}
-        content = json.dumps(body).encode() if method == "POST" else None
+        headers, content = dict(TRACE_CONTEXT.get()), None
+        if method == "POST":
+            headers["Content-Type"], content = "application/json", json.dumps(body).encode()
         request = self._http.build_request(method, url, content=content, headers=headers)
         now = asyncio.get_running_loop().time()
         deadline = begins_by = now + self.request_timeout
