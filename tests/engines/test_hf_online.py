@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -42,14 +42,26 @@ N = 28
 LENGTHS = ("3 operands", "4 operands", "5 operands", "6 operands")
 
 
-def replay(policy: Policy, trace: RawTrace, task: str) -> tuple[int | None, list[float]]:
-    """Where recorded probes stop a trace, and the scores on the way."""
-    stepper, scores = policy.start(task), []
-    for probe in trace.probes:
-        if probe.budget not in policy.budgets:
-            continue
-        if probe.ended:
+@dataclass
+class Replayed:
+    """What recorded probes say of a policy and a trace."""
+
+    position: int | None = None
+    """Where it stops."""
+    asked: list[RawProbe] = field(default_factory=list)
+    """Probes on the way."""
+    scores: list[float] = field(default_factory=list)
+
+
+def replay(policy: Policy, trace: RawTrace, on_stop: OnStop = "probe") -> Replayed:
+    stepper, found = policy.start("numeric"), Replayed()
+    probes, markers = {probe.budget: probe for probe in trace.probes}, trace.marker_positions or ()
+    for position in recorded_positions(policy.trigger, trace.trace_tokens, markers):
+        if position == policy.trigger.stop_at and on_stop == "answer":
+            found.position = position
             break
+        probe = probes[position]
+        found.asked.append(probe)
         decision = stepper.observe(
             answer=probe.text,
             mean_logprob=probe.mean_logprob,
@@ -57,10 +69,11 @@ def replay(policy: Policy, trace: RawTrace, task: str) -> tuple[int | None, list
             markers=float(probe.markers),
             think_tokens=probe.think_tokens,
         )
-        scores.append(decision.score)
+        found.scores.append(decision.score)
         if decision.stop:
-            return decision.checkpoint, scores
-    return None, scores
+            found.position = position
+            break
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +126,7 @@ def middling(engine: HfEngine, family: str, traces: Sequence[RawTrace], **change
         return rule(engine, family, 2.0, budgets=list(LATER), **changes)
     changes = {"budgets": list(BUDGETS)} | changes
     never = rule(engine, family, 1e-3 if family == "confidence" else 1e6, **changes)
-    scores = [replay(never, trace, "numeric")[1] for trace in traces]
+    scores = [replay(never, trace).scores for trace in traces]
     best = sorted(max(own, default=-np.inf) for own in scores)
     low, high = best[len(best) // 4], best[3 * len(best) // 4]
     ranked = sorted({score for own in scores for score in own if low <= score <= high})
@@ -144,27 +157,25 @@ def test_stops_and_answers_are_those_of_recorded_probes(
 ) -> None:
     traces = recorded[temperature]
     policy = middling(tiny_reasoner, family, traces, sampling=_sampling(temperature))
-    stops = [replay(policy, trace, "numeric")[0] for trace in traces]
+    found = [replay(policy, trace) for trace in traces]
+    stops = [each.position for each in found]
     assert 4 < sum(stop is not None for stop in stops) < N - 4
     assert len(set(stops)) > 2
-    for reply, trace, stop in zip(
-        answers(tiny_reasoner, questions, policy, batch_size=16), traces, stops, strict=True
-    ):
-        assert reply.stopped_at == stop
-        asked = [p for p in trace.probes if p.budget in policy.budgets and not p.ended]
-        asked = asked[: None if stop is None else stop + 1]
-        assert reply.n_probes == len(asked)
-        assert reply.probe_tokens == sum(p.probe_tokens for p in asked)
-        if stop is None:
+    replies = answers(tiny_reasoner, questions, policy, batch_size=16)
+    for reply, trace, each in zip(replies, traces, found, strict=True):
+        assert reply.budget == each.position
+        assert reply.n_probes == len(each.asked)
+        assert reply.probe_tokens == sum(probe.probe_tokens for probe in each.asked)
+        if each.position is None:
             assert (reply.text, reply.finish) == (trace.natural_text, trace.finish)
-            assert (reply.thinking, reply.budget) == (trace.thinking, None)
+            assert (reply.thinking, reply.stopped_at) == (trace.thinking, None)
             assert reply.think_tokens == trace.trace_tokens
             assert reply.visible_tokens == trace.natural_tokens
         else:
-            assert (reply.text, reply.finish) == (asked[stop].text, "stopped")
-            assert (reply.budget, reply.visible_tokens) == (policy.budgets[stop], 0)
+            assert (reply.text, reply.finish) == (each.asked[-1].text, "stopped")
+            assert (reply.stopped_at, reply.visible_tokens) == (len(each.asked) - 1, 0)
             assert trace.thinking.startswith(reply.thinking)
-            assert reply.think_tokens == policy.budgets[stop] + 1  # has it ended just here?
+            assert reply.think_tokens == each.position + 1  # has it ended just here?
         assert reply.prompt_tokens == trace.prompt_tokens
 
 
@@ -175,7 +186,7 @@ def test_places_taken_by_others_change_nothing(
     traces = recorded[0.7][:8]
     policy = middling(tiny_reasoner, "confidence", traces, sampling=_sampling(0.7))
     found = answers(tiny_reasoner, questions[:8], policy, batch_size=batch_size)
-    assert [r.stopped_at for r in found] == [replay(policy, t, "numeric")[0] for t in traces]
+    assert [r.budget for r in found] == [replay(policy, t).position for t in traces]
     assert all(t.thinking.startswith(r.thinking) for r, t in zip(found, traces, strict=True))
     assert all(r.seconds > 0 for r in found)
 
@@ -225,29 +236,6 @@ def test_full_budget_asks_no_probe(
 # --- Policies that probe elsewhere than on a grid ---
 
 
-def replay_anywhere(
-    policy: Policy, trace: RawTrace, on_stop: OnStop
-) -> tuple[int | None, list[RawProbe]]:
-    """Position at which recorded probes stop a trace, and the probes on the way."""
-    stepper, asked = policy.start("numeric"), list[RawProbe]()
-    probes, markers = {probe.budget: probe for probe in trace.probes}, trace.marker_positions or ()
-    for position in recorded_positions(policy.trigger, trace.trace_tokens, markers):
-        if position == policy.trigger.stop_at and on_stop == "answer":
-            return position, asked
-        probe = probes[position]
-        asked.append(probe)
-        decision = stepper.observe(
-            answer=probe.text,
-            mean_logprob=probe.mean_logprob,
-            mean_entropy=probe.mean_entropy,
-            markers=float(probe.markers),
-            think_tokens=probe.think_tokens,
-        )
-        if decision.stop:
-            return position, asked
-    return None, asked
-
-
 def frequent_markers(engine: HfEngine, traces: Sequence[RawTrace]) -> tuple[tuple[int, ...], ...]:
     """A pair of tokens that many traces hold, and one of their rare tokens."""
     encode = engine.chat.tokenizer.encode
@@ -292,7 +280,8 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     found = answers(tiny_reasoner, questions[:8], policy, batch_size=5, on_stop=on_stop)
     stops = []
     for reply, trace in zip(found, traces, strict=True):
-        position, asked = replay_anywhere(policy, trace, on_stop)
+        replayed = replay(policy, trace, on_stop)
+        position, asked = replayed.position, replayed.asked
         stops.append(position)
         assert reply.budget == position
         assert reply.n_probes == len(asked)
