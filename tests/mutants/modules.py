@@ -150,6 +150,23 @@ EQUIVALENT: dict[str, str] = {
         "what such a term would add is below the precision that is claimed, 1e-10"
     ),
     "policy/stepper _number: return 0.0 ->": "no rule reads it that was given none",
+    "policy/stepper Stepper.observe: -math.inf < mean_logprob <= _SLACK -> -math.inf < "
+    "mean_logprob < _SLACK": "`_number` looks again, and takes it",
+    "policy/stepper Stepper.observe: -math.inf < mean_logprob <= _SLACK -> +math.inf": (
+        "`_number` looks again, and takes it"
+    ),
+    "policy/stepper Stepper.observe: -_SLACK <= mean_entropy < math.inf -> -_SLACK < mean": (
+        "`_number` looks again, and takes it"
+    ),
+    "policy/stepper Stepper.observe: -_SLACK <= mean_entropy < math.inf -> +_SLACK": (
+        "`_number` looks again, and takes it"
+    ),
+    "policy/stepper Stepper.observe: 0.0 <= markers < math.inf -> 0.0 < markers": (
+        "`_number` looks again, and takes it"
+    ),
+    "policy/stepper Stepper.observe: 0.0 <= markers < math.inf -> 0.1 <= markers": (
+        "`_number` looks again, and takes it"
+    ),
     "policy/stepper Stepper.__init__: self._run = 0 ->": "the first step sets it",
     "policy/stepper Stepper.__init__: self._began = 0 ->": "the first step sets it",
     "policy/stepper Stepper.__init__: self._confidence = 0.0 ->": "the first step sets it",
