@@ -17,6 +17,7 @@ from tests.blocks.tests import benchmarks
 from tests.integration.test_benchmarks import SERVED
 
 SHORT = {
+    "deploy": "--questions 200",
     "ladder": "--data FOLDER/ladder --splits 1",
     "real": "--splits 1 --fits 0",
     "real_picture": "FOLDER/rivals.svg --splits 1",
