@@ -273,10 +273,11 @@ class Gateway:
         try:
             if bound is None:
                 raise EngineError("not checked yet")
-            async with bound.used() as servers, asyncio.timeout(self.settings.timeouts.total):
-                ascent = await climb(
-                    servers, served.policy, asked.prompt, asked.task, leaves_reference=True
-                )
+            with bound.used() as servers:
+                async with asyncio.timeout(self.settings.timeouts.total):
+                    ascent = await climb(
+                        servers, served.policy, asked.prompt, asked.task, leaves_reference=True
+                    )
         except Exception as error:  # noqa: BLE001 - whatever it is, the reference answers
             if not isinstance(error, StopAdvisorError | TimeoutError):
                 record.error = type(error).__name__  # a fault of ours
@@ -308,44 +309,41 @@ class Gateway:
             bound = served.at.get(upstream.number)
             if bound is None:  # checked just now, against policies that were replaced
                 continue
-            with self.pool.at(upstream):
-                async with bound.used() as service:
-                    prompt_ids = await self._rendered(service, asked)
-                    if isinstance(prompt_ids, str):
-                        reason = prompt_ids
-                        break
-                    responder = Responder(
-                        covered,
-                        service.model,
-                        ChatReply(served.name, record.id),
-                        sender,
-                        way.header,
-                        self.metrics,
-                        between=self.settings.timeouts.between,
-                    )
-                    shadowed = replace(service, shadow=record.route == "shadow")
-                    live = shadowed.live(
-                        asked, prompt_ids=prompt_ids, replica=0, observer=responder
-                    )
-                    record.upstream = upstream.number
-                    try:
-                        async with asyncio.timeout(self.settings.timeouts.total):
-                            answered = await responder.run(live)
-                    except Exception as error:
-                        if sender.begun:
-                            raise
-                        if isinstance(error, Refused):
-                            break  # said by the server itself, when the request is sent on
-                        if isinstance(error, StopAdvisorError | TimeoutError):
-                            self.pool.failed(upstream)
-                            continue
-                        # A fault of ours: it is answered in full, as if no policy were there.
-                        record.error = type(error).__name__
-                        break
-                    upstream.failures = 0
-                    found = responder.audited(answered, served.policy)
-                    self._served(way, found, partial(_finish, bound, asked, answered))
-                    return None
+            with self.pool.at(upstream), bound.used() as service:
+                prompt_ids = await self._rendered(service, asked)
+                if isinstance(prompt_ids, str):
+                    reason = prompt_ids
+                    break
+                responder = Responder(
+                    covered,
+                    service.model,
+                    ChatReply(served.name, record.id),
+                    sender,
+                    way.header,
+                    self.metrics,
+                    between=self.settings.timeouts.between,
+                )
+                shadowed = replace(service, shadow=record.route == "shadow")
+                live = shadowed.live(asked, prompt_ids=prompt_ids, replica=0, observer=responder)
+                record.upstream = upstream.number
+                try:
+                    async with asyncio.timeout(self.settings.timeouts.total):
+                        answered = await responder.run(live)
+                except Exception as error:
+                    if sender.begun:
+                        raise
+                    if isinstance(error, Refused):
+                        break  # said by the server itself, when the request is sent on
+                    if isinstance(error, StopAdvisorError | TimeoutError):
+                        self.pool.failed(upstream)
+                        continue
+                    # A fault of ours: it is answered in full, as if no policy were there.
+                    record.error = type(error).__name__
+                    break
+                upstream.failures = 0
+                found = responder.audited(answered, served.policy)
+                self._served(way, found, partial(_finish, bound, asked, answered))
+                return None
         record.route, record.reason, record.budget = "passthrough", reason, None
         return request
 
@@ -399,7 +397,7 @@ async def _finish(
     bound: Bound[PolicyService], asked: Request, answered: LiveAnswer
 ) -> FullThinking:
     """Think a stopped request to its end, with the seed that it was answered under."""
-    async with bound.used() as service:
+    with bound.used() as service:
         full = replace(service, rule=None, shadow=False)
         whole = await full.answer(asked, prompt_ids=answered.trace.prompt_ids, replica=0)
     return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)

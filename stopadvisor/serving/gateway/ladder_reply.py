@@ -124,7 +124,7 @@ async def finish_ascent(
     bound: Bound[RungServers], policy: Policy, asked: Request, ascent: Ascent
 ) -> FullThinking:
     """Ask the reference too; samples of it that were drawn already count."""
-    async with bound.used() as servers:
+    with bound.used() as servers:
         full = await climb(
             servers, policy, asked.prompt, asked.task, reference_alone=True, before=ascent.replies
         )

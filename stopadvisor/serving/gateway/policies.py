@@ -6,8 +6,9 @@ they began with.  Knows files and upstreams; no request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -44,30 +45,32 @@ class Bound(Generic[_Service]):
     """A policy at one upstream, closed when it was replaced and its last request is over."""
 
     service: _Service
-    close: Callable[[], Awaitable[None]]
+    close: Callable[[], Coroutine[Any, Any, None]]
     _retired: bool = False
-    _closed: bool = False
     _users: int = 0
+    _closing: asyncio.Task[None] | None = None
+    """In a task of its own: the client of the last request may leave meanwhile."""
 
-    @asynccontextmanager
-    async def used(self) -> AsyncIterator[_Service]:
+    @contextmanager
+    def used(self) -> Iterator[_Service]:
         """Hold it open for a request."""
         self._users += 1
         try:
             yield self.service
         finally:
             self._users -= 1
-            await self._close_idle()
+            self._close_idle()
 
     async def retire(self) -> None:
         """Close it as soon as nobody uses it; it takes no further requests."""
         self._retired = True
-        await self._close_idle()
+        self._close_idle()
+        if self._closing is not None:
+            await self._closing
 
-    async def _close_idle(self) -> None:
-        if self._retired and not self._users and not self._closed:
-            self._closed = True  # policies that climb one ladder share theirs
-            await self.close()
+    def _close_idle(self) -> None:
+        if self._retired and not self._users and self._closing is None:
+            self._closing = asyncio.create_task(self.close())
 
 
 @dataclass(eq=False)
