@@ -22,16 +22,7 @@ from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, sign_policy
 from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
-from stopadvisor.policy.shown import (
-    Certificate,
-    Expected,
-    ExpectedOnTest,
-    TransferredCertificate,
-    certificate_of,
-    promise_of,
-    where_of,
-    with_test,
-)
+from stopadvisor.policy.shown import Certificate, Expected, certificate_of, promise_of, where_of
 from stopadvisor.policy.signature import PemKey
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
@@ -161,13 +152,13 @@ class CalibratedRun(Shown):
     """The serving regime for which it was chosen."""
     on_stop: Literal["answer"] | None = None
     """Only with `--on-stop answer`."""
-    certificate: TransferredCertificate | Certificate | None
+    certificate: Certificate | None
     """What was shown; null where nothing was."""
     refusal: CertificateRefusal | None
     """Why not, where nothing was."""
     tested: tuple[RuleTest, ...]
     """Each rule that was tested."""
-    expected: ExpectedOnTest | Expected | None
+    expected: Expected | None
     """What the policy is expected to do."""
     graded_by: Literal["gold", "agreement"]
     """What says that an answer is right. By `agreement`, where gold is missing, it is right where
@@ -224,7 +215,6 @@ def calibrated(
     """
     settings, terms, calibration = found.settings, found.policy.terms, found.calibration
     look = found.look
-    expected = with_test(terms.expected)
     # Nothing is chosen on fit questions in a transfer, so nothing was advised.
     names = "family", "schedule", "where", "fit_total_saving_pct"
     advised: dict[str, Any] = {f"advised_{name}": None for name in names}
@@ -269,11 +259,11 @@ def calibrated(
         tested=tuple(
             _tested(family, result, calibration.n_counted) for family, result in calibration.tested
         ),
-        expected=expected,
+        expected=terms.expected,
         graded_by=calibration.entered.graded_by,
         profile=terms.profile,
         remarks=(*found.remarks, *remarks),
-        headline=headline(expected, terms.serving),
+        headline=headline(terms.expected, terms.serving),
         changed=found.changed,
         traces=None if calibration.traces == 1 else calibration.traces,
         transfer=None if found.source is None else _transfer(found.source, str(source_policy)),

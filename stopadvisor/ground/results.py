@@ -3,6 +3,7 @@
 A result is a frozen dataclass of plain values with a sentence under each field.  Its JSON has the
 field names as keys.  A field whose default is None is optional: it is left out while it is None.
 In a class with ``SPARSE: ClassVar[bool] = True`` every field is left out while it has its default.
+``field(default=None, metadata={"beside": "n"})`` is there, null or not, wherever ``n`` is not null.
 Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.  A class whose
 documents follow another schema than the first says so: ``SCHEMA: ClassVar[int] = 2``, or None for
 documents without a number.
@@ -101,12 +102,18 @@ def _number(kind: type) -> dict[str, int]:
 
 
 def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
-    kind = type(value)
     return {
-        _key(each): _plain(held)
+        _key(each): _plain(getattr(value, each.name))
         for each in fields(value)
-        if (held := getattr(value, each.name)) != each.default or not _is_optional(kind, each)
+        if not _is_left_out(value, each)
     }
+
+
+def _is_left_out(value: DataclassInstance, each: Field[Any]) -> bool:
+    if getattr(value, each.name) != each.default or not _is_optional(type(value), each):
+        return False
+    beside = each.metadata.get("beside")
+    return beside is None or getattr(value, beside) is None
 
 
 def _is_optional(kind: type, each: Field[Any]) -> bool:
@@ -172,7 +179,7 @@ def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
         shown.pop("title", None)
         if each.name in sentences:
             shown["description"] = sentences[each.name]
-        if shown.pop("default", ...) is None:
+        if shown.pop("default", ...) is None and "beside" not in each.metadata:
             shown["anyOf"] = [one for one in shown["anyOf"] if one != {"type": "null"}]
             if len(shown["anyOf"]) == 1:
                 shown |= shown.pop("anyOf")[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from stopadvisor.ground.errors import PolicyError
@@ -203,7 +203,7 @@ class CertificateTerms:
     """How the rule came here from another policy."""
     source_digest: Line | None = None
     """Of that policy."""
-    source_model: Line | None = None
+    source_model: Line | None = field(default=None, metadata={"beside": "transfer"})
     """Of that policy."""
 
     @property

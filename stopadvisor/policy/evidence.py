@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from stopadvisor.ground.fields import Condition, Count, Name, ShareOrEnd, Some, expect
@@ -85,11 +85,13 @@ class ExpectedTerms:
     """Questions."""
     test_total_saving_pct: _Saving | None = None
     """Net saving."""
-    test_total_saving_ci95: tuple[_Saving, _Saving] | None = None
+    test_total_saving_ci95: tuple[_Saving, _Saving] | None = field(
+        default=None, metadata={"beside": "test_n"}
+    )
     """Of the net saving."""
     test_think_saving_pct: _Saving | None = None
     """Saving in thinking tokens."""
-    test_uncut_saving_pct: _Saving | None = None
+    test_uncut_saving_pct: _Saving | None = field(default=None, metadata={"beside": "test_n"})
     """Net saving on traces that were not cut off."""
     test_risk: _Risk | None = None
     """Loss."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from stopadvisor.assessment.evidence import overthinks
 from stopadvisor.certification.check_policy import CheckedPolicy
-from stopadvisor.policy.shown import Expected, ExpectedOnTest, promised
+from stopadvisor.policy.shown import Expected, promised
 from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, FitRule
 from stopadvisor.report.words import (
     COMMON_STACK,
@@ -249,36 +249,26 @@ def _fit_effect(run: AssessedRun, rule: FitRule) -> Effect:
 def expected_effect(expected: Expected, serving: str) -> Effect:
     """What a policy is expected to do, by test questions where there are any."""
     bare = expected.graded_by == "agreement"
-    savings, unit = expected.saving_by_serving or {}, expected.weights.unit
-    if isinstance(expected, ExpectedOnTest):
-        return Effect(
-            expected.test_total_saving_pct,
-            serving,
-            expected.test_risk,
-            None if bare else expected.test_accuracy,
-            None if bare else expected.test_full_accuracy,
-            expected.test_n,
-            f"{expected.test_n} test questions",
-            None if serving == LADDER else expected.test_think_saving_pct,
-            expected.test_total_saving_ci95,
-            expected.test_risk_ci95,
-            savings,
-            unit,
-            expected.loss or "lost",
-        )
+    names = ("n", "total_saving_pct", "think_saving_pct", "risk", "accuracy", "full_accuracy")
+    on_test, on_calibration = (
+        {name: getattr(expected, f"{part}_{name}") for name in names}
+        for part in ("test", "calibration")
+    )
+    is_tested = None not in on_test.values()
+    found = on_test if is_tested else on_calibration
     return Effect(
-        expected.calibration_total_saving_pct,
+        found["total_saving_pct"],
         serving,
-        expected.calibration_risk,
-        None if bare else expected.calibration_accuracy,
-        None if bare else expected.calibration_full_accuracy,
-        expected.calibration_n,
-        f"{expected.calibration_n} calibration questions",
-        None if serving == LADDER else expected.calibration_think_saving_pct,
-        expected.calibration_total_saving_band95,
-        None,
-        savings,
-        unit,
+        found["risk"],
+        None if bare else found["accuracy"],
+        None if bare else found["full_accuracy"],
+        found["n"],
+        f"{found['n']} {'test' if is_tested else 'calibration'} questions",
+        None if serving == LADDER else found["think_saving_pct"],
+        expected.test_total_saving_ci95 if is_tested else expected.calibration_total_saving_band95,
+        expected.test_risk_ci95 if is_tested else None,
+        expected.saving_by_serving or {},
+        expected.weights.unit,
         expected.loss or "lost",
     )
 

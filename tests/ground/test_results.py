@@ -44,6 +44,8 @@ class Whole:
     """Only where asked for."""
     groups: int = 0
     """Always written."""
+    saving: float | None = field(default=None, metadata={"beside": "on_stop"})
+    """Null or not, where `on_stop` is."""
 
 
 WHOLE = Whole(Path("a/b"), (Part(2, (0.1, 0.5)), Part(0, None)), {"x": Part(1, None), "y": None}, 3)
@@ -61,7 +63,9 @@ def test_a_result_becomes_plain_values_and_comes_back() -> None:
 
 
 def test_an_optional_field_is_written_where_it_is_something() -> None:
-    assert to_document(Whole(Path("a"), (), {}, 0.0, "answer"))["on_stop"] == "answer"
+    document = to_document(Whole(Path("a"), (), {}, 0.0, "answer"))
+    assert (document["on_stop"], document["saving"]) == ("answer", None)
+    Draft202012Validator(schema_of(Whole)).validate(document)
 
 
 def test_a_schema_says_what_is_required_and_what_each_field_means() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stopadvisor.assessment.choice import FitRule
 from stopadvisor.certification.verdicts import Verdict
-from stopadvisor.policy.shown import Expected, ExpectedOnTest
+from stopadvisor.policy.shown import Expected
 from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.headline import (
     Effect,
@@ -87,8 +87,8 @@ def test_a_gain_is_called_overthinking_only_where_chance_does_not_explain_it() -
 
 
 CALIBRATED = results.EXPECTED
-TESTED = ExpectedOnTest(
-    **{name: held for name, held in vars(CALIBRATED).items() if not name.startswith("test_")},
+TESTED = replace(
+    CALIBRATED,
     test_n=57, test_total_saving_pct=17.0, test_risk=0.14, test_accuracy=0.789,
     test_full_accuracy=0.877, test_think_saving_pct=56.6, test_total_saving_ci95=(6.0, 26.9),
     test_risk_ci95=(0.063, 0.258), test_accuracy_ci95=(0.66, 0.88), test_uncut_saving_pct=None,

@@ -9,14 +9,7 @@ from pathlib import Path
 from stopadvisor.assessment.fit_assessment import Repeats
 from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry
 from stopadvisor.policy.claims import CertificateTerms
-from stopadvisor.policy.shown import (
-    Certificate,
-    Expected,
-    ExpectedOnTest,
-    counted,
-    counts,
-    promised,
-)
+from stopadvisor.policy.shown import Certificate, Expected, counted, counts, promised
 from stopadvisor.report.headline import (
     accuracy_words,
     answers_label,
@@ -227,7 +220,7 @@ def _labels(run: CalibratedRun) -> Iterator[Fact]:
 
 def _on_stop(expected: Expected) -> str:
     saved, whose = expected.calibration_answer_saving_pct, "calibration"
-    if isinstance(expected, ExpectedOnTest) and expected.test_answer_saving_pct is not None:
+    if expected.test_answer_saving_pct is not None:
         saved, whose = expected.test_answer_saving_pct, "test"
     if saved is None:
         return CLOSED_ANSWER

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.policy.inspected import InspectedPolicy
-from stopadvisor.policy.shown import Certificate, Expected, with_test
+from stopadvisor.policy.shown import Certificate, Expected
 from stopadvisor.policy.terms import LadderTerms, TriggerTerms
 from stopadvisor.report.comparison import PolicyComparison
 from stopadvisor.report.headline import calibrated_headline
@@ -51,8 +51,7 @@ def inspect_sheet(
     `workload` holds the questions of its run, to try it on; `model` says where its model is, if
     the policy's name for it does not.
     """
-    expected = with_test(shown.expected)
-    command, file = None, shell_quote(shown.policy)
+    expected, command, file = shown.expected, None, shell_quote(shown.policy)
     if shown.serve_with is not None:
         command = f"stopadvisor serve {file} --shadow {shlex.join(shown.serve_with)}"
     elif shown.kind == "stop" and shown.ladder is None and shown.model and workload is not None:
