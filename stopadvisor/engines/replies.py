@@ -16,43 +16,43 @@ from stopadvisor.policy.requests import Reply
 from stopadvisor.policy.session import Rule, Session, Stop
 from stopadvisor.probes.markers import MarkerCounter
 
-__all__ = ["AnswerReport", "ReplyText", "forced_reply", "make_reply", "written_reply"]
-
-
-@dataclass(frozen=True)
-class ReplyText:
-    """What is served; without a text nothing, as thinking was never closed."""
-
-    text: str | None = None
-    answer: str | None = None
-    """The short answer in it."""
-    visible_tokens: int = 0
-
-
-def forced_reply(task: str, forced: ForcedAnswer) -> ReplyText:
-    """Serve the forced answer that a stop rests on."""
-    return ReplyText(forced.text, extract_forced(task, forced.text) or None)
-
-
-def written_reply(stops: AnswerStops, task: str, ids: Sequence[int]) -> ReplyText:
-    """Serve what the model wrote after its closer, its own or ours."""
-    text = stops.visible_text(ids)
-    return ReplyText(text, extract_natural(task, text), len(stops.chat.closer.ids) + len(ids))
+__all__ = ["AnswerReport", "make_reply"]
 
 
 def make_reply(
-    said: ReplyText, stop: Stop | None, thinking: str, *, cut: bool, started: float, **counts: int
+    task: str,
+    stops: AnswerStops,
+    stop: Stop | None,
+    served: ForcedAnswer | Sequence[int] | None,
+    thinking: Sequence[int],
+    *,
+    cut: bool,
+    started: float,
+    **counts: int,
 ) -> Reply:
-    """Sum a request up; without `stop` it has ended by itself, or was `cut`."""
+    """Sum a request up; without `stop` it has ended by itself, or was `cut`.
+
+    `served` is the forced answer that a stop rests on, or the tokens that the model wrote after its
+    closer, its own or ours; None where thinking was never closed.
+    """
+    assert stop is None or served is not None
+    text, answer, visible_tokens = None, None, 0
+    if isinstance(served, ForcedAnswer):
+        text = served.text
+        answer = extract_forced(task, text) or None
+    elif served is not None:
+        text = stops.visible_text(served)
+        answer = extract_natural(task, text)
+        visible_tokens = len(stops.chat.closer.ids) + len(served)
     return Reply(
-        text=said.text,
-        answer=said.answer,
+        text=text,
+        answer=answer,
         stopped_at=None if stop is None else stop.index,
         budget=None if stop is None else stop.position,
-        visible_tokens=said.visible_tokens,
+        visible_tokens=visible_tokens,
         seconds=time.perf_counter() - started,
         finish="stopped" if stop is not None else ("length" if cut else "stop"),
-        thinking=thinking,
+        thinking=stops.chat.decode(thinking),
         climbed=None,
         **counts,
     )

@@ -18,13 +18,7 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.local_model import LocalModel, within_memory
 from stopadvisor.engines.hf.rolling import RollingBatch
-from stopadvisor.engines.replies import (
-    AnswerReport,
-    ReplyText,
-    forced_reply,
-    make_reply,
-    written_reply,
-)
+from stopadvisor.engines.replies import AnswerReport, make_reply
 from stopadvisor.engines.trace import Trace, report_drawn
 from stopadvisor.policy.requests import OnStop, Reply, Request
 from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
@@ -144,14 +138,11 @@ class _Serving:
             written = self.model.write(batch.kept, batch.traces, branches)
         replies = []
         for number, branch in enumerate(branches):
-            trace, (stop, answer) = batch.traces[branch.row], stopped[branch.row]
-            trace.end.over, task = True, self._open[trace].request.task
-            if self.on_stop == "answer":
-                said = written_reply(self.model.stops, task, written[number])
-            else:
-                assert answer is not None  # a stop that serves the probe rests on one
-                said = forced_reply(task, answer)
-            replies.append(self._reply(trace, said, stop))
+            trace, (stop, forced) = batch.traces[branch.row], stopped[branch.row]
+            trace.end.over = True
+            # A stop that serves the probe rests on one.
+            served = written[number] if self.on_stop == "answer" else forced
+            replies.append(self._reply(trace, served, stop))
         return replies
 
     def _due(
@@ -177,28 +168,28 @@ class _Serving:
 
     def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
         """Replies of traces that have ended by themselves."""
-        replies = []
-        for trace in [trace for trace in self._open if trace.end.over]:
-            said = ReplyText()
-            if trace.end.closed:
-                task = self._open[trace].request.task
-                said = written_reply(self.model.stops, task, trace.visible)
-            replies.append(self._reply(trace, said))
-        return replies
+        return [
+            self._reply(trace, trace.visible if trace.end.closed else None)
+            for trace in list(self._open)
+            if trace.end.over
+        ]
 
-    def _reply(self, trace: Trace, said: ReplyText, stop: Stop | None = None) -> tuple[int, Reply]:
+    def _reply(
+        self, trace: Trace, served: ForcedAnswer | Sequence[int] | None, stop: Stop | None = None
+    ) -> tuple[int, Reply]:
         """Sum a request up; without `stop` its trace has ended by itself."""
-        served, end = self._open.pop(trace), trace.end
+        asked, end = self._open.pop(trace), trace.end
         length = end.thinking if end.thinking >= 0 else len(trace.ids)
-        thinking = trace.ids[: length if stop is None else stop.position]
-        return served.index, make_reply(
-            said,
+        return asked.index, make_reply(
+            asked.request.task,
+            self.model.stops,
             stop,
-            self.model.chat.decode(thinking),
+            served,
+            trace.ids[: length if stop is None else stop.position],
             cut=end.cut,
-            started=served.started,
+            started=asked.started,
             prompt_tokens=len(trace.prompt_ids),
             think_tokens=length,
             probe_tokens=trace.probe_tokens,
-            n_probes=served.session.probes,
+            n_probes=asked.session.probes,
         )

@@ -13,7 +13,7 @@ from functools import partial
 
 from stopadvisor.engines.live import Grown, LiveAnswer, LiveRequest, Observer
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.replies import ReplyText, forced_reply, make_reply, written_reply
+from stopadvisor.engines.replies import make_reply
 from stopadvisor.engines.trace import Trace
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request
@@ -131,17 +131,14 @@ class PolicyService:
 
     def reply(self, task: str, answered: LiveAnswer) -> Reply:
         """Return what a request is served; of a cut trace, without an answer."""
-        trace, stop, stops = answered.trace, answered.stop, self.model.stops
-        if answered.forced is not None:
-            said = forced_reply(task, answered.forced)
-        elif stop is not None:
-            said = written_reply(stops, task, answered.written)
-        else:
-            said = written_reply(stops, task, trace.visible) if trace.end.closed else ReplyText()
+        trace, stop = answered.trace, answered.stop
+        visible = trace.visible if trace.end.closed else None
         return make_reply(
-            said,
+            task,
+            self.model.stops,
             stop,
-            self.model.chat.decode(trace.ids[: answered.thinking]),
+            answered.forced or (visible if stop is None else answered.written),
+            trace.ids[: answered.thinking],
             cut=trace.end.cut,
             started=answered.started,
             prompt_tokens=len(trace.prompt_ids),
