@@ -25,7 +25,6 @@ from stopadvisor.rules.costs import SECONDS, Weights
 __all__ = [
     "SERVING_PROFILE",
     "BatchSeconds",
-    "CostFit",
     "Measurement",
     "PerTokenSeconds",
     "ServingProfile",
@@ -63,21 +62,89 @@ class BatchSeconds:
     """Of a decoded token: of a step, divided by the batch."""
 
 
-@dataclass(frozen=True)
-class CostFit:
-    """The coefficients, in seconds."""
+SERVING_PROFILE = "serving-profile.json"
+"""In a model's folder: what it costs where it is served."""
 
-    request: float
-    prefilled: float
-    cached: float
-    decoded: tuple[BatchSeconds, ...]
-    """By batch, the smallest first."""
-    misfit: float
+
+@dataclass(frozen=True)
+class PerTokenSeconds:
+    """Seconds that one token of each kind takes."""
+
+    prefilled: _Seconds
+    """Read for the first time."""
+    cached: _Seconds
+    """Read from the cache."""
+    decoded: Positive
+    """Generated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingProfile:
+    """What `profile-serving` measured."""
+
+    SCHEMA: ClassVar[int] = 2
+
+    model: Name
+    """What was measured."""
+    engine: Name
+    """What ran it."""
+    device: Name
+    """Where: a device, or the server's address."""
+    per_token_seconds: PerTokenSeconds
+    """Seconds of a token of each kind."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it was measured; nothing is computed from it."""
+    per_request_seconds: _Seconds = 0.0
+    """Seconds of a request, whatever it reads and decodes."""
+    round_trip_seconds: _Seconds = 0.0
+    """From sending a request whose prompt is cached to its first token, on an idle server."""
+    at_batch: _InFlight
+    """Requests in flight for which a decoded token is priced."""
+    decoded_by_batch: tuple[BatchSeconds, ...] = ()
+    """Decoding, by requests in flight."""
+    misfit: _Seconds
     """Root mean square of what the fit misses, as a part of the seconds measured."""
 
+    @property
+    def weights(self) -> Weights:
+        """Prices of the serving costs, in seconds."""
+        seconds = self.per_token_seconds
+        # All that are in flight decode a token a step.
+        step = self.at_batch * seconds.decoded
+        return Weights(
+            seconds.prefilled,
+            seconds.cached,
+            seconds.decoded,
+            SECONDS,
+            request=self.per_request_seconds,
+            round_trip=self.round_trip_seconds / step,
+            model=f"{self.model} ({self.engine} on {self.device})",
+            in_flight=self.at_batch,
+        )
 
-def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
+    @classmethod
+    def from_dict(cls, data: Any, where: str) -> ServingProfile:
+        """Read a profile; `where` names it in the error message.
+
+        Raises
+        ------
+        CalibrationError
+            A field is missing or out of its range.
+        """
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if schema != cls.SCHEMA:
+            raise CalibrationError(
+                f"{where}: field 'schema': expected {cls.SCHEMA}, got {schema!r}"
+            )
+        held = {name: value for name, value in data.items() if name != "schema"}
+        return parse_as(CalibrationError, cls, held, where)
+
+
+def fit_costs(measurements: Sequence[Measurement], **fields: Any) -> ServingProfile:
     """Fit the coefficients by least squares of relative errors, none of them below zero.
+
+    `fields` are those of the profile that are not fitted.  Decoded tokens are priced at the largest
+    batch that was measured.
 
     Raises
     ------
@@ -123,98 +190,14 @@ def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
             "nothing: the timings vary too much; measure again on an idle machine"
         )
     decoded = tuple(BatchSeconds(*pair) for pair in zip(batches, rest, strict=True))
-    return CostFit(request, prefilled, cached, decoded, misfit)
-
-
-SERVING_PROFILE = "serving-profile.json"
-"""In a model's folder: what it costs where it is served."""
-
-
-@dataclass(frozen=True)
-class PerTokenSeconds:
-    """Seconds that one token of each kind takes."""
-
-    prefilled: _Seconds
-    """Read for the first time."""
-    cached: _Seconds
-    """Read from the cache."""
-    decoded: Positive
-    """Generated."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServingProfile:
-    """What `profile-serving` measured."""
-
-    SCHEMA: ClassVar[int] = 2
-
-    model: Name
-    """What was measured."""
-    engine: Name
-    """What ran it."""
-    device: Name
-    """Where: a device, or the server's address."""
-    per_token_seconds: PerTokenSeconds
-    """Seconds of a token of each kind."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it was measured; nothing is computed from it."""
-    per_request_seconds: _Seconds = 0.0
-    """Seconds of a request, whatever it reads and decodes."""
-    round_trip_seconds: _Seconds = 0.0
-    """From sending a request whose prompt is cached to its first token, on an idle server."""
-    at_batch: _InFlight
-    """Requests in flight for which a decoded token is priced."""
-    decoded_by_batch: tuple[BatchSeconds, ...] = ()
-    """Decoding, by requests in flight."""
-    misfit: _Seconds
-    """Relative error of the fit, root mean square."""
-
-    @classmethod
-    def of_fit(cls, fit: CostFit, **fields: Any) -> ServingProfile:
-        """Price decoded tokens at the largest batch that was measured."""
-        at = fit.decoded[-1]
-        return cls(
-            per_token_seconds=PerTokenSeconds(fit.prefilled, fit.cached, at.seconds),
-            per_request_seconds=fit.request,
-            at_batch=at.batch,
-            decoded_by_batch=fit.decoded,
-            misfit=fit.misfit,
-            **fields,
-        )
-
-    @property
-    def weights(self) -> Weights:
-        """Prices of the serving costs, in seconds."""
-        seconds = self.per_token_seconds
-        # All that are in flight decode a token a step.
-        step = self.at_batch * seconds.decoded
-        return Weights(
-            seconds.prefilled,
-            seconds.cached,
-            seconds.decoded,
-            SECONDS,
-            request=self.per_request_seconds,
-            round_trip=self.round_trip_seconds / step,
-            model=f"{self.model} ({self.engine} on {self.device})",
-            in_flight=self.at_batch,
-        )
-
-    @classmethod
-    def from_dict(cls, data: Any, where: str) -> ServingProfile:
-        """Read a profile; `where` names it in the error message.
-
-        Raises
-        ------
-        CalibrationError
-            A field is missing or out of its range.
-        """
-        schema = data.get("schema") if isinstance(data, Mapping) else None
-        if schema != cls.SCHEMA:
-            raise CalibrationError(
-                f"{where}: field 'schema': expected {cls.SCHEMA}, got {schema!r}"
-            )
-        held = {name: value for name, value in data.items() if name != "schema"}
-        return parse_as(CalibrationError, cls, held, where)
+    return ServingProfile(
+        per_token_seconds=PerTokenSeconds(prefilled, cached, rest[-1]),
+        per_request_seconds=request,
+        at_batch=batches[-1],
+        decoded_by_batch=decoded,
+        misfit=misfit,
+        **fields,
+    )
 
 
 def read_serving_profile(path: Path) -> ServingProfile:

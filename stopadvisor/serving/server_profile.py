@@ -83,14 +83,13 @@ async def profile_server(
     context = (await find_model(client, 0)).context or 4 * _LONGEST
     work = _Work(client)
     measurements = await work.measure(batches, min(_LONGEST, context // 2), progress)
-    fit = fit_costs(measurements)
     if not any(m.cached for m in measurements):
         progress.remark(
             "the server does not say what it takes from its cache: a token that is read again "
             "counts as one read for the first time"
         )
-    return ServingProfile.of_fit(
-        fit,
+    return fit_costs(
+        measurements,
         model=client.model,
         engine=engine,
         device=client.urls[0],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.ground.results import to_json
-from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
+from stopadvisor.rules.serving_profile import PerTokenSeconds, ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call, edit_records, looks_of, make_run, write_archive
 from tests.scripted import write_sums
@@ -87,9 +87,15 @@ def test_prices_give_money_and_break_evens(call: Call) -> None:
 
 def timed(request: float, round_trip: float = 0.0) -> Path:
     """A serving profile: a token takes a second, and reading is free."""
-    fit = CostFit(request, 0.0, 0.0, (BatchSeconds(1, 1.0),), 0.0)
-    profile = ServingProfile.of_fit(
-        fit, model="m", engine="vllm", device="here", settings={}, round_trip_seconds=round_trip
+    profile = ServingProfile(
+        model="m",
+        engine="vllm",
+        device="here",
+        per_token_seconds=PerTokenSeconds(0.0, 0.0, 1.0),
+        per_request_seconds=request,
+        round_trip_seconds=round_trip,
+        at_batch=1,
+        misfit=0.0,
     )
     Path("profile.json").write_text(to_json(profile), encoding="utf-8")
     return Path("profile.json")

@@ -12,7 +12,7 @@ from stopadvisor.ground.results import to_json
 from stopadvisor.rules.costs import REGIMES, Weights
 from stopadvisor.rules.model_shape import PRESETS
 from stopadvisor.rules.roofline import Prices
-from stopadvisor.rules.serving_profile import BatchSeconds, CostFit, ServingProfile
+from stopadvisor.rules.serving_profile import PerTokenSeconds, ServingProfile
 from stopadvisor.runs import prices
 from tests.material import CERTIFY, Call
 
@@ -122,8 +122,15 @@ def test_the_model_is_the_runs_own_else_the_one_named(
 def test_a_profile_of_the_run_is_taken(
     call: Call, words: list[str], serving: str, is_taken: bool
 ) -> None:
-    fit = CostFit(0.002, 0.0, 0.0, (BatchSeconds(8, 0.001),), 0.0)
-    profile = ServingProfile.of_fit(fit, model="m", engine="vllm", device="two cores", settings={})
+    profile = ServingProfile(
+        model="m",
+        engine="vllm",
+        device="two cores",
+        per_token_seconds=PerTokenSeconds(0.0, 0.0, 0.001),
+        per_request_seconds=0.002,
+        at_batch=8,
+        misfit=0.0,
+    )
     Path("runs/sums/serving-profile.json").write_text(to_json(profile), encoding="utf-8")
     code, out, err = call("assess", "runs/sums", "--json", *words)
     assert code == 0, err

@@ -15,7 +15,7 @@ from stopadvisor.ground.results import to_document
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.serving_profile import (
     BatchSeconds,
-    CostFit,
+    PerTokenSeconds,
     ServingProfile,
     read_serving_profile,
 )
@@ -48,16 +48,18 @@ def test_a_profile_is_read_as_it_was_written(file: Path) -> None:
     assert ServingProfile.from_dict(to_document(profile), "it") == profile
 
 
-FIT = CostFit(
-    2e-3, 3e-5, 1e-6, (BatchSeconds(1, 4e-3), BatchSeconds(8, 1e-3), BatchSeconds(64, 2e-4)), 0.05
-)
-NAMES: dict[str, Any] = {
-    "model": "m", "engine": "vllm", "device": "http://host:8000/v1", "settings": {}
-}  # fmt: skip
-
-
 def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
-    profile = ServingProfile.of_fit(FIT, round_trip_seconds=0.016, **NAMES)
+    profile = ServingProfile(
+        model="m",
+        engine="vllm",
+        device="http://host:8000/v1",
+        per_token_seconds=PerTokenSeconds(3e-5, 1e-6, 2e-4),
+        per_request_seconds=2e-3,
+        round_trip_seconds=0.016,
+        at_batch=64,
+        decoded_by_batch=(BatchSeconds(1, 4e-3), BatchSeconds(64, 2e-4)),
+        misfit=0.05,
+    )
     # At 64 at once a step takes 12.8 ms.
     busy = Weights(
         3e-5,
