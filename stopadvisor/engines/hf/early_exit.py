@@ -138,11 +138,11 @@ class _Serving:
             written = self.model.write(batch.kept, batch.traces, branches)
         replies = []
         for number, branch in enumerate(branches):
-            trace, (stop, forced) = batch.traces[branch.row], stopped[branch.row]
+            trace, (stop, answer) = batch.traces[branch.row], stopped[branch.row]
             trace.end.over = True
             # A stop that serves the probe rests on one.
-            served = written[number] if self.on_stop == "answer" else forced
-            replies.append(self._reply(trace, served, stop))
+            said = written[number] if self.on_stop == "answer" else answer
+            replies.append(self._reply(trace, said, stop))
         return replies
 
     def _due(

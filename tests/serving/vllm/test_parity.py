@@ -6,6 +6,7 @@ The engine's client is played by transformers here; `tests/integration/test_plug
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,9 @@ class ModelClient:
 
     def __init__(self) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
+        known = inspect.signature(self.model.forward).parameters
+        self.cache_name = "cache" if "cache" in known else "past_key_values"
+        """The latter before transformers 5.24."""
         self.asked: list[int] = []
         """Log-probabilities of each token of a probe."""
         self.ended: set[str] = set()
@@ -42,7 +46,7 @@ class ModelClient:
 
     @torch.inference_mode()
     def _step(self, ids: list[int], cache: Any) -> tuple[int, list[float], Any]:
-        out = self.model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
+        out = self.model(input_ids=torch.tensor([ids]), use_cache=True, **{self.cache_name: cache})
         logprobs = torch.log_softmax(out.logits[0, -1], dim=-1)
         return int(logprobs.argmax()), logprobs.tolist(), out.past_key_values
 
