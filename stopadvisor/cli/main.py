@@ -60,7 +60,7 @@ COMMAND_GROUPS = {
         "samples": "Write the bundled model and workloads, to try things with.",
     },
     "More": {
-        "preflight": "Check that the model obeys budgets, markers and answer cue.",
+        "preflight": "Check that the model closes its thinking and obeys the answer cue.",
         "probe": "Collect forced answers along each question's thinking.",
         "profile-serving": "Measure what requests and tokens cost in seconds at a server.",
         "study": "Repeat the paper's studies, or compare simple rules.",

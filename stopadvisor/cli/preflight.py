@@ -34,7 +34,7 @@ __all__ = ["command"]
 @click.argument("workload", type=PATH)
 @probe_options
 def command(workload: Path, *, json: bool, quiet: bool, **params: Any) -> int:
-    """Check on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
+    """Check on a few questions of WORKLOAD that the model closes its thinking and obeys the cue.
 
     Takes the options of `probe`, and asks up to 16 fit questions, so that probing measures what the
     options say.  `probe` and `assess` do this first, unless --no-preflight.

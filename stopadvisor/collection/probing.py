@@ -8,7 +8,6 @@ closed until `calibrate`.  This module knows no command line.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -44,10 +43,10 @@ from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawTrace
-from stopadvisor.runs.directory import MANIFEST, RunDirectory
+from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory
-from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
+from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
 
 __all__ = ["OpenEngine", "probe", "try_questions"]
 
@@ -84,7 +83,7 @@ def probe(
         The grader cannot be loaded, or breaks the rules of graders.
     """
     workload = settings.read()
-    for remark in (*_remarks_on_gold(workload), *_remarks_on_traces(workload, settings)):
+    for remark in _remarks(workload, settings):
         progress.remark(remark)
     check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
     count = len(workload.questions[: settings.limit])
@@ -97,8 +96,8 @@ def probe(
         return _probe_with(engine, settings.for_engine(engine), workload, graders, progress)
 
 
-def _remarks_on_gold(workload: Workload) -> list[str]:
-    """Remarks on tasks that were guessed, and on missing gold."""
+def _remarks(workload: Workload, settings: ProbeSettings) -> list[str]:
+    """Remarks on tasks that were guessed, missing gold, and recorded traces of other questions."""
     remarks = [
         f"task {task!r} guessed from gold for {count} questions"
         for task, count in workload.guessed_tasks.items()
@@ -115,24 +114,13 @@ def _remarks_on_gold(workload: Workload) -> list[str]:
             f"{count} no gold: a part of the split that holds such counts a reply as right where "
             "it agrees with what full thinking answers"
         )
-    return remarks
-
-
-def _remarks_on_traces(workload: Workload, settings: ProbeSettings) -> list[str]:
-    """Remarks on recorded traces that are not probed."""
-    if settings.recorded is None:
-        return []
-    remarks = []
-    asked = {question.key for question in workload.questions}
-    others = sum(len(t) for key, t in settings.recorded.by_key.items() if key not in asked)
-    if others:
-        remarks.append(f"{others} recorded traces are of no question of {workload.path}: left out")
-    more = sum(len(question.traces) > settings.samples for question in workload.questions)
-    if more:
-        remarks.append(
-            f"{more} questions have further recorded traces: --samples {settings.samples + 1} "
-            "probes the next of each, where all questions have one"
-        )
+    if settings.recorded is not None:
+        asked = {question.key for question in workload.questions}
+        others = sum(len(t) for key, t in settings.recorded.by_key.items() if key not in asked)
+        if others:
+            remarks.append(
+                f"{others} recorded traces are of no question of {workload.path}: left out"
+            )
     return remarks
 
 
@@ -203,42 +191,20 @@ def _probe_with(
         "schedule": settings.schedule == "auto",
     }
 
-    def described(fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
-        manifest = build_manifest(
-            engine.identity(),
-            settings.plan(),
-            workload,
-            fractions=fractions,
-            auto={name for name, is_auto in auto.items() if is_auto},
-            cue_ids=cue_ids(engine, settings.cue),
-            template=settings.prompt_template,
-            grading=graders.right.identity,
-            traces=settings.recorded.describe() if settings.recorded else None,
-        )
-        return settings.out or run_path(Path("runs"), manifest), manifest
-
-    path, manifest = described(settings.shares(workload))
-    if settings.split is None and (begun := _split_begun(path, described)) is not None:
-        # A workload that grows keeps the split that its run began with.
-        path, manifest = described(begun)
-        settings = replace(settings, split=begun)
+    manifest = build_manifest(
+        engine.identity(),
+        settings.plan(),
+        workload,
+        fractions=settings.shares(workload),
+        auto={name for name, is_auto in auto.items() if is_auto},
+        cue_ids=cue_ids(engine, settings.cue),
+        template=settings.prompt_template,
+        grading=graders.right.identity,
+        traces=settings.recorded.describe() if settings.recorded else None,
+    )
+    path = settings.out or run_path(Path("runs"), manifest)
     with lock_directory(path):
         return _Probing(settings, workload, engine, graders, progress).go(path, manifest)
-
-
-def _split_begun(
-    path: Path, described: Callable[[tuple[float, float, float]], tuple[Path, dict[str, Any]]]
-) -> tuple[float, float, float] | None:
-    """Split of a run that began with another default; None if there is no such run."""
-    if _is_run(path):
-        first, second, third = RunDirectory.load(path).manifest["split"]["fractions"]
-        return first, second, third
-    others = (default_split(0), default_split(sys.maxsize))
-    return next((split for split in others if _is_run(described(split)[0])), None)
-
-
-def _is_run(path: Path) -> bool:
-    return bool((path / MANIFEST).exists())
 
 
 @dataclass(frozen=True)

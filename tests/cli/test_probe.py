@@ -324,7 +324,7 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     code, out, err = bench(command="preflight")
     assert code == 0
     summary, *checks = out.splitlines()
-    assert summary.startswith("Ready to probe: budgets, thinking markers and answer cue work ")
+    assert summary.startswith("Ready to probe: thinking markers and answer cue work ")
     assert sum("  ok: " in line for line in checks) == 7
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err

@@ -264,7 +264,7 @@ _PROBE = (
         help="Shares of fit, calibration and test; split once, when probing starts.",
     ),
     _probing(
-        "--no-preflight", is_flag=True, help="Skip the check that budgets, markers and cue work."
+        "--no-preflight", is_flag=True, help="Skip the check that thinking markers and cue work."
     ),
     _probing(
         "--regrade",

@@ -12,7 +12,7 @@ __all__ = ["preflight_sheet"]
 _FIRST = ("fail", "warn", "pass")
 _LABEL = {"fail": "FAILED: ", "warn": "warning: ", "pass": "ok: "}
 _VERDICTS: dict[str, tuple[str, Tone]] = {
-    "pass": ("Ready to probe: budgets, thinking markers and answer cue work", "good"),
+    "pass": ("Ready to probe: thinking markers and answer cue work", "good"),
     "warn": ("Ready to probe, with warnings: read them first", "doubtful"),
     "fail": ("Not ready to probe: results measured like this would mislead", "bad"),
 }
