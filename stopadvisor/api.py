@@ -15,15 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import (
-    FitAssessment,
-    LoadSaving,
-    remarks_on_promise,
-    remarks_on_sample,
-    savings_by_load,
-)
+from stopadvisor.assessment.assessed import AssessedRun
+from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.fit_assessment import assess as assess_fit
+from stopadvisor.assessment.fit_assessment import remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.certify import CertifyRequest, Despite
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest, check_policy
@@ -37,12 +32,10 @@ from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.ground.results import show_as
-from stopadvisor.paper.analysis import PaperAssessment, assess_paper
+from stopadvisor.paper.analysis import Assessed, assess_paper
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.asking import Schedule
-from stopadvisor.report.assessed import Assessed, AssessedRun
-from stopadvisor.report.from_assessment import assessed
-from stopadvisor.report.headline import calibrated_headline
+from stopadvisor.report.headline import assessed_headline, calibrated_headline
 from stopadvisor.report.html.fragment import sheet_html
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.saved import save_assessment
@@ -279,25 +272,26 @@ def assess_target(
         settings = _settings(wanted, source, request.pricing)
     with lock_directory(source.folder):
         show_fit(source, "assess")
-    assessment: FitAssessment | PaperAssessment
-    loads: Sequence[LoadSaving] = ()
+    result: Assessed
+    choice: Choice | None = None
     if is_paper:
         open_for_paper(source, settings, allowed=request.open_calibration)
-        assessment = assess_paper(
+        result = assess_paper(
             source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
         )
     else:
         assessment = assess_fit(source, settings, propose=wanted.alpha is None)
-        if settings.weights.gpu is not None:
-            loads = savings_by_load(
-                assessment.choice, computed_weights(request.pricing, source)[1:]
-            )
-    of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
+        is_computed = settings.weights.gpu is not None
+        loads = computed_weights(request.pricing, source)[1:] if is_computed else ()
+        result, choice = assessment.result(loads), assessment.choice
+    of_sample, of_promise = remarks_on_sample(source, result), list(result.remarks)
     if not source.is_archive:
         of_sample += remarks_on_grader(RunDirectory.load(source.folder))
     flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
-    result = assessed(assessment, [*flaws, *of_sample, *of_promise], loads=loads)
-    save_assessment(assessment, result)
+    result = replace(
+        result, remarks=(*flaws, *of_sample, *of_promise), headline=assessed_headline(result)
+    )
+    save_assessment(source, result, choice)
     # Probing has reported its own on the sample just now.
     for remark in of_promise if from_workload else of_sample + of_promise:
         progress.remark(f"note: {remark}")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import FitAssessment, assess
+from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.collection.collect import collect
-from stopadvisor.paper.analysis import PaperAssessment
-from stopadvisor.report.from_assessment import assessed
+from stopadvisor.report.headline import assessed_headline
 from stopadvisor.report.saved import ReportData, read_report, save_assessment
 from stopadvisor.runs.directory import THINKING, RunDirectory
 from stopadvisor.runs.manifest import build_manifest
@@ -20,7 +20,7 @@ from stopadvisor.workload.questions import read_workload
 from tests.material import PLAN
 from tests.scripted import ScriptedEngine, write_sums
 
-__all__ = ["HOSTILE", "HOSTILE_THINKING", "Page", "hostile_run", "report_data", "saved", "think"]
+__all__ = ["HOSTILE", "HOSTILE_THINKING", "Page", "hostile_run", "report_data", "think"]
 
 HOSTILE = "</blockquote></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'{{ 7*7 }}"
 """What a question may hold, and a page must show as it stands."""
@@ -56,13 +56,11 @@ class Page(HTMLParser):
 
 def report_data(path: Path, settings: Settings) -> ReportData:
     """What the page of a run shows, once it was assessed by these settings."""
-    return saved(assess(open_source(path), settings))
-
-
-def saved(assessment: FitAssessment | PaperAssessment) -> ReportData:
-    """What the page of an assessment shows, once it stands in its run."""
-    save_assessment(assessment, assessed(assessment))
-    return read_report(assessment.source.folder)
+    assessment = assess(open_source(path), settings)
+    result = assessment.result()
+    result = replace(result, headline=assessed_headline(result))
+    save_assessment(assessment.source, result, assessment.choice)
+    return read_report(path)
 
 
 def hostile_run(path: Path, n: int = 300) -> Path:

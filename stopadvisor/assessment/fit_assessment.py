@@ -10,10 +10,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
+from stopadvisor.assessment.assessed import (
+    AssessedRun,
+    AssessedSettings,
+    AssessedWorkload,
+    AssessmentResult,
+    FitComparison,
+    Limit,
+    LoadSaving,
+    PredictedRegime,
+    Repeats,
+    StackCosts,
+)
 from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
 from stopadvisor.assessment.label_plan import LabelNeed, LabelRow, label_needs
 from stopadvisor.assessment.promises import Promise, promises, proposed
@@ -23,84 +34,47 @@ from stopadvisor.assessment.rung_candidates import AlwaysRung, always_rungs
 from stopadvisor.assessment.settings import alpha_remark
 from stopadvisor.ground.constants import SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose
+from stopadvisor.policy.shown import promise_of
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
-from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.losses import DIFFERS
+from stopadvisor.rules.costs import LADDER, Weights
+from stopadvisor.rules.losses import DIFFERS, LOST
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions, grid_view
+from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
-from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS
+from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts
 
 __all__ = [
-    "Assessment", "FitAssessment", "LoadSaving", "Repeats", "advice_profile",
-    "assess", "calibration_size", "check_labels", "meaning_of_cut", "remarks_on_promise",
-    "remarks_on_sample", "savings_by_load",
+    "FitAssessment", "advice_profile", "assess", "calibration_size", "check_labels",
+    "meaning_of_cut", "remarks_on_promise", "remarks_on_sample",
 ]  # fmt: skip
 
 
-Protocol = Literal["paper", "deploy"]
-
-
 @dataclass(frozen=True)
-class Assessment:
-    """What both protocols find, before anything is formatted."""
+class FitAssessment:
+    """What `assess` found on fit questions; `result` is what is shown and saved of it."""
 
-    protocol: Protocol
     source: Source
-    alpha: float
-    delta: float
-    n_questions: int
-    """In all parts; several traces of one question count once."""
-    reference: str
-    truncated_share: float
-    """Of the questions whose outcomes this protocol reads."""
-    split: dict[str, int]
     profile: Profile
-    basis: Literal["all", "fit"]
-    full_accuracy: float
-    """Full-thinking accuracy of the questions on which the profile is based."""
     recommendation: Recommendation
-
-
-@dataclass(frozen=True)
-class Repeats:
-    """Fit questions that thought twice: how often full thinking differs from itself.
-
-    Agreement with full thinking can mean no more than this.  It is shown next to a promise about
-    differing replies, and never subtracted from anything.
-    """
-
-    questions: int
-    """Fit questions that thought twice."""
-    differing: int
-    """Of them, those that were answered differently the second time; no answer equals none."""
-    share: float
-    """Their share: what agreement with full thinking can mean at all."""
-    ci95: tuple[float, float]
-    """Exact (Clopper-Pearson) interval of the share."""
-
-
-@dataclass(frozen=True)
-class FitAssessment(Assessment):
-    """What `assess` found on fit questions."""
-
     choice: Choice
     repeats: Repeats | None = None
     """How often full thinking differed from itself; None where no question thought twice."""
     promises: tuple[Promise, ...] | None = None
-    """Where no risk was asked for: what several would buy, `alpha` being the one proposed."""
+    """Where no risk was asked for: what several would buy, the settings' being the one proposed."""
     rungs: tuple[AlwaysRung, ...] = ()
     """Each rung of a ladder served to everybody; empty where one trace is probed."""
 
     @property
     def label_savings(self) -> tuple[LabelRow, ...]:
         """What the advised rule is expected to save by the number of labels; empty without one."""
-        share = self.split["calibration"] / self.n_questions
+        counts = self.source.counts()
+        share = counts["calibration"] / sum(counts.values())
         return tuple(
             LabelRow(n, round(n / share), saving_pct, is_here=n == self.choice.n_calibration)
             for n, saving_pct in self.choice.label_savings.items()
@@ -111,10 +85,72 @@ class FitAssessment(Assessment):
         """Gold labels that a promise about lost answers would take; simulated when first read."""
         return label_needs(self.choice)
 
-    @property
-    def graded_by(self) -> GradedBy:
-        """What says that an answer of a fit question is right."""
-        return self.choice.fit.table.graded_by
+    def result(self, loads: Sequence[Weights] = ()) -> AssessedRun:
+        """What ``assessment.json`` keeps: the same fit questions give the same bytes.
+
+        With `loads`, the prices of other loads, it says what the advised rule saves at each.  It
+        carries no time and nothing of a calibration question; headline and remarks on the sample
+        are the caller's.
+        """
+        choice, settings, source = self.choice, self.choice.settings, self.source
+        fit, counts = source.part("fit"), source.counts()
+        comparison = FitComparison(
+            settings.alpha,
+            learned=choice.learned,
+            scalar=choice.scalar,
+            fixed_budget=choice.fixed_budget,
+            agreement=choice.agreement,
+            delta_saving_pp=choice.delta_saving_pp,
+            verdict=choice.verdict,
+        )
+        graded_by = choice.fit.table.graded_by
+        remarks = remarks_on_promise(source, settings.alpha, choice.full_accuracy, graded_by)
+        if choice.n_fit < counts["fit"]:
+            remarks.append(f"the choice was made on {choice.n_fit} of the fit questions")
+        also = tuple(Limit(each.loss, each.alpha, each.category) for each in settings.also)
+        return AssessedRun(
+            alpha=settings.alpha if self.promises is None else None,
+            delta=settings.delta,
+            run=str(source.folder),
+            workload=AssessedWorkload(
+                n_questions=sum(counts.values()),
+                n_checkpoints=source.table.n_checkpoints,
+                budgets=tuple(grid_positions(source.table)),
+                full_reference=fit.reference,
+                graded_by=graded_by,
+                truncated_share=float(fit.truncated.mean()),
+                model=source.model,
+                engine=source.engine,
+                sha256=source.workload_sha256,
+                on_stop="answer" if source.table.on_stop == "answer" else None,
+            ),
+            split=PartCounts(**counts),
+            profile=self.profile.shares,
+            regime=PredictedRegime(self.profile.predicted, self.profile.stability, "fit"),
+            recommendation=self.recommendation,
+            remarks=tuple(remarks),
+            matched_risk=(comparison,),
+            serving=_stack_costs(choice, loads),
+            fit_full_accuracy=choice.full_accuracy,
+            fit_saving_lower_pct=choice.saving_lower,
+            label_savings=self.label_savings,
+            label_needs=self.label_needs or None,
+            repeats=self.repeats,
+            rungs=self.rungs or None,
+            chance_to_certify=choice.probability,
+            settings=AssessedSettings(
+                settings.serving,
+                settings.weights,
+                settings.cache_block,
+                settings.families,
+                None
+                if settings.loss == LOST.name and settings.serving != LADDER
+                else settings.loss,
+                also or None,
+            ),
+            asked=None if settings.is_lost else promise_of(settings.guarantees),
+            promises=self.promises,
+        )
 
 
 def calibration_size(table: ProbeTable) -> int:
@@ -163,19 +199,10 @@ def assess(
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
         choice = nothing_chosen(fit, n_calibration, settings, str(error))
     return FitAssessment(
-        protocol="deploy",
-        source=source,
-        alpha=settings.alpha,
-        delta=settings.delta,
-        n_questions=sum(counts.values()),
-        reference=fit.reference,
-        truncated_share=float(fit.truncated.mean()),
-        split=counts,
-        profile=shape,
-        basis="fit",
-        full_accuracy=choice.full_accuracy,
-        recommendation=recommend(shape, choice, _blind(choice, shape, rng)),
-        choice=choice,
+        source,
+        shape,
+        recommend(shape, choice, _blind(choice, shape, rng)),
+        choice,
         repeats=_repeats(fit),
         promises=offered,
         rungs=always_rungs(choice.fit),
@@ -258,46 +285,57 @@ def _repeats(fit: FitQuestions) -> Repeats | None:
     return Repeats(n, differing, differing / n, exact_interval(differing, n))
 
 
-# --- At other loads -------------------------------------------------------------------------------
+# --- Costs of serving -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LoadSaving:
-    """What the advised rule saves at another load than the one it was chosen for."""
-
-    in_flight: int
-    """Requests that decode together."""
-    decoded: float
-    """Seconds of a decoded token, at the mean context."""
-    saving_pct: float
-    """Net saving on fit questions."""
-
-
-def savings_by_load(choice: Choice, loads: Sequence[Weights]) -> tuple[LoadSaving, ...]:
-    """Net saving of the advised rule at the prices of other loads; empty where none is advised."""
-    found = []
+def _stack_costs(choice: Choice, loads: Sequence[Weights]) -> StackCosts:
+    """Costs of the advised rule on every stack, and what it saves at the prices of other loads."""
+    point, rows, regime = choice.advised_point, choice.serving(), choice.settings.serving
+    at = None
+    if point is not None and point.threshold is not None:
+        at = (
+            f"{point.family} at threshold {point.threshold:.4g}, {point.where}; fit questions, out "
+            "of fold"
+        )
+    by_load = []
     for weights in loads:
-        row = choice.serving(weights).get(choice.settings.serving)
+        row = choice.serving(weights).get(regime)
         if row is not None and row.saving_pct is not None:
             load = weights.in_flight or 1, Prices.of(weights).decoded, row.saving_pct
-            found.append(LoadSaving(*load))
-    return tuple(found)
+            by_load.append(LoadSaving(*load))
+    return StackCosts(
+        operating_point=at,
+        prices=Prices.of(choice.settings.weights),
+        by_load=tuple(by_load) or None,
+        vllm=rows.get("vllm", _NO_COST) if regime == "vllm" else None,
+        kv_fork=rows.get("kv-fork", _NO_COST),
+        prefix_cache=rows.get("prefix-cache", _NO_COST),
+        black_box=rows.get("black-box", _NO_COST),
+        ladder=rows.get(LADDER),
+    )
+
+
+_NO_COST = StackCost(None, None, None, None, None, None, None, None)
+"""Where no rule is advised."""
 
 
 # --- What the figures do not tell their reader ----------------------------------------------------
 
 
-def remarks_on_sample(assessment: Assessment) -> list[str]:
+def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
     """What the reader should know of the questions and traces."""
-    found = [] if assessment.source.torn is None else [assessment.source.torn]
-    of = "all questions" if assessment.basis == "all" else "fit questions"
-    if assessment.truncated_share > TRUNCATED_WARN:
-        differs = isinstance(assessment, FitAssessment) and assessment.choice.fit.loss is DIFFERS
-        found.append(
-            f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; "
-            f"{meaning_of_cut(differs)}, and calibrate refuses more than 10%"
+    found = [] if source.torn is None else [source.torn]
+    is_deploy = isinstance(result, AssessedRun)
+    if result.workload.truncated_share > TRUNCATED_WARN:
+        differs = isinstance(result, AssessedRun) and (
+            result.settings.loss == DIFFERS.name or result.workload.graded_by == "agreement"
         )
-    hint = _split_hint(assessment.source) if assessment.protocol == "deploy" else None
+        found.append(
+            f"{result.workload.truncated_share:.1%} of the traces ({result.regime.basis} questions)"
+            f" were cut off by max-think; {meaning_of_cut(differs)}, and calibrate refuses more "
+            "than 10%"
+        )
+    hint = _split_hint(source) if is_deploy else None
     return [*found, hint] if hint else found
 
 
@@ -308,12 +346,12 @@ def meaning_of_cut(differs: bool) -> str:
     return "a question cut off cannot be lost"
 
 
-def remarks_on_promise(assessment: Assessment) -> list[str]:
+def remarks_on_promise(
+    source: Source, alpha: float, accuracy: float, graded_by: GradedBy = "gold"
+) -> list[str]:
     """What the reader should know of what is promised, and of what it rests on."""
     found = []
-    source, alpha, accuracy = assessment.source, assessment.alpha, assessment.full_accuracy
-    without_gold = isinstance(assessment, FitAssessment) and assessment.graded_by == "agreement"
-    if without_gold:
+    if graded_by == "agreement":
         found.append(
             "no gold for every fit question: a reply counts as right where it is what full "
             "thinking answers, in the profile, in every risk and in what rules learn"
@@ -325,10 +363,6 @@ def remarks_on_promise(assessment: Assessment) -> list[str]:
             "the archive holds no natural answers: the full reference is last-checkpoint, and a "
             "policy from it is bound to no model"
         )
-    if isinstance(assessment, FitAssessment):
-        n_fit = assessment.choice.n_fit
-        if n_fit < source.counts()["fit"]:
-            found.append(f"the choice was made on {n_fit} of the fit questions")
     return found
 
 

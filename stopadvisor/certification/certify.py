@@ -283,8 +283,7 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     chosen_by = to_choose_by(settings) if partial else settings
     assessment = assess(view, chosen_by, traces=settings.traces)
     if partial:
-        choice = replace(assessment.choice, settings=settings)
-        assessment = replace(assessment, alpha=settings.alpha, choice=choice)
+        assessment = replace(assessment, choice=replace(assessment.choice, settings=settings))
     check_questions(assessment.choice, table)
     return _Plan(assessment, look, partial, labels)
 
@@ -343,7 +342,7 @@ def _why_another_rule(
         )
     first = (
         f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at "
-        f"alpha = {assessment.alpha:g} the fit questions choose {_name(advised)}"
+        f"alpha = {assessment.choice.settings.alpha:g} the fit questions choose {_name(advised)}"
     )
     return first if by_test is None else f"{first}; {by_test}"
 

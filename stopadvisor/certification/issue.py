@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from stopadvisor.assessment.fit_assessment import Repeats
+from stopadvisor.assessment.assessed import Repeats
 from stopadvisor.certification.certify import Certification, CertifyRequest, certify
 from stopadvisor.certification.labelling import LabelCounts
 from stopadvisor.certification.transfer import TARGET_CALIBRATED, certify_transfer

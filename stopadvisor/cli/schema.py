@@ -32,7 +32,7 @@ RESULTS = {
     "promote": ("stopadvisor.policy.run_policies:Promotion", ""),
     "probe": ("stopadvisor.collection.probe_summary:ProbeSummary", ""),
     "report": ("stopadvisor.report.saved:WrittenPage", ""),
-    "assess": ("stopadvisor.report.assessed:Assessed", "and `assessment.json`"),
+    "assess": ("stopadvisor.paper.analysis:Assessed", "and `assessment.json`"),
     "calibrate": ("stopadvisor.certification.issue:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
     "inspect": ("stopadvisor.policy.inspected:InspectedPolicy", ""),

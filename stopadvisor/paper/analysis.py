@@ -5,40 +5,84 @@ Every outcome is shown, so `runs.access` refuses a source with calibration quest
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
-from stopadvisor.assessment.fit_assessment import Assessment, check_labels
+from stopadvisor.assessment.assessed import (
+    AssessedRun,
+    AssessedWorkload,
+    AssessmentResult,
+    PredictedRegime,
+)
+from stopadvisor.assessment.fit_assessment import check_labels, remarks_on_promise
 from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
 from stopadvisor.ground.constants import PAPER_ALPHAS
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.peaks import PaperServing, peak_serving
-from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
-from stopadvisor.probes.table import GradedBy
+from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperSetting, match_risk, paper_split
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
+from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.access import open_all
 from stopadvisor.runs.sources import Source
+from stopadvisor.workload.questions import PartCounts
 
-__all__ = ["PaperAssessment", "assess_paper", "recommend_paper"]
+__all__ = [
+    "Assessed", "AssessedByPaper", "PaperSaving", "PaperStacks", "assess_paper", "recommend_paper",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class PaperAssessment(Assessment):
-    """An assessment with the figures of the paper's analysis."""
+class PaperSaving:
+    """The paper's net saving on one serving stack."""
 
+    saving_pct: float
+    """Net saving."""
+
+
+@dataclass(frozen=True)
+class PaperStacks:
+    """Net saving of the learned rule on each of the paper's serving stacks."""
+
+    operating_point: str
+    """The rule that is priced, in words."""
+    kv_fork: PaperSaving = field(metadata={"alias": "kv-fork"})
+    """The server keeps the whole cache of a request."""
+    prefix_cache: PaperSaving = field(metadata={"alias": "prefix-cache"})
+    """The server caches prefixes in blocks."""
+    black_box: PaperSaving = field(metadata={"alias": "black-box"})
+    """Every request pays for its whole prefix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssessedByPaper(AssessmentResult):
+    """The published analysis, over all questions."""
+
+    protocol: Literal["paper"] = "paper"
+    """The published analysis."""
     matched_risk: tuple[MatchedRisk, ...]
-    serving: PaperServing
+    """A row for each alpha."""
+    serving: PaperStacks
+    """Net saving of one rule under each serving regime."""
+    full_accuracy: float
+    """Accuracy of full thinking."""
 
     @property
-    def graded_by(self) -> GradedBy:
-        """What decides that an answer is right: under the paper's protocol, always gold."""
-        return "gold"
+    def advised(self) -> PaperRule | None:
+        """The rule that the advice rests on; None where full thinking is advised."""
+        row = next(row for row in self.matched_risk if row.alpha == self.alpha)
+        rules = (row.learned, row.scalar)
+        return next((r for r in rules if r.family == self.recommendation.family), None)
+
+
+Assessed = AssessedRun | AssessedByPaper
+"""The result of either protocol."""
 
 
 def assess_paper(
     source: Source, *, alpha: float, delta: float, serving: str = "kv-fork"
-) -> PaperAssessment:
+) -> AssessedByPaper:
     """Assess under the paper's protocol, over all questions.
 
     Raises
@@ -69,21 +113,37 @@ def assess_paper(
     if advice.family is not None:
         # The paper probes at every checkpoint.
         advice = replace(advice, schedule=tuple(table.budgets.tolist()))
-    return PaperAssessment(
-        "paper",
-        source,
-        alpha,
-        delta,
-        table.n_questions,
-        table.reference,
-        float(table.truncated.mean()),
-        {"fit": 0, "calibration": calibration.size, "test": test.size},
-        shape,
-        "all",
-        float(table.full_correct.mean()),
-        advice,
-        rows,
-        priced,
+    saving = {name: PaperSaving(value) for name, value in priced.saving_pct.items()}
+    accuracy = float(table.full_correct.mean())
+    return AssessedByPaper(
+        alpha=alpha,
+        delta=delta,
+        run=str(source.folder),
+        workload=AssessedWorkload(
+            n_questions=table.n_questions,
+            n_checkpoints=source.table.n_checkpoints,
+            budgets=tuple(grid_positions(source.table)),
+            full_reference=table.reference,
+            graded_by="gold",
+            truncated_share=float(table.truncated.mean()),
+            model=source.model,
+            engine=source.engine,
+            sha256=source.workload_sha256,
+        ),
+        split=PartCounts(fit=0, calibration=calibration.size, test=test.size),
+        profile=shape.shares,
+        regime=PredictedRegime(shape.predicted, shape.stability, "all"),
+        recommendation=advice,
+        remarks=tuple(remarks_on_promise(source, alpha, accuracy)),
+        matched_risk=rows,
+        serving=PaperStacks(
+            f"learned at its peak-gain threshold {priced.threshold:g}, probing at every "
+            "checkpoint; all questions, out of fold",
+            saving["kv-fork"],
+            saving["prefix-cache"],
+            saving["black-box"],
+        ),
+        full_accuracy=accuracy,
     )
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from stopadvisor.assessment.assessed import AssessedRun
+from stopadvisor.assessment.choice import FitRule
 from stopadvisor.assessment.evidence import overthinks
 from stopadvisor.certification.check_policy import CheckedPolicy
+from stopadvisor.paper.analysis import Assessed, AssessedByPaper
 from stopadvisor.policy.shown import Expected, promised
-from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, FitRule
 from stopadvisor.report.words import (
     COMMON_STACK,
     advised_rule,

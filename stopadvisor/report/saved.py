@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from stopadvisor.assessment.fit_assessment import FitAssessment
+from stopadvisor.assessment.assessed import AssessedRun
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document
-from stopadvisor.paper.analysis import PaperAssessment
-from stopadvisor.report.assessed import Assessed, AssessedRun, alpha_of
+from stopadvisor.paper.analysis import Assessed
 from stopadvisor.report.figures import Figures, figures_of
-from stopadvisor.report.words import shell_quote
+from stopadvisor.report.words import alpha_of, shell_quote
 from stopadvisor.runs.directory import CALIBRATION
-from stopadvisor.runs.sources import ASSESSMENT, read_assessment, read_calibration
+from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
 from stopadvisor.runs.storage import write_json_atomically
 from stopadvisor.runs.thinking import KeptThinking, read_thinking
 
@@ -65,15 +65,14 @@ class WrittenPage:
     """What could not be shown, and why."""
 
 
-def save_assessment(assessment: FitAssessment | PaperAssessment, result: Assessed) -> None:
-    """Write an assessment into its run, then the figures that its report shows.
+def save_assessment(source: Source, result: Assessed, choice: Choice | None) -> None:
+    """Write an assessment into its run, then the figures of its choice, which the report shows.
 
-    The published analysis has no report: `study` repeats the paper's figures.
+    The published analysis has no choice and no report: `study` repeats the paper's figures.
     """
-    source = assessment.source
     write_json_atomically(source.folder / ASSESSMENT, to_document(result))
-    if isinstance(assessment, FitAssessment):
-        figures = figures_of(assessment.choice, source, _digest(source.folder))
+    if choice is not None:
+        figures = figures_of(choice, source, _digest(source.folder))
         write_json_atomically(source.folder / FIGURES, to_document(figures))
 
 

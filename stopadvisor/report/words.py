@@ -9,15 +9,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from stopadvisor.assessment.assessed import AssessedRun, FitComparison
+from stopadvisor.assessment.choice import FitRule
 from stopadvisor.assessment.recommendation import deciding_reason, standing
+from stopadvisor.paper.analysis import Assessed, AssessedByPaper
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule
-from stopadvisor.report.assessed import (
-    Assessed,
-    AssessedByPaper,
-    AssessedRun,
-    FitComparison,
-    FitRule,
-)
 from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
@@ -29,7 +25,7 @@ from stopadvisor.rules.families import (
 )
 
 __all__ = [
-    "COMMON_STACK", "KINDS_OF_QUESTION", "advised_rule", "bracketed",
+    "COMMON_STACK", "KINDS_OF_QUESTION", "advised_rule", "alpha_of", "bracketed",
     "by_load", "computed_for", "cost_noun", "explained", "kind_of_rule", "kind_rules", "listed",
     "number", "on_stack", "percent", "plural", "points", "risk_difference", "rule_headline",
     "share", "shell_quote", "whole_percent", "why",
@@ -223,6 +219,11 @@ def why(result: Assessed) -> str:
         "surer": "A trained score is ahead on fit questions, though by less than the noise of "
         "choosing it.",
     }[standing(savings, str(advice.family))]
+
+
+def alpha_of(result: Assessed) -> float:
+    """The risk that the figures are at: the one asked for, else the one proposed."""
+    return result.matched_risk[0].alpha if result.alpha is None else result.alpha
 
 
 def advised_rule(run: AssessedRun) -> FitRule | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry, RuleTest
 from stopadvisor.certification.verification import CategoryRisk
@@ -17,7 +18,6 @@ from stopadvisor.ground.results import from_document
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import Certificate, Expected
 from stopadvisor.probes.asking import Check
-from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.drift import Drift
 from stopadvisor.rules.serving_profile import BatchSeconds, PerTokenSeconds, ServingProfile

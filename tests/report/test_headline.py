@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.choice import FitRule
 from stopadvisor.certification.verdicts import Verdict
 from stopadvisor.policy.shown import Expected
-from stopadvisor.report.assessed import AssessedRun
 from stopadvisor.report.headline import (
     Effect,
     assessed_headline,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.fit_assessment import assess, savings_by_load
+from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.paper.analysis import assess_paper
@@ -20,7 +20,7 @@ from stopadvisor.report.figures import QuestionExample
 from stopadvisor.report.html.captions import CACHED_PRICES, saving_by_cached_price
 from stopadvisor.report.html.lost import lost_question
 from stopadvisor.report.html.page import render
-from stopadvisor.report.saved import ReportData, read_report
+from stopadvisor.report.saved import ReportData, read_report, save_assessment
 from stopadvisor.report.words import advised_rule, percent, share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.families import rule_name
@@ -28,7 +28,7 @@ from stopadvisor.rules.roofline import Prices
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import open_source
 from tests.material import edit_records, flip_calibration, make_run, write_archive
-from tests.pages import HOSTILE, Page, hostile_run, report_data, saved
+from tests.pages import HOSTILE, Page, hostile_run, report_data
 from tests.report.results import REFUSED
 
 pytestmark = pytest.mark.slow
@@ -77,11 +77,11 @@ def lost_of(data: ReportData) -> tuple[QuestionExample, ...]:
 def test_other_prices_of_a_cached_token_save_what_a_new_count_says(small_copy: Path) -> None:
     source = open_source(small_copy)
     settings = Settings(families=("confidence",), **default_settings(source))
-    found = assess(source, settings)
-    shown = saving_by_cached_price(saved(found).result)
+    shown = saving_by_cached_price(report_data(small_copy, settings).result)
     decoded = Prices.of(settings.weights).decoded
     prices = [replace(settings.weights, cached=price * decoded) for price in shown]
-    counted = [row.saving_pct for row in savings_by_load(found.choice, prices)]
+    by_load = assess(source, settings).result(prices).serving.by_load or ()
+    counted = [row.saving_pct for row in by_load]
     assert set(CACHED_PRICES) < set(shown)
     assert list(shown.values()) == pytest.approx(counted, abs=1e-6)
 
@@ -140,8 +140,9 @@ def test_a_page_of_two_alphas_says_which_is_which(calibrated_run: Path, tmp_path
 
 def test_the_published_analysis_has_no_page(tmp_path: Path) -> None:
     source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
+    save_assessment(source, assess_paper(source, alpha=0.2, delta=0.05), None)
     with pytest.raises(ProbeError, match="assessed by the paper's protocol, which has no page"):
-        saved(assess_paper(source, alpha=0.2, delta=0.05))
+        read_report(source.folder)
 
 
 @pytest.mark.parametrize(

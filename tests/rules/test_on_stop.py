@@ -22,7 +22,6 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.probes.records import Checkpoint, graded_table
 from stopadvisor.probes.trajectories import trajectory
-from stopadvisor.report.from_assessment import assessed
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.workload.questions import PARTS
@@ -162,7 +161,7 @@ def test_the_forced_answers_of_such_a_run_are_those_of_any_other(runs: dict[str,
     for name in ("answer", "probe"):
         source = open_source(runs[name])
         source = replace(source, table=source.table.with_on_stop("probe"), folder=Path("run"))
-        document = to_document(assessed(assess(source, Settings(families=("learned", "entropy")))))
+        document = to_document(assess(source, Settings(families=("learned", "entropy"))).result())
         rest = {**document["workload"], "sha256": None}
         documents.append(json.dumps({**document, "workload": rest}))
     assert documents[0] == documents[1]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.diagnostics import AlphaSavings
 from stopadvisor.policy.shown import promised
-from stopadvisor.report.assessed import AssessedRun, alpha_of
 from stopadvisor.report.figures import FrontierFigure
-from stopadvisor.report.words import by_load, percent, share
+from stopadvisor.report.words import alpha_of, by_load, percent, share
 from stopadvisor.rules.families import rule_name
 
 __all__ = [

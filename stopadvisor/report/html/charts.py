@@ -13,11 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.diagnostics import AlphaSavings
-from stopadvisor.report.assessed import AssessedRun, alpha_of
 from stopadvisor.report.figures import FrontierFigure
 from stopadvisor.report.html.captions import CACHED_PRICES, saving_by_cached_price
 from stopadvisor.report.html.theme import COLOURS, DASHES, SERIES, blank, framed
+from stopadvisor.report.words import alpha_of
 
 __all__ = ["draw_alphas", "draw_frontier", "draw_prices"]
 

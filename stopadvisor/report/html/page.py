@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.recommendation import PROVISIONAL
 from stopadvisor.ground.errors import OutputError, StopAdvisorError
 from stopadvisor.ground.printable import printable
-from stopadvisor.report.assessed import AssessedRun, alpha_of
 from stopadvisor.report.html.captions import (
     Caption,
     alpha_caption,
@@ -28,7 +28,7 @@ from stopadvisor.report.saved import ReportData, WrittenPage, read_report
 from stopadvisor.report.sheet import Fact
 from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
-from stopadvisor.report.words import share, shell_quote
+from stopadvisor.report.words import alpha_of, share, shell_quote
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
 

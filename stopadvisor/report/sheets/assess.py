@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
 from stopadvisor.ground.constants import LARGE_ALPHA, MOST_TRUNCATED
+from stopadvisor.paper.analysis import Assessed, AssessedByPaper
 from stopadvisor.policy.shown import promise_of, promised
-from stopadvisor.report.assessed import Assessed, AssessedByPaper, AssessedRun, alpha_of
 from stopadvisor.report.headline import (
     Effect,
     accuracy_words,
@@ -26,6 +27,7 @@ from stopadvisor.report.words import (
     COMMON_STACK,
     KINDS_OF_QUESTION,
     advised_rule,
+    alpha_of,
     bracketed,
     by_load,
     computed_for,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from stopadvisor.assessment.fit_assessment import Repeats
+from stopadvisor.assessment.assessed import Repeats
 from stopadvisor.certification.issue import CalibratedRun, CertificateRefusal, LookEntry
 from stopadvisor.policy.claims import CertificateTerms
 from stopadvisor.policy.shown import Certificate, Expected, counted, counts, promised

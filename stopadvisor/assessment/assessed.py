@@ -1,7 +1,7 @@
-"""The result of `stopadvisor assess`: a class for each protocol, and nothing that computes.
+"""What `assess` found, as ``assessment.json`` keeps it; nothing here computes.
 
-Both classes share their keys, so that a program that reads ``assessment.json`` asks for `protocol`
-only where the protocols differ.
+The classes of both protocols share their keys, so that a program that reads the document asks for
+`protocol` only where the protocols differ; `paper.analysis` adds its own.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stopadvisor.assessment.choice import FitRule
-from stopadvisor.assessment.fit_assessment import LoadSaving, Repeats
 from stopadvisor.assessment.label_plan import LabelNeed, LabelRow
 from stopadvisor.assessment.promises import Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown
-from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import LossName
@@ -27,21 +25,8 @@ from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
-    "Assessed",
-    "AssessedByPaper",
-    "AssessedRun",
-    "AssessedSettings",
-    "AssessedWorkload",
-    "FitComparison",
-    "FitRule",
-    "Limit",
-    "MatchedRisk",
-    "PaperRule",
-    "PaperSaving",
-    "PaperStacks",
-    "PredictedRegime",
-    "StackCosts",
-    "alpha_of",
+    "AssessedRun", "AssessedSettings", "AssessedWorkload", "AssessmentResult", "FitComparison",
+    "Limit", "LoadSaving", "PredictedRegime", "Repeats", "StackCosts",
 ]  # fmt: skip
 
 
@@ -89,7 +74,9 @@ class PredictedRegime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Common:
+class AssessmentResult:
+    """What both protocols say of a run."""
+
     alpha: float | None
     """The risk asked for; null where none was: `promises` then compares several, and all else is at
     the one that `matched_risk` names."""
@@ -140,6 +127,18 @@ class FitComparison:
         """The best rule of each kind; one may be the best of two."""
         found = (self.learned, self.scalar, self.agreement, self.fixed_budget)
         return tuple({(rule.family, rule.where): rule for rule in found if rule}.values())
+
+
+@dataclass(frozen=True)
+class LoadSaving:
+    """What the advised rule saves at another load than the one it was chosen for."""
+
+    in_flight: int
+    """Requests that decode together."""
+    decoded: float
+    """Seconds of a decoded token, at the mean context."""
+    saving_pct: float
+    """Net saving on fit questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +205,26 @@ class AssessedSettings:
     """Only where asked for: further limits that hold at once."""
 
 
+@dataclass(frozen=True)
+class Repeats:
+    """Fit questions that thought twice: how often full thinking differs from itself.
+
+    Agreement with full thinking can mean no more than this.  It is shown next to a promise about
+    differing replies, and never subtracted from anything.
+    """
+
+    questions: int
+    """Fit questions that thought twice."""
+    differing: int
+    """Of them, those that were answered differently the second time; no answer equals none."""
+    share: float
+    """Their share: what agreement with full thinking can mean at all."""
+    ci95: tuple[float, float]
+    """Exact (Clopper-Pearson) interval of the share."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class AssessedRun(_Common, Shown):
+class AssessedRun(AssessmentResult, Shown):
     """What to act on, from fit questions alone."""
 
     rungs: tuple[AlwaysRung, ...] | None = None
@@ -237,57 +254,3 @@ class AssessedRun(_Common, Shown):
     """All limits asked for in words, where they are not one on lost answers."""
     promises: tuple[Promise, ...] | None = None
     """Only without `--alpha`: what several risks would buy."""
-
-
-# --- Paper ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PaperSaving:
-    """The paper's net saving on one serving stack."""
-
-    saving_pct: float
-    """Net saving."""
-
-
-@dataclass(frozen=True)
-class PaperStacks:
-    """Net saving of the learned rule on each of the paper's serving stacks."""
-
-    operating_point: str
-    """The rule that is priced, in words."""
-    kv_fork: PaperSaving = field(metadata={"alias": "kv-fork"})
-    """The server keeps the whole cache of a request."""
-    prefix_cache: PaperSaving = field(metadata={"alias": "prefix-cache"})
-    """The server caches prefixes in blocks."""
-    black_box: PaperSaving = field(metadata={"alias": "black-box"})
-    """Every request pays for its whole prefix."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AssessedByPaper(_Common):
-    """The published analysis, over all questions."""
-
-    protocol: Literal["paper"] = "paper"
-    """The published analysis."""
-    matched_risk: tuple[MatchedRisk, ...]
-    """A row for each alpha."""
-    serving: PaperStacks
-    """Net saving of one rule under each serving regime."""
-    full_accuracy: float
-    """Accuracy of full thinking."""
-
-    @property
-    def advised(self) -> PaperRule | None:
-        """The rule that the advice rests on; None where full thinking is advised."""
-        row = next(row for row in self.matched_risk if row.alpha == self.alpha)
-        rules = (row.learned, row.scalar)
-        return next((r for r in rules if r.family == self.recommendation.family), None)
-
-
-Assessed = AssessedRun | AssessedByPaper
-
-
-def alpha_of(result: Assessed) -> float:
-    """The risk that the figures are at: the one asked for, else the one proposed."""
-    return result.matched_risk[0].alpha if result.alpha is None else result.alpha
