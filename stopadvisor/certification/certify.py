@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
@@ -29,8 +30,8 @@ from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.labelling import (
     LabelCounts,
     Labelling,
+    LabelRun,
     asking_salt,
-    graded_by_labels,
     is_partial,
     label_request,
     planned_labels,
@@ -43,7 +44,7 @@ from stopadvisor.certification.looks import (
     spent_in_fit,
     take,
 )
-from stopadvisor.certification.partial_labels import to_choose_by
+from stopadvisor.certification.partial_labels import at_worst, to_choose_by
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.probes.grouping import calibration_rows
@@ -205,10 +206,13 @@ def _calibrated(
     if not plan.is_partial:
         return calibrate(choice, questions), None
     labelling = _labelling(source, plan, questions)
-    graded, known = graded_by_labels(source, labelling.questions)
+    run = LabelRun.of(source, labelling)
+    with Grader() as grader:
+        known = run.known(run.file.read(), grader)
+    graded = at_worst(labelling.questions, known.grades)
     calibration = calibrate(choice, graded, labelling.plan)
     labelled = sum(grade is not None for grade in known.grades.values())
-    counts = labelling.state(known.grades).counts(known)
+    counts = known.counts(labelling.state(known.grades))
     return replace(calibration, labelled=labelled), counts
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,6 @@ from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.partial_labels import (
     AskingPlan,
     Grades,
-    at_worst,
     check_partial,
     label_tests,
     may_be_lost,
@@ -37,23 +36,15 @@ from stopadvisor.collection.gold_labels import (
 from stopadvisor.ground.errors import CalibrationError, GraderError
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile
 from stopadvisor.runs.look_log import as_recorded, digests_of, read_log
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.adaptive_labels import (
-    LabelForecast,
-    LabelTest,
-    LabelWalk,
-    asking_order,
-    forecast,
-    walk,
-)
+from stopadvisor.stats.adaptive_labels import LabelForecast, LabelTest, asking_order, forecast
 
 __all__ = [
-    "KnownLabels", "LabelCounts", "LabelState", "LabelledRun", "Labelling", "asking_salt",
-    "graded_by_labels", "is_partial", "known_labels", "label_request", "of_run", "planned_labels",
+    "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_salt", "is_partial",
+    "label_request", "planned_labels",
 ]  # fmt: skip
 
 
@@ -116,60 +107,6 @@ def asking_salt(source: Source) -> str:
     return f"labels {source.seed}"
 
 
-def of_run(source: Source) -> tuple[RunDirectory, dict[str, ProbeRecord], LabelFile]:
-    """The run of a source, its first traces by id, and its labels."""
-    run = RunDirectory.load(source.folder)
-    records = {record.id: record for record in run.records() if record.sample == 0}
-    return run, records, LabelFile(run, {name: record.key for name, record in records.items()})
-
-
-# --- What is known --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class KnownLabels:
-    """Labels of calibration questions, from people and from the workload."""
-
-    grades: Grades
-    settled: SettledLabels
-    n_workload: int
-    """Questions whose gold came with the workload."""
-
-
-def known_labels(
-    table: ProbeTable,
-    records: Mapping[str, ProbeRecord],
-    labels: Mapping[str, Mapping[str, str | None]],
-    grader: Grader,
-) -> KnownLabels:
-    """Grade calibration questions that enter the bound by the gold of each labeller, by id."""
-    rows = {name: row for row, name in enumerate(table.ids)}
-    own = {name for name in rows if records[name].is_graded}
-    mine = {
-        labeller: {name: gold for name, gold in golds.items() if name in rows and name not in own}
-        for labeller, golds in labels.items()
-    }
-    settled = settle(mine, {name: records[name].task for name in rows}, grader)
-    golds = {name: gold for name, gold in settled.gold.items() if gold is not None}
-    found = dict(
-        zip(golds, grade_by([records[n] for n in golds], golds.values(), grader), strict=True)
-    )
-    found |= {name: as_graded(records[name]) for name in own}
-    unsettled = dict.fromkeys(settled.gold.keys() - golds.keys())
-    grades = {rows[name]: grade for name, grade in {**found, **unsettled}.items()}
-    return KnownLabels(grades, settled, len(own))
-
-
-def graded_by_labels(
-    source: Source, questions: CalibrationQuestions
-) -> tuple[CalibrationQuestions, KnownLabels]:
-    """Calibration questions graded by what labels there are; see `at_worst`."""
-    _, records, file = of_run(source)
-    with Grader() as grader:
-        known = known_labels(questions, records, file.read(), grader)
-    return at_worst(questions, known.grades), known
-
-
 # --- Asking ---------------------------------------------------------------------------------------
 
 
@@ -227,29 +164,6 @@ class LabelledRun:
 
 
 @dataclass(frozen=True)
-class LabelState:
-    """How far some labels carry."""
-
-    walk: LabelWalk
-    saving_pct: float
-    """Certified net saving, as fit questions measure it."""
-    forecast: LabelForecast
-
-    def counts(self, known: KnownLabels) -> LabelCounts:
-        """The numbers it is computed from."""
-        settled = known.settled
-        return LabelCounts(
-            known.n_workload,
-            len(settled.gold),
-            len(settled.gold) - len(settled.cannot_tell) - len(settled.disagreeing),
-            len(settled.cannot_tell),
-            len(settled.disagreeing),
-            round(self.forecast.labels),
-            self.forecast.saving_pp,
-        )
-
-
-@dataclass(frozen=True)
 class Labelling:
     """What there is to ask about a run's calibration questions."""
 
@@ -270,16 +184,13 @@ class Labelling:
     def _tests(self) -> tuple[LabelTest, ...]:
         return label_tests(self.choice, self.questions, self.plan)
 
-    def state(self, grades: Grades, *, n_draws: int = 50) -> LabelState:
+    def state(self, grades: Grades, *, n_draws: int = 50) -> LabelForecast:
         """How far these labels carry, what to ask next, and what all further labels would buy."""
-        order = self.plan.order
         tests = with_labels(self._tests, self.choice, self.questions, grades)
         known = np.zeros(self.questions.n_questions, dtype=np.bool_)
         known[list(grades)] = True
-        reached = walk(tests, known, order)
         rng = np.random.default_rng(0)
-        expected = forecast(tests, known, order, rng=rng, n_draws=n_draws)
-        return LabelState(reached, reached.saving(tests), expected)
+        return forecast(tests, known, self.plan.order, rng=rng, n_draws=n_draws)
 
     def answers(self, row: int, record: ProbeRecord) -> list[str]:
         """Different answers to a question, in an order that says nothing of where they come from.
@@ -292,3 +203,70 @@ class Labelling:
             budgets |= set(view.positions[may_be_lost(view)[:, :-1]].tolist())
         forms = answers_at(record, budgets)
         return sorted(forms, key=lambda form: _digest(f"{record.key} {form}"))
+
+
+# --- The labels of a run --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KnownLabels:
+    """Labels of calibration questions, from people and from the workload."""
+
+    grades: Grades
+    settled: SettledLabels
+    n_workload: int
+    """Questions whose gold came with the workload."""
+
+    def counts(self, state: LabelForecast) -> LabelCounts:
+        """How many there are, and what more would buy in the state that they lead to."""
+        settled = self.settled
+        return LabelCounts(
+            self.n_workload,
+            len(settled.gold),
+            len(settled.gold) - len(settled.cannot_tell) - len(settled.disagreeing),
+            len(settled.cannot_tell),
+            len(settled.disagreeing),
+            round(state.labels),
+            state.saving_pp,
+        )
+
+
+@dataclass(frozen=True)
+class LabelRun:
+    """A run for which the look was taken: what there is to ask, and what people answered."""
+
+    labelling: Labelling
+    directory: RunDirectory
+    records: Mapping[str, ProbeRecord]
+    """First traces, by id."""
+    file: LabelFile
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """What was asked, by key of the question; for whoever shows it."""
+
+    @classmethod
+    def of(cls, source: Source, labelling: Labelling) -> LabelRun:
+        """Open the labels of a source's run."""
+        run = RunDirectory.load(source.folder)
+        records = {record.id: record for record in run.records() if record.sample == 0}
+        file = LabelFile(run, {name: record.key for name, record in records.items()})
+        return cls(labelling, run, records, file)
+
+    def known(self, labels: Mapping[str, Mapping[str, str | None]], grader: Grader) -> KnownLabels:
+        """Grade calibration questions that enter the bound by the gold of each labeller, by id."""
+        records = self.records
+        rows = {name: row for row, name in enumerate(self.labelling.questions.ids)}
+        own = {name for name in rows if records[name].is_graded}
+        mine = {
+            labeller: {
+                name: gold for name, gold in golds.items() if name in rows and name not in own
+            }
+            for labeller, golds in labels.items()
+        }
+        settled = settle(mine, {name: records[name].task for name in rows}, grader)
+        golds = {name: gold for name, gold in settled.gold.items() if gold is not None}
+        graded = grade_by([records[name] for name in golds], golds.values(), grader)
+        found = dict(zip(golds, graded, strict=True))
+        found |= {name: as_graded(records[name]) for name in own}
+        unsettled = dict.fromkeys(settled.gold.keys() - golds.keys())
+        grades = {rows[name]: grade for name, grade in {**found, **unsettled}.items()}
+        return KnownLabels(grades, settled, len(own))

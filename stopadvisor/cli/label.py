@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,26 +14,25 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
-from stopadvisor.certification.labelling import LabelledRun, Labelling, known_labels, of_run
+from stopadvisor.certification.labelling import LabelledRun, LabelRun
 from stopadvisor.cli.parts.config import typed_again
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, pop_settings, show
 from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.settings import DESPITE, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError, WorkloadError
 from stopadvisor.ground.progress import Progress
-from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.screen import Screen
 from stopadvisor.report.sheet import Section
 from stopadvisor.report.sheets.plan import label_sheet
 from stopadvisor.report.words import plural
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.labels import Label, LabelFile, LabelSheet, read_sheet, write_sheet
+from stopadvisor.runs.labels import Label, LabelSheet, read_sheet, write_sheet
 from stopadvisor.runs.sources import open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["LabelRun", "ask", "begin", "command", "finish"]
+__all__ = ["ask", "begin", "command", "finish"]
 
 _DRAWS = 20
 """For what is still worth asking, which changes little from one question to the next."""
@@ -122,18 +121,6 @@ def _typed() -> str:
     return str(click.prompt("right answer", default="", show_default=False, err=True))
 
 
-@dataclass(frozen=True)
-class LabelRun:
-    """A run for which the look was taken."""
-
-    labelling: Labelling
-    directory: RunDirectory
-    records: Mapping[str, ProbeRecord]
-    file: LabelFile
-    texts: Mapping[str, str]
-    """What was asked, by key of the question."""
-
-
 def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
     """Take the look, and open what is to be labelled."""
     source = open_source(path)
@@ -143,12 +130,12 @@ def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:
     lost = replace(request.overrides, loss="lost", alpha=alpha)
     with lock_directory(source.folder):
         labelling = start_labelling(source, replace(request, overrides=lost))
-    directory, records, file = of_run(source)
-    texts, missing = _questions(directory)
-    for remark in (file.repair(), missing):
+    run = LabelRun.of(source, labelling)
+    texts, missing = _questions(run.directory)
+    for remark in (run.file.repair(), missing):
         if remark is not None:
             progress.remark(f"note: {remark}")
-    return LabelRun(labelling, directory, records, file, texts)
+    return replace(run, texts=texts)
 
 
 def ask(
@@ -162,7 +149,7 @@ def ask(
     with Grader() as grader:
         while True:
             mine = run.file.read().get(labeller, {})
-            known = known_labels(run.labelling.questions, run.records, {labeller: mine}, grader)
+            known = run.known({labeller: mine}, grader)
             state = run.labelling.state(known.grades, n_draws=_DRAWS)
             row = state.walk.wanted
             if row is None:
@@ -170,10 +157,9 @@ def ask(
                 return
             record = run.records[run.labelling.questions.ids[row]]
             answers = run.labelling.answers(row, record)[:_MOST_ANSWERS]
-            more = state.forecast
             progress = (
-                f"{plural(len(mine), 'question')} labelled, about {more.labels:.0f} still worth "
-                f"asking ({more.saving_pp:+.1f} points of saving)"
+                f"{plural(len(mine), 'question')} labelled, about {state.labels:.0f} still worth "
+                f"asking ({state.saving_pp:+.1f} points of saving)"
             )
             keys = tuple((f"[{key}]", answer) for key, answer in enumerate(answers, start=1))
             screen.title(f"Question {record.id}")
@@ -217,12 +203,12 @@ def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> Labelle
     """Return how far the labels carry; write the sheet that was asked for."""
     labelling, settings = run.labelling, run.labelling.choice.settings
     with Grader() as grader:
-        known = known_labels(labelling.questions, run.records, run.file.read(), grader)
+        known = run.known(run.file.read(), grader)
     state = labelling.state(known.grades)
     sheets: list[LabelSheet] | None = None
     if export is not None:
         sheets = []
-        for row in state.forecast.likely[:most].tolist():
+        for row in state.likely[:most].tolist():
             record = run.records[labelling.questions.ids[row]]
             answers = tuple(labelling.answers(row, record))
             sheets.append(LabelSheet(record.id, run.texts.get(record.key, ""), answers))
@@ -234,7 +220,7 @@ def finish(run: LabelRun, path: Path, export: Path | None, most: int) -> Labelle
         n=labelling.questions.n_questions,
         planned=labelling.labels,
         sampled=labelling.plan.labels if labelling.plan.is_sample else None,
-        labels=state.counts(known),
+        labels=known.counts(state),
         certified_saving_pct=state.saving_pct,
         labellers=known.settled.by_labeller,
         disagreements=tuple(sorted(known.settled.disagreeing)),

@@ -55,8 +55,11 @@ class LabelWalk:
 
 @dataclass(frozen=True)
 class LabelForecast:
-    """What all labels that are worth asking for are expected to bring, over what there is."""
+    """How far the labels carry, and what all others worth asking for are expected to bring."""
 
+    walk: LabelWalk
+    saving_pct: float
+    """Net saving that is certified now."""
     labels: float
     """How many are still worth asking for."""
     saving_pp: float
@@ -157,6 +160,7 @@ def forecast(
         lost += int(test.lost[known][differing].any(axis=1).sum())
         n += int(differing.sum())
     now = walk(tests, known, order)
+    saving_now = now.saving(tests)
     labels, saving = [], []
     often = np.zeros(known.size, dtype=np.int64)
     for share in rng.beta(1 + lost, 1 + n - lost, n_draws):
@@ -168,7 +172,8 @@ def forecast(
         end = walk(drawn, known, order, budget=None)
         labels.append(end.asked.size)
         often[end.asked] += 1
-        saving.append(end.saving(drawn) - now.saving(tests))
+        saving.append(end.saving(drawn) - saving_now)
     ranked = order[np.argsort(-often[order], kind="stable")]
     enough = min(int(np.quantile(labels, 0.75, method="higher")), int((often > 0).sum()))
-    return LabelForecast(float(np.mean(labels)), float(np.mean(saving)), ranked[:enough])
+    more = float(np.mean(labels)), float(np.mean(saving))
+    return LabelForecast(now, saving_now, *more, ranked[:enough])
