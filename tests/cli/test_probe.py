@@ -329,7 +329,7 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
     assert not Path("runs").exists()
-    assert summary.endswith("(tried on 16")
+    assert summary.endswith("(tried on 16 questions).")
     assert "preflight: 0/16 done\n" in err
     command, *words = shlex.split(err.splitlines()[-1].removeprefix("next: stopadvisor "))
     assert (command, words[0]) == ("assess", str(bench.file))
