@@ -60,7 +60,7 @@ class Rungs:
 
     names: tuple[str, ...]
     """Rung of each column; of a rule's view, whose columns are steps of a path, empty."""
-    rates: tuple[tuple[float, float, float], ...]
+    rates: tuple[tuple[float, ...], ...]
     """Price of a prefilled, cached and decoded token of each column; empty as `names`."""
     spent: Spent
     """What is paid where the answer of this column is served, and asked for alone."""

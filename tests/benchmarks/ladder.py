@@ -103,7 +103,8 @@ class Tried:
 def tried(table: OpenQuestions, seed: int, loss: LossName, alpha: float) -> Tried:
     """Choose, certify and measure on one split."""
     rows = np.random.default_rng(seed).permutation(table.n_questions)
-    prices = Weights(*LARGE.price, MONEY)
+    prompt, cached, decoded = LARGE.price
+    prices = Weights(prompt, cached, decoded, MONEY)
     how = {"serving": LADDER, "weights": prices, "families": RUNG_FAMILIES}
     settings = Settings(alpha=alpha, delta=DELTA, loss=loss, **how)  # type: ignore[arg-type]
     choice = choose(table.take(rows[:160]).as_fit(), 240, settings)

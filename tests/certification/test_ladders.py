@@ -61,7 +61,8 @@ def drawn(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
 def test_broken_certificates_are_as_rare_as_promised(ladder: Ladder, loss: LossName) -> None:
     rng = np.random.default_rng(5)
     everybody = population(ladder, rng, 1200, "all")
-    prices = Weights(*ladder.reference.price, MONEY)
+    prompt, cached, decoded = ladder.reference.price
+    prices = Weights(prompt, cached, decoded, MONEY)
     settings = Settings(
         alpha=ALPHA,
         delta=DELTA,

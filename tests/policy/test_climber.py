@@ -176,7 +176,7 @@ def test_a_reply_that_cannot_be_is_refused(changes: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("ladder.rungs", [], "1 to 16"),
+        ("ladder.rungs", [], "two \\[\\[rung"),
         ("ladder.rungs.0.base_url", "http://evil", "no address, no key and no default"),
         ("ladder.rungs.0.api_key_env", "HOME", "no address, no key and no default"),
         ("ladder.rungs.0.repeat", 1, "no address, no key and no default"),

@@ -50,17 +50,32 @@ def run_of(path: Path, lines: list[dict[str, Any]], ladder: Ladder, *, fit: floa
     [
         ("[[rung", "expected TOML"),
         ("[other]\nx = 1", "field 'other'"),
-        ("", "1 to 16 [[rung]] tables, got 0"),
-        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]', "two rungs or more"),
-        ('[[rung]]\nname = "a"', "rung 1, price: expected a value"),
+        ("", "field 'rung': expected two [[rung]] tables or more"),
+        ("[[rung]]\n" * 17, "field 'rung': expected at most 16 entries, got 17"),
+        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]', "or one with repeat, got 1"),
+        ('[[rung]]\nname = "a"', "field 'rung[0].price' is missing"),
         ('[[rung]]\nname = "a"\nprice = [1, 1]', "three prices"),
         ('[[rung]]\nname = "a"\nprice = [1, 1, 0]', "the last above 0"),
-        ('[[rung]]\nname = ""\nprice = [1, 1, 1]', "rung 1, name: expected text"),
-        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nprize = 1', "rung 1, prize"),
+        (
+            '[[rung]]\nname = ""\nprice = [1, 1, 1]',
+            "field 'rung[0].name': expected text on one line",
+        ),
+        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nprize = 1', "field 'rung[0].prize' is unknown"),
         ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nrepeat = 0', "from 1 to 128, got 0"),
         ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nrepeat = true', "from 1 to 128, got True"),
-        ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\ntemperature = nan', "a number >= 0"),
+        (
+            '[[rung]]\nname = "a"\nprice = [1, 1, 1]\ntemperature = nan',
+            "temperature': expected a finite float",
+        ),
         ('[[rung]]\nname = "a"\nprice = [1, 1, 1]\nrepeat = 2\n' * 2, "each name once"),
+        (
+            '[[rung]]\nname = "a"\nprice = [1, 1, 1]\nengine = "hf"',
+            "rung[0].model': expected a folder",
+        ),
+        (
+            '[[rung]]\nname = "a"\nprice = [1, 1, 1]\nengine = "hf"\nmodel = "m"\nbase_url = "u"',
+            "rung[0].base_url': expected nothing with engine 'hf'",
+        ),
     ],
 )
 def test_a_ladder_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
