@@ -18,7 +18,7 @@ from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.losses import LossName
+from stopadvisor.rules.losses import Guarantee, LossName
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.serving_costs import StackCost
 from stopadvisor.stats.bootstrap import Interval
@@ -26,7 +26,7 @@ from stopadvisor.workload.questions import PartCounts
 
 __all__ = [
     "AssessedRun", "AssessedSettings", "AssessedWorkload", "AssessmentResult", "FitComparison",
-    "Limit", "LoadSaving", "PredictedRegime", "Repeats", "StackCosts",
+    "LoadSaving", "PredictedRegime", "Repeats", "StackCosts",
 ]  # fmt: skip
 
 
@@ -176,18 +176,6 @@ class StackCosts:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A further limit, after the first."""
-
-    loss: str
-    """What is limited: `lost`, `differs` or `drop`."""
-    alpha: float
-    """To which share."""
-    category: str | None
-    """Of whose questions alone; null for all."""
-
-
-@dataclass(frozen=True)
 class AssessedSettings:
     """What `calibrate` takes over."""
 
@@ -201,7 +189,7 @@ class AssessedSettings:
     """Rules that may be chosen."""
     loss: LossName | None = None
     """What `alpha` limits, where that is not lost answers; `differs` without gold."""
-    also: tuple[Limit, ...] | None = None
+    also: tuple[Guarantee, ...] | None = None
     """Only where asked for: further limits that hold at once."""
 
 

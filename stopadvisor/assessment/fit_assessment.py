@@ -19,7 +19,6 @@ from stopadvisor.assessment.assessed import (
     AssessedWorkload,
     AssessmentResult,
     FitComparison,
-    Limit,
     LoadSaving,
     PredictedRegime,
     Repeats,
@@ -107,7 +106,6 @@ class FitAssessment:
         remarks = remarks_on_promise(source, settings.alpha, choice.full_accuracy, graded_by)
         if choice.n_fit < counts["fit"]:
             remarks.append(f"the choice was made on {choice.n_fit} of the fit questions")
-        also = tuple(Limit(each.loss, each.alpha, each.category) for each in settings.also)
         return AssessedRun(
             alpha=settings.alpha if self.promises is None else None,
             delta=settings.delta,
@@ -146,7 +144,7 @@ class FitAssessment:
                 None
                 if settings.loss == LOST.name and settings.serving != LADDER
                 else settings.loss,
-                also or None,
+                settings.also or None,
             ),
             asked=None if settings.is_lost else promise_of(settings.guarantees),
             promises=self.promises,

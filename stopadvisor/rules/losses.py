@@ -169,9 +169,11 @@ class Guarantee:
     """A limit on one loss, of all questions or of those of one category."""
 
     loss: LossName
+    """What is limited: `lost`, `differs` or `drop`."""
     alpha: float
-    category: str | None = None
-    """None for all questions."""
+    """To which share."""
+    category: str | None = field(default=None, metadata={"beside": "alpha"})
+    """Of whose questions alone; null for all."""
 
     def __post_init__(self) -> None:
         loss_named(self.loss)

@@ -112,7 +112,7 @@ def _limits(run: AssessedRun) -> str:
     alpha, loss, also = alpha_of(run), run.settings.loss, run.settings.also or ()
     if run.workload.graded_by == "agreement" or not (loss or also):
         return f"--alpha {alpha:g}"
-    limits = [Guarantee(loss or LOST.name, alpha), *(Guarantee(**vars(limit)) for limit in also)]
+    limits = [Guarantee(loss or LOST.name, alpha), *also]
     return f"--alpha {shell_quote(','.join(map(str, limits)))}"
 
 
