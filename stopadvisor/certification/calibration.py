@@ -25,7 +25,6 @@ from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import (
     Certified,
-    Guaranteed,
     NotCertified,
     StopCurve,
     certify_thresholds,
@@ -348,22 +347,20 @@ class Counts:
         most = most_of(self.guarantee, self.n, delta, self.traces)
         return self.lost <= allowed(most, self.gained)
 
-    def at(self, index: int, delta: float) -> Guaranteed:
+    def at(self, index: int, delta: float) -> Certified:
         """What was shown at one threshold."""
         lost, gained = int(self.lost[index]), int(self.gained[index])
-        alpha, category = self.guarantee.alpha, self.guarantee.category
+        n, alpha = self.n, self.guarantee.alpha
         if self.traces == 2:
-            upper = min(risk_of_pairs(lost, gained, self.n, delta), alpha)
-            one = self.n - lost - gained
-            counts = (2 * lost + one, 0, upper, category, lost, one, gained)
-            return Guaranteed(self.guarantee.loss, alpha, self.n, *counts)
+            upper = min(risk_of_pairs(lost, gained, n, delta), alpha)
+            one = n - lost - gained
+            found = Certified(index, alpha, delta, n, 2 * lost + one, upper)
+            return replace(found, both=lost, one=one, none=gained)
         if self.guarantee.counted.is_binary:
-            upper = upper_limit(lost, self.n, delta)
-        else:
-            # Found by halving: never above the limit that the test has excluded.
-            upper = min(drop_limit(lost, gained, self.n, delta), self.guarantee.alpha)
-            upper = max(upper, 0.0)
-        return Guaranteed(self.guarantee.loss, alpha, self.n, lost, gained, upper, category)
+            return Certified(index, alpha, delta, n, lost, upper_limit(lost, n, delta))
+        # Found by halving: never above the limit that the test has excluded.
+        upper = max(min(drop_limit(lost, gained, n, delta), alpha), 0.0)
+        return Certified(index, alpha, delta, n, lost, upper, gained)
 
 
 def counts_of(
@@ -407,21 +404,8 @@ def _certify_all(
     if last < 0:
         failed = counts[int(np.argmin(passed[:, 0]))]
         return NotCertified(_why(failed, delta), labels, assumed_risk)
-    guaranteed = tuple(each.at(last, delta) for each in counts)
-    first = guaranteed[0]
-    return Certified(
-        last,
-        first.alpha,
-        delta,
-        first.n,
-        first.lost,
-        first.upper,
-        first.gained if not counts[0].guarantee.counted.is_binary else None,
-        guaranteed if len(guaranteed) > 1 else (),
-        first.both,
-        first.one,
-        first.none,
-    )
+    certified = tuple(each.at(last, delta) for each in counts)
+    return replace(certified[0], guarantees=certified if len(certified) > 1 else ())
 
 
 def _why(failed: Counts, delta: float) -> str:

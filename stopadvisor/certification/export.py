@@ -250,7 +250,22 @@ def _certificate(
     answers = None
     if source.table.on_stop != "probe" and manifest is not None:
         answers = manifest["plan"]["answer_cap"]
-    guarantees = (GuaranteeTerms(**vars(each)) for each in certified.guarantees)
+    limits = zip(settings.guarantees, certified.guarantees or (certified,), strict=True)
+    guarantees = tuple(
+        GuaranteeTerms(
+            loss=limit.loss,
+            alpha=shown.alpha,
+            n=shown.n,
+            lost=shown.losses,
+            gained=shown.gained or 0,
+            upper=shown.upper,
+            category=limit.category,
+            both=shown.both,
+            one=shown.one,
+            none=shown.none,
+        )
+        for limit, shown in limits
+    )
     return CertificateTerms(
         alpha=settings.alpha,
         delta=look.delta,
@@ -282,7 +297,7 @@ def _certificate(
         both=certified.both,
         one=certified.one,
         none=certified.none,
-        guarantees=tuple(guarantees) or None,
+        guarantees=guarantees if len(guarantees) > 1 else None,
         group_claim="groups" if has_groups(source.table) else None,
         grader=function,
         labelled=calibration.labelled,

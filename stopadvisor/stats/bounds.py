@@ -19,7 +19,7 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.label_sample import share_lost
 
 __all__ = [
-    "Certified", "Guaranteed", "NotCertified", "StopCurve", "certify_thresholds", "labels_needed",
+    "Certified", "NotCertified", "StopCurve", "certify_thresholds", "labels_needed",
     "last_passed", "max_losses", "power", "unspent", "upper_limit",
 ]  # fmt: skip
 
@@ -137,25 +137,6 @@ def unspent(n: int, alpha: float, delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class Guaranteed:
-    """What was shown of one loss, where several are limited at once."""
-
-    loss: str
-    alpha: float
-    n: int
-    lost: int
-    gained: int
-    upper: float
-    """Upper limit of its mean at this threshold alone (pointwise): not the claim."""
-    category: str | None
-    """Of whose questions alone it speaks; None for all."""
-    both: int | None = None
-    """With two traces a question: of how many both replies are lost; `lost` counts replies."""
-    one: int | None = None
-    none: int | None = None
-
-
-@dataclass(frozen=True)
 class Certified:
     """A threshold whose risk is at most alpha with confidence 1 - delta."""
 
@@ -170,8 +151,8 @@ class Certified:
     """Upper limit at this threshold alone (pointwise): not the claim."""
     gained: int | None = None
     """Of a drop: questions that stopping made right; `losses` are those that it made wrong."""
-    guarantees: tuple[Guaranteed, ...] = ()
-    """All that holds at once, the first as above; empty where it is alone."""
+    guarantees: tuple[Certified, ...] = ()
+    """All limits that hold at once, in their order, the first as above; empty where it is alone."""
     both: int | None = None
     """With two traces a question: of how many both replies are lost; `losses` counts replies."""
     one: int | None = None

@@ -78,10 +78,10 @@ def test_a_threshold_passes_only_where_every_limit_does(several: Choice, seed: i
         assert all(passes(*row) for row in at(index))
     if result.index + 1 < sequence.thresholds.size:
         assert not all(passes(*row) for row in at(result.index + 1))
-    shown = [(g.loss, g.lost, g.gained, g.n, g.category) for g in result.guarantees]
-    assert shown == [(g.loss, k, m, n, g.category) for g, k, m, n in at(result.index)]
+    shown = [(each.alpha, each.losses, each.gained or 0, each.n) for each in result.guarantees]
+    assert shown == [(g.alpha, k, m, n) for g, k, m, n in at(result.index)]
     assert all(g.upper <= g.alpha for g in result.guarantees)
-    assert (result.losses, result.upper) == (result.guarantees[0].lost, result.guarantees[0].upper)
+    assert result == replace(result.guarantees[0], guarantees=result.guarantees)
 
 
 def test_more_limits_never_stop_more(several: Choice) -> None:
