@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache, partial
+from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Annotated,
@@ -342,30 +343,41 @@ _PLAIN = (str, int, float, bool, NoneType)
 _DEEPEST = 24
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain(value: Any, *, sparse: bool = True, depth: int = 0) -> Any:
     """Convert dataclasses, mappings, tuples and numpy values to JSON values; others stay.
 
-    Fields of a dataclass that equal their default are left out.
+    Fields of a dataclass that equal their default are left out.  Unless `sparse`, classes and
+    fields say which, as `ground.results` explains, and paths are text.
     """
     if type(value) in _PLAIN:
         return value
     if depth >= _DEEPEST:
         raise PolicyError(f"a policy may nest at most {_DEEPEST} levels deep")
+    inner = partial(plain, sparse=sparse, depth=depth + 1)
     if is_dataclass(value):
-        items = ((field, getattr(value, field.name)) for field in fields(value))
         return {
-            field.name: plain(item, depth + 1)
-            for field, item in items
-            if field.default is MISSING or item != field.default
+            field.metadata.get("alias", field.name): inner(getattr(value, field.name))
+            for field in fields(value)
+            if not _is_left_out(value, field, sparse=sparse)
         }
     if isinstance(value, Mapping):
-        return {key: plain(item, depth + 1) for key, item in value.items()}
+        return {str(key): inner(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         if all(type(item) in _PLAIN for item in value):
             return list(value)
-        return [plain(item, depth + 1) for item in value]
+        return [inner(item) for item in value]
+    if isinstance(value, Path) and not sparse:
+        return str(value)
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return plain(
-            value.tolist(), depth + 1
-        )  # one level deeper: a longdouble's tolist() is a longdouble
+        return inner(value.tolist())  # one level deeper: a longdouble's tolist() is a longdouble
     return value
+
+
+def _is_left_out(value: Any, field: Field[Any], *, sparse: bool) -> bool:
+    if getattr(value, field.name) != field.default:
+        return False
+    if sparse:
+        return True
+    beside = field.metadata.get("beside")
+    may_miss = field.default is None or getattr(value, "SPARSE", False)
+    return may_miss and (beside is None or getattr(value, beside) is None)

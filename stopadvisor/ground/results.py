@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from inspect import getsource
-from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.fields import plain
 from stopadvisor.ground.printable import json_safe
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def show_as(kind: type[Result], show: Callable[[Result], str]) -> None:
 
 def to_document(result: DataclassInstance) -> dict[str, Any]:
     """Return a result as the JSON object that commands print and runs keep."""
-    return {**_number(type(result)), **_plain_fields(result)}
+    return {**_number(type(result)), **plain(result, sparse=False)}
 
 
 def to_json(result: DataclassInstance, *, indent: int | None = 1) -> str:
@@ -101,21 +101,6 @@ def _number(kind: type) -> dict[str, int]:
     return {} if number is None else {"schema": number}
 
 
-def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
-    return {
-        _key(each): _plain(getattr(value, each.name))
-        for each in fields(value)
-        if not _is_left_out(value, each)
-    }
-
-
-def _is_left_out(value: DataclassInstance, each: Field[Any]) -> bool:
-    if getattr(value, each.name) != each.default or not _is_optional(type(value), each):
-        return False
-    beside = each.metadata.get("beside")
-    return beside is None or getattr(value, beside) is None
-
-
 def _is_optional(kind: type, each: Field[Any]) -> bool:
     """Whether a field is left out while it has its default."""
     return each.default is not MISSING if getattr(kind, "SPARSE", False) else each.default is None
@@ -123,20 +108,6 @@ def _is_optional(kind: type, each: Field[Any]) -> bool:
 
 def _key(each: Field[Any]) -> str:
     return str(each.metadata.get("alias", each.name))
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain_fields(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"a result holds plain values only, got {type(value).__name__}: {value!r:.80}")
 
 
 # --- Schemas --------------------------------------------------------------------------------------

@@ -84,8 +84,8 @@ def test_no_result_prints_what_is_no_number(value: float) -> None:
 
 
 def test_arrays_and_objects_are_refused() -> None:
-    with pytest.raises(TypeError, match="plain values only, got object"):
-        to_document(Whole(Path("a"), (), {}, object()))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="type object is not JSON serializable"):
+        to_json(Whole(Path("a"), (), {}, object()))  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_is_named_with_its_place() -> None:
