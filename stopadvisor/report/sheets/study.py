@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from textwrap import wrap
 
 from stopadvisor.report.screen import WIDTH
@@ -22,8 +21,6 @@ _GAP = 3
 """Between columns."""
 _MOST_ROWS, _FIRST_ROWS = 40, 20
 """A longer table is cut on the screen, to the second number of rows."""
-_MOST_KEYS = 54
-"""Characters that the repeated columns of a continued table may take."""
 
 
 def study_list_sheet(listed: StudyList) -> Sheet:
@@ -66,38 +63,40 @@ def skipped_sheet(skipped: Sequence[SkippedStudy]) -> Sheet:
 
 
 def _sections(table: Table, file: str, *, alone: bool) -> Iterator[Section]:
-    names = [column.name for column in table.columns]
-    whole = [dict(zip(names, row, strict=True)) for row in table.rows]
-    shown = whole if len(whole) <= _MOST_ROWS else whole[:_FIRST_ROWS]
-    columns = [_column(shown, c) for c in _shown(table.columns, alone=alone)]
+    """A table in as many parts as its width takes; the first names stand in each of them."""
+    shown = table.rows if len(table.rows) <= _MOST_ROWS else table.rows[:_FIRST_ROWS]
     texts = []
-    if len(shown) < len(whole):
-        texts.append(f"{len(whole) - len(shown)} more rows stand in {file}.")
+    if len(shown) < len(table.rows):
+        texts.append(f"{len(table.rows) - len(shown)} more rows stand in {file}.")
     if table.note:
         texts.append(f"{table.note[0].upper()}{table.note[1:]}.")
-    blocks = list(_blocks(columns))
+    columns = [_printed(group, shown) for group in _groups(table.columns, alone=alone)]
+    n_keys = 1 + (len(columns) > 1 and columns[0].words and columns[1].words)
+    keys, block, blocks = columns[:n_keys], columns[:n_keys], []
+    for column in columns[n_keys:]:
+        if sum(each.width + _GAP for each in (*block, column)) > WIDTH and len(block) > n_keys:
+            blocks.append(block)
+            block = [*keys]
+        block.append(column)
+    blocks.append(block)
     for k, block in enumerate(blocks):
-        left = next((k for k, column in enumerate(block) if not column.words), len(block))
         yield Section(
             table.title if k == 0 else f"{table.title}, continued",
             tuple(column.title for column in block),
             tuple(zip(*(column.cells for column in block), strict=True)),
             tuple(texts) if k == len(blocks) - 1 else (),
-            left=max(left, 1),
+            left=max(next((k for k, c in enumerate(block) if not c.words), len(block)), 1),
         )
 
 
-def _shown(columns: Sequence[Column], *, alone: bool) -> list[tuple[Column, ...]]:
-    """Columns to print: without a run that is named above, both ends of an interval in one."""
-    found: list[tuple[Column, ...]] = []
-    for column in columns:
-        if alone and column.name == _RUN:
-            continue
-        stem = column.name.removesuffix("_high")
-        if stem != column.name and found and found[-1][0].name == f"{stem}_low":
-            found[-1] = (found[-1][0], column)
-        else:
-            found.append((column,))
+def _groups(columns: Sequence[Column], *, alone: bool) -> list[list[tuple[int, Column]]]:
+    """Columns to print, by place: a figure with its interval; no run that is named above."""
+    found: list[list[tuple[int, Column]]] = []
+    for k, column in enumerate(columns):
+        if column.name.endswith(("_low", "_high")):
+            found[-1].append((k, column))
+        elif not (alone and column.name == _RUN):
+            found.append([(k, column)])
     return found
 
 
@@ -110,24 +109,25 @@ class _Printed:
     cells: tuple[str, ...]
     words: bool
     """To the left, and repeated where a table continues."""
-    interval: bool
-    """About the column before it."""
 
     @property
     def width(self) -> int:
         return max(len(line) for text in (self.title, *self.cells) for line in text.split("\n"))
 
 
-def _column(rows: Sequence[Mapping[str, Cell]], columns: Sequence[Column]) -> _Printed:
-    first = columns[0]
-    values = [[row[c.name] for c in columns] for row in rows]
-    cells = tuple(_joined([_cell(v, first.unit) for v in value]) for value in values)
-    words = any(isinstance(value[0], str) for value in values)
-    title = first.title
-    if len(columns) > 1:
-        title = title.removesuffix(" low").replace("95%", "95 % CI")
+def _printed(group: Sequence[tuple[int, Column]], rows: Sequence[Sequence[Cell]]) -> _Printed:
+    """A figure, and in brackets both ends of its interval."""
+    (first, column), *ends = group
+    cells = []
+    for row in rows:
+        text = _cell(row[first], column.unit)
+        if ends and row[ends[0][0]] is not None:
+            text += f" [{', '.join(_cell(row[k], end.unit) for k, end in ends)}]"
+        cells.append(text)
+    title = column.title + " 95% CI" * bool(ends)
     widest = max(len(text) for text in (*cells, *title.split()))
-    return _Printed("\n".join(wrap(title, widest)) or " ", cells, words, len(columns) > 1)
+    words = any(isinstance(row[first], str) for row in rows)
+    return _Printed("\n".join(wrap(title, widest)) or " ", tuple(cells), words)
 
 
 def _cell(value: Cell, unit: str) -> str:
@@ -145,28 +145,3 @@ def _cell(value: Cell, unit: str) -> str:
     if isinstance(value, int):
         return str(value)
     return f"{value:.0f}" if unit == "tokens" else f"{value:.3g}"
-
-
-def _joined(cells: Sequence[str]) -> str:
-    """A value, or the two ends of an interval."""
-    if len(cells) == 1 or "-" in cells:
-        return cells[0]
-    return f"[{cells[0]}, {cells[1]}]"
-
-
-def _blocks(columns: Sequence[_Printed]) -> Iterator[list[_Printed]]:
-    """Columns side by side as far as they fit; the first names stand in every block."""
-    keys = [columns[0]]
-    if len(columns) > 1 and columns[0].words and columns[1].words:
-        both = columns[0].width + _GAP + columns[1].width
-        keys = list(columns[:2]) if both <= _MOST_KEYS else keys
-    block = list(keys)
-    for column, following in zip_longest(columns[len(keys) :], columns[len(keys) + 1 :]):
-        # An interval stands next to its figure.
-        together = [column, following] if following and following.interval else [column]
-        width = sum(c.width + _GAP for c in (*block, *together))
-        if width > WIDTH and len(block) > len(keys) and not column.interval:
-            yield block
-            block = list(keys)
-        block.append(column)
-    yield block
