@@ -8,6 +8,7 @@ closed until `calibrate`.  This module knows no command line.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -43,10 +44,10 @@ from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.progress import Progress, report_remarks
 from stopadvisor.probes.asking import Check, Engine, ProbePlan, RawTrace
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory
-from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload
+from stopadvisor.workload.questions import PARTS, PartCounts, Question, Workload, default_split
 
 __all__ = ["OpenEngine", "probe", "try_questions"]
 
@@ -191,20 +192,42 @@ def _probe_with(
         "schedule": settings.schedule == "auto",
     }
 
-    manifest = build_manifest(
-        engine.identity(),
-        settings.plan(),
-        workload,
-        fractions=settings.shares(workload),
-        auto={name for name, is_auto in auto.items() if is_auto},
-        cue_ids=cue_ids(engine, settings.cue),
-        template=settings.prompt_template,
-        grading=graders.right.identity,
-        traces=settings.recorded.describe() if settings.recorded else None,
-    )
-    path = settings.out or run_path(Path("runs"), manifest)
+    def described(fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
+        manifest = build_manifest(
+            engine.identity(),
+            settings.plan(),
+            workload,
+            fractions=fractions,
+            auto={name for name, is_auto in auto.items() if is_auto},
+            cue_ids=cue_ids(engine, settings.cue),
+            template=settings.prompt_template,
+            grading=graders.right.identity,
+            traces=settings.recorded.describe() if settings.recorded else None,
+        )
+        return settings.out or run_path(Path("runs"), manifest), manifest
+
+    path, manifest = described(settings.shares(workload))
+    if settings.split is None and (begun := _split_begun(path, described)) is not None:
+        # A workload that grows keeps the split that its run began with.
+        path, manifest = described(begun)
+        settings = replace(settings, split=begun)
     with lock_directory(path):
         return _Probing(settings, workload, engine, graders, progress).go(path, manifest)
+
+
+def _split_begun(
+    path: Path, described: Callable[[tuple[float, float, float]], tuple[Path, dict[str, Any]]]
+) -> tuple[float, float, float] | None:
+    """Split of a run that began with another default; None if there is no such run."""
+    if _is_run(path):
+        first, second, third = RunDirectory.load(path).manifest["split"]["fractions"]
+        return first, second, third
+    others = (default_split(0), default_split(sys.maxsize))
+    return next((split for split in others if _is_run(described(split)[0])), None)
+
+
+def _is_run(path: Path) -> bool:
+    return bool((path / MANIFEST).exists())
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,13 @@ def test_limit_and_growth_stay_in_one_run(bench: Bench) -> None:
     assert (grown["questions"], grown["new"]) == (130, 80)
 
 
+def test_a_run_keeps_the_split_it_began_with(bench: Bench) -> None:
+    begun = bench.json("--limit", "50")
+    write_sums(bench.file, 2010)  # of so many a fifth would be kept for test
+    grown = bench.json("--limit", "60")
+    assert (grown["run"], grown["new"]) == (begun["run"], 10)
+
+
 def test_auto_budgets_are_frozen_by_a_pilot_on_fit_questions(bench: Bench) -> None:
     first = bench.json("--schedule", "grid", "--budgets", "auto", "--limit", "16")
     asked = [(keys, plan) for keys, plan in bench.engine.calls if not plan.greedy]
