@@ -323,18 +323,18 @@ _NO_COST = StackCost(None, None, None, None, None, None, None, None)
 def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
     """What the reader should know of the questions and traces."""
     found = [] if source.torn is None else [source.torn]
-    is_deploy = isinstance(result, AssessedRun)
-    if result.workload.truncated_share > TRUNCATED_WARN:
+    cut, basis = result.workload.truncated_share, result.regime.basis
+    if cut > TRUNCATED_WARN:
         differs = isinstance(result, AssessedRun) and (
             result.settings.loss == DIFFERS.name or result.workload.graded_by == "agreement"
         )
         found.append(
-            f"{result.workload.truncated_share:.1%} of the traces ({result.regime.basis} questions)"
-            f" were cut off by max-think; {meaning_of_cut(differs)}, and calibrate refuses more "
-            "than 10%"
+            f"{cut:.1%} of the traces ({basis} questions) were cut off by max-think; "
+            f"{meaning_of_cut(differs)}, and calibrate refuses more than 10%"
         )
-    hint = _split_hint(source) if is_deploy else None
-    return [*found, hint] if hint else found
+    if isinstance(result, AssessedRun) and (hint := _split_hint(source)):
+        found.append(hint)
+    return found
 
 
 def meaning_of_cut(differs: bool) -> str:
