@@ -24,7 +24,7 @@ from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import closed_questions, hand_out, unsealed_rows, unshown_questions
 from stopadvisor.runs.directory import PROBES, digest_of
 from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
-from stopadvisor.runs.look_rules import LooksBeside, looks_beside, take_look
+from stopadvisor.runs.look_rules import NeighbourLooks, neighbour_looks, take_look
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours
@@ -148,8 +148,8 @@ def plan_look(
             "--out"
         )
     earlier = log.at(keys)
-    beside = looks_beside(source.folder, keys, _lines(source, questions)).same.values()
-    known = [*earlier, *(look for theirs in beside for look in theirs)]
+    others = neighbour_looks(source.folder, keys, _lines(source, questions)).same.values()
+    known = [*earlier, *(look for theirs in others for look in theirs)]
     planned = looks or (known[0].planned if known else None)
     asked = _with_data(source, asked)
     return PlannedLook(source, questions, asked, delta, planned, len(earlier))
@@ -164,7 +164,7 @@ def take(plan: PlannedLook) -> TakenLook:
     folder = plan.source.folder
     keys, lines = digests_of(plan.questions.keys), _lines(plan.source, plan.questions)
     with lock_neighbours(folder):
-        beside = looks_beside(folder, keys, lines)
+        others = neighbour_looks(folder, keys, lines)
         look = take_look(
             folder,
             keys,
@@ -172,16 +172,16 @@ def take(plan: PlannedLook) -> TakenLook:
             delta=plan.delta,
             planned=plan.planned,
             lines=lines,
-            beside=beside,
+            others=others,
         )
-    return TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan.n_earlier, beside))
+    return TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan.n_earlier, others))
 
 
-def _remarks(look: Look, n_earlier: int, beside: LooksBeside) -> tuple[str, ...]:
-    remarks = list(beside.remarks)
+def _remarks(look: Look, n_earlier: int, others: NeighbourLooks) -> tuple[str, ...]:
+    remarks = list(others.remarks)
     remarks += [
         f"{name} next to this run holds the same probes: its {len(looks)} look(s) count here"
-        for name, looks in beside.same.items()
+        for name, looks in others.same.items()
     ]
     if n_earlier and look.number > 1:  # the first look again is no other one
         remarks.append(

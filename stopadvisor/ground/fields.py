@@ -378,6 +378,6 @@ def _is_left_out(value: Any, field: Field[Any], *, sparse: bool) -> bool:
         return False
     if sparse:
         return True
-    beside = field.metadata.get("beside")
+    beside = field.metadata.get("present_with")
     may_miss = field.default is None or getattr(value, "SPARSE", False)
     return may_miss and (beside is None or getattr(value, beside) is None)

@@ -3,7 +3,8 @@
 A result is a frozen dataclass of plain values with a sentence under each field.  Its JSON has the
 field names as keys.  A field whose default is None is optional: it is left out while it is None.
 In a class with ``SPARSE: ClassVar[bool] = True`` every field is left out while it has its default.
-``field(default=None, metadata={"beside": "n"})`` is there, null or not, wherever ``n`` is not null.
+``field(default=None, metadata={"present_with": "n"})`` is there, null or not, wherever ``n`` is not
+null.
 Where a key is no Python name, ``field(metadata={"alias": "kv-fork"})`` gives it.  A class whose
 documents follow another schema than the first says so: ``SCHEMA: ClassVar[int] = 2``, or None for
 documents without a number.
@@ -150,7 +151,7 @@ def _describe(schema: dict[str, Any], kind: type[DataclassInstance]) -> None:
         shown.pop("title", None)
         if each.name in sentences:
             shown["description"] = sentences[each.name]
-        if shown.pop("default", ...) is None and "beside" not in each.metadata:
+        if shown.pop("default", ...) is None and "present_with" not in each.metadata:
             shown["anyOf"] = [one for one in shown["anyOf"] if one != {"type": "null"}]
             if len(shown["anyOf"]) == 1:
                 shown |= shown.pop("anyOf")[0]

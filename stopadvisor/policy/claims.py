@@ -203,7 +203,7 @@ class CertificateTerms:
     """How the rule came here from another policy."""
     source_digest: Line | None = None
     """Of that policy."""
-    source_model: Line | None = field(default=None, metadata={"beside": "transfer"})
+    source_model: Line | None = field(default=None, metadata={"present_with": "transfer"})
     """Of that policy."""
 
     @property

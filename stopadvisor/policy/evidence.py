@@ -86,12 +86,12 @@ class ExpectedTerms:
     test_total_saving_pct: _Saving | None = None
     """Net saving."""
     test_total_saving_ci95: tuple[_Saving, _Saving] | None = field(
-        default=None, metadata={"beside": "test_n"}
+        default=None, metadata={"present_with": "test_n"}
     )
     """Of the net saving."""
     test_think_saving_pct: _Saving | None = None
     """Saving in thinking tokens."""
-    test_uncut_saving_pct: _Saving | None = field(default=None, metadata={"beside": "test_n"})
+    test_uncut_saving_pct: _Saving | None = field(default=None, metadata={"present_with": "test_n"})
     """Net saving on traces that were not cut off."""
     test_risk: _Risk | None = None
     """Loss."""

@@ -77,7 +77,7 @@ class ListedTrigger:
 def stride(
     every: int, cap: int, first: int | None = None, stop_at: int | None = None
 ) -> ListedTrigger:
-    """Probe every so many tokens, from `first` (by default `every`) to `cap`.
+    """Probe every `every` tokens, from `first` (by default `every`) to `cap`.
 
     With `stop_at`, which takes the place of the cap, everybody is stopped there, on the stride or
     not.

@@ -1,4 +1,4 @@
-"""What the report's pictures show beside the assessment: `assess` saves it, `html` draws it.
+"""What the pictures of a report show: `assess` saves it, `html` draws it.
 
 Numbers of `assessment.diagnostics` and the texts of lost questions, as they were found on fit
 questions, out of fold.  Knows no page.

@@ -172,7 +172,7 @@ class Guarantee:
     """What is limited: `lost`, `differs` or `drop`."""
     alpha: float
     """To which share."""
-    category: str | None = field(default=None, metadata={"beside": "alpha"})
+    category: str | None = field(default=None, metadata={"present_with": "alpha"})
     """Of whose questions alone; null for all."""
 
     def __post_init__(self) -> None:

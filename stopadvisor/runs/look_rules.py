@@ -26,11 +26,11 @@ from stopadvisor.runs.look_log import (
     write_row,
 )
 
-__all__ = ["LooksBeside", "PolicyCheck", "looks_beside", "record_check", "take_look"]
+__all__ = ["NeighbourLooks", "PolicyCheck", "neighbour_looks", "record_check", "take_look"]
 
 
 @dataclass(frozen=True)
-class LooksBeside:
+class NeighbourLooks:
     """What is on record in the folders next to a run."""
 
     same: Mapping[str, tuple[Look, ...]] = field(default_factory=dict)
@@ -41,7 +41,9 @@ class LooksBeside:
     """Logs that cannot be read."""
 
 
-def looks_beside(folder: Path, questions: Collection[str], lines: Collection[str]) -> LooksBeside:
+def neighbour_looks(
+    folder: Path, questions: Collection[str], lines: Collection[str]
+) -> NeighbourLooks:
     """Looks at these questions that are on record in the folders next to a run.
 
     `folder` is the run, or the results folder of an archive; `questions` and `lines` are digests,
@@ -70,7 +72,7 @@ def looks_beside(folder: Path, questions: Collection[str], lines: Collection[str
         # Archives name their questions by row, which says nothing about another archive.
         if not any((place / ARCHIVE).exists() for place in (folder, other)):
             elsewhere += len(looks) - len(at_same)
-    return LooksBeside(same, elsewhere, tuple(remarks))
+    return NeighbourLooks(same, elsewhere, tuple(remarks))
 
 
 def _holds(folder: Path, questions: Collection[str], lines: Collection[str]) -> bool:
@@ -92,7 +94,7 @@ def take_look(
     delta: float,
     planned: int | None = None,
     lines: Collection[str] = (),
-    beside: LooksBeside | None = None,
+    others: NeighbourLooks | None = None,
 ) -> Look:
     """Record a look and return what it may claim.
 
@@ -110,7 +112,7 @@ def take_look(
         which a certificate may still follow a look that shows outcomes.
     planned : int, optional
         Looks declared beforehand, to share delta; must come with the first look.
-    beside : LooksBeside, optional
+    others : NeighbourLooks, optional
         What is on record in the folders next to the run.
 
     Raises
@@ -121,13 +123,13 @@ def take_look(
     ProbeError
         As `read_log`.
     """
-    log, beside = read_log(folder), beside or LooksBeside()
+    log, others = read_log(folder), others or NeighbourLooks()
     keys, asked = tuple(sorted(set(questions))), as_recorded(asked)
     own = log.at(keys)
     tried = [_what(look) for look in own]
     next_door = {  # looks of a copy are the same ones
         name: [look for look in theirs if _what(look) not in tried]
-        for name, theirs in beside.same.items()
+        for name, theirs in others.same.items()
     }
     earlier = [*own, *(look for theirs in next_door.values() for look in theirs)]
     for look in earlier:
@@ -167,7 +169,7 @@ def take_look(
             "on the new ones with --fresh"
         )
     opens = tuple(sorted(set(lines)))
-    elsewhere = beside.elsewhere + len(log.looks) - len(own)
+    elsewhere = others.elsewhere + len(log.looks) - len(own)
     look = Look(number, planned, delta, before, asked, keys, opens, timestamp(), elsewhere)
     return write_look(folder, look)
 

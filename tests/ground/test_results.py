@@ -44,7 +44,7 @@ class Whole:
     """Only where asked for."""
     groups: int = 0
     """Always written."""
-    saving: float | None = field(default=None, metadata={"beside": "on_stop"})
+    saving: float | None = field(default=None, metadata={"present_with": "on_stop"})
     """Null or not, where `on_stop` is."""
 
 

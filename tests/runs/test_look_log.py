@@ -25,7 +25,7 @@ from stopadvisor.runs.look_log import (
     record_result,
     record_shown,
 )
-from stopadvisor.runs.look_rules import LooksBeside
+from stopadvisor.runs.look_rules import NeighbourLooks
 from stopadvisor.stats.bounds import Certified, certify_thresholds
 from stopadvisor.stats.intervals import exact_interval
 
@@ -41,7 +41,7 @@ def take_look(
     delta: float,
     planned: int | None = None,
     lines: Sequence[str] = (),
-    beside: LooksBeside | None = None,
+    others: NeighbourLooks | None = None,
 ) -> Look:
     folder.mkdir(exist_ok=True)
     return look_rules.take_look(
@@ -51,7 +51,7 @@ def take_look(
         delta=delta,
         planned=planned,
         lines=lines,
-        beside=beside,
+        others=others,
     )
 
 
@@ -149,8 +149,8 @@ def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
     for number, question in enumerate("abc"):
         look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
         assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
-    beside = LooksBeside(elsewhere=2)
-    assert take_look(tmp_path, ["d"], ALPHA_10, delta=0.05, beside=beside).elsewhere == 5
+    others = NeighbourLooks(elsewhere=2)
+    assert take_look(tmp_path, ["d"], ALPHA_10, delta=0.05, others=others).elsewhere == 5
 
 
 # --- What may follow ------------------------------------------------------------------------------

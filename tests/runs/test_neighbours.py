@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.look_log import Look, digests_of
-from stopadvisor.runs.look_rules import LooksBeside, looks_beside, take_look
+from stopadvisor.runs.look_rules import NeighbourLooks, neighbour_looks, take_look
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import BUDGETS, forget_looks, make_run, write_archive
 
@@ -28,9 +28,9 @@ def looked(source: Source, **asked: Any) -> Look:
     return take_look(source.folder, keys, asked, delta=0.05, lines=lines_of(source))
 
 
-def beside(source: Source) -> LooksBeside:
+def neighbours_of(source: Source) -> NeighbourLooks:
     keys = set(digests_of(source.part("calibration").keys))
-    return looks_beside(source.folder, keys, lines_of(source))
+    return neighbour_looks(source.folder, keys, lines_of(source))
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def test_a_look_at_a_copy_counts(run: Source, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "runs" / "copy")
     look = looked(run, alpha=0.1)
     copy = open_source(tmp_path / "runs" / "copy")
-    assert beside(copy).same == {"one": (look,)}
-    assert beside(run).same == {}
+    assert neighbours_of(copy).same == {"one": (look,)}
+    assert neighbours_of(run).same == {}
     # Though it was given more questions since.
     grown = open_source(make_run(copy.folder, 80))
-    assert beside(grown).same == {"one": (look,)}
+    assert neighbours_of(grown).same == {"one": (look,)}
 
 
 def test_other_probes_of_the_same_questions_are_only_counted(run: Source, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_other_probes_of_the_same_questions_are_only_counted(run: Source, tmp_pa
     make_run(tmp_path / "runs" / "two", 60, plan=plan)
     looked(run, alpha=0.1)
     other = open_source(tmp_path / "runs" / "two")
-    found = beside(other)
+    found = neighbours_of(other)
     assert (found.same, found.elsewhere) == ({}, 1)
 
 
@@ -70,11 +70,11 @@ def test_splits_of_one_archive_hold_the_same_probes(tmp_path: Path) -> None:
         open_source(file, folder=tmp_path / "runs" / f"seed{k}", seed=k) for k in (0, 1)
     )
     look = looked(first, alpha=0.1)
-    assert beside(second).same == {"seed0": (look,)}
+    assert neighbours_of(second).same == {"seed0": (look,)}
     # The rows of another archive have the same names.
     other = write_archive(tmp_path / "other.npz", think_lens=first.table.trace_tokens + 1)
     third = open_source(other, folder=tmp_path / "runs" / "other", seed=0)
-    found = beside(third)
+    found = neighbours_of(third)
     assert (found.same, found.elsewhere) == ({}, 0)
 
 
@@ -89,11 +89,11 @@ def test_a_broken_log_next_door_stops_only_who_holds_its_probes(
         (run.folder / "looks.jsonl").write_text(spoilt, encoding="utf-8")
     copy = open_source(tmp_path / "runs" / "copy")
     with pytest.raises(ProbeError, match=r"one/looks\.jsonl: .* its looks count"):
-        beside(copy)
+        neighbours_of(copy)
     plan = ProbePlan(budgets=BUDGETS[:5], cue="\n\nFinal answer:", max_think=256)
     other = open_source(make_run(tmp_path / "runs" / "two", 60, plan=plan))
-    (remark,) = beside(other).remarks
+    (remark,) = neighbours_of(other).remarks
     assert "one/looks.jsonl" in remark
     assert "put back the log" in remark
     forget_looks(run.folder)
-    assert beside(copy).same == {}
+    assert neighbours_of(copy).same == {}

@@ -61,7 +61,7 @@ class RollingBatch:
         return np.array([trace.end.over for trace in self.traces], dtype=np.bool_)
 
     def is_split_worthwhile(self) -> bool:
-        """Whether so many rows are over that it pays to let them leave."""
+        """Whether enough rows are over that it pays to let them leave."""
         over = self.over
         return len(over) >= _SMALLEST_SPLIT and 2 * int(over.sum()) >= len(over)
 
