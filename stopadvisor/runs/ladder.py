@@ -33,7 +33,10 @@ _Prices = Annotated[
         lambda found: len(found) == 3 and min(found) >= 0 and found[2] > 0,
     ),
 ]
-_Temperature = Annotated[float, Condition("a number >= 0", lambda value: value >= 0)]
+# As it was written: a run's name tells 0 from 0.0.
+_Temperature = Annotated[
+    Any, Condition("a number >= 0", lambda value: type(value) in (int, float) and value >= 0)
+]
 _Samples = Annotated[
     int,
     Condition(f"a whole number from 1 to {MOST_SAMPLES}", lambda value: 1 <= value <= MOST_SAMPLES),
