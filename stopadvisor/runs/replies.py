@@ -140,10 +140,11 @@ def _rungs_of(line: RecordedObject, ladder: Ladder) -> list[RecordedObject]:
     """The replies of a line, each of the rung that stands at its place in the ladder."""
     found = line.fields.get("rungs")
     wanted = [rung.name for rung in ladder.columns]
-    names = [r.get("name") if isinstance(r, dict) else r for r in found or ()]
-    if not isinstance(found, list) or names != wanted:
+    replies = found if isinstance(found, list) else []
+    names = [reply.get("name") if isinstance(reply, dict) else None for reply in replies]
+    if names != wanted:
         line.refuse("rungs", f"a reply of each rung in the ladder's order: {wanted}", names)
-    return [RecordedObject(line.where, row, f"rungs[{k}].") for k, row in enumerate(found)]
+    return [RecordedObject(line.where, row, f"rungs[{k}].") for k, row in enumerate(replies)]
 
 
 def _reply(line: RecordedObject, question: Mapping[str, Any]) -> RungReply:

@@ -92,6 +92,9 @@ def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
     assert ladder_of([rung.to_dict() for rung in TWO.rungs], "m") == TWO
     assert ladder_of([rung.to_dict() for rung in VOTE.rungs], "m") == VOTE
     assert VOTE.blocks == (range(5),)
+    asked = [rung.to_dict() | {"temperature": 0} for rung in TWO.rungs]
+    # 0.0 would give the run another name.
+    assert repr([rung.to_dict() for rung in ladder_of(asked, "m").rungs]) == repr(asked)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,8 @@ def test_what_a_manifest_holds_of_a_ladder_gives_it_back() -> None:
         ([reply("large", "1"), reply("small", "1")], "in the ladder's order"),
         ([reply("small", "1")], "in the ladder's order"),
         (None, "in the ladder's order"),
+        (["small", "large"], "in the ladder's order"),
+        (2, "in the ladder's order"),
         ([reply("small", "1", finished=None), reply("large", "1")], "rungs[0].finished"),
         ([reply("small", "1", -1), reply("large", "1")], "rungs[0].completion_tokens"),
         ([reply("small", "1", cached_tokens=2), reply("large", "1")], "at most prompt_tokens (0)"),
