@@ -164,13 +164,14 @@ def _all(
         own = {k: v for k, v in options.extra.items() if k in STUDIES[name].options}
         try:
             reports[name] = run_study(name, sources, replace(options, extra=own))
-            write_study(reports[name], sources[0].folder)
         except StopAdvisorError as error:
             reasons[name] = str(error)
         except Exception as error:  # noqa: BLE001  the others shall still run
             broken = True
             reasons[name] = f"internal error: {type(error).__name__}: {error}"
             progress.remark(f"study {name}: {reasons[name]}")
+        else:
+            write_study(reports[name], sources[0].folder)
     if not reports and not broken:
         first, reason = next(iter(reasons.items()))
         raise StudyError(f"these runs allow no study; {first}: {reason}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.ground.errors import OutputError
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import STUDIES
 from stopadvisor.studies.tables import StudyOptions, StudyReport
@@ -173,6 +174,17 @@ def test_a_bug_in_one_study_leaves_the_others(call: Call, monkeypatch: pytest.Mo
     assert found["skipped"] == [
         {"study": "proxies", "reason": "internal error: ZeroDivisionError: one over nought"}
     ]
+
+
+def test_a_study_that_cannot_be_written_is_no_skipped_one(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OutputError("cannot write: No space left on device")
+
+    _fake(monkeypatch, ["frontier", "map"])
+    monkeypatch.setattr("stopadvisor.cli.study.write_study", full)
+    assert "No space left on device" in call.refused("all", "raw.npz")
 
 
 # --- What calibration questions show --------------------------------------------------------------
