@@ -374,7 +374,7 @@ def plain(value: Any, *, sparse: bool = True, depth: int = 0) -> Any:
 
 
 def _is_left_out(value: Any, field: Field[Any], *, sparse: bool) -> bool:
-    if getattr(value, field.name) != field.default:
+    if field.default is MISSING or getattr(value, field.name) != field.default:
         return False
     if sparse:
         return True

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -83,7 +84,8 @@ def test_no_result_prints_what_is_no_number(value: float) -> None:
         to_json(Whole(Path("a"), (), {}, value))
 
 
-def test_arrays_and_objects_are_refused() -> None:
+def test_arrays_become_lists_and_objects_are_refused() -> None:
+    assert to_document(Part(np.arange(2), None))["count"] == [0, 1]  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="type object is not JSON serializable"):
         to_json(Whole(Path("a"), (), {}, object()))  # type: ignore[arg-type]
 
