@@ -18,7 +18,15 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import calibration_of
 from stopadvisor.runs.look_log import digests_of
 from stopadvisor.runs.sources import open_source
-from tests.material import CERTIFY, Call, edit_records, forget_looks, looks_of, make_run
+from tests.material import (
+    CERTIFY,
+    Call,
+    edit_records,
+    flip_calibration,
+    forget_looks,
+    looks_of,
+    make_run,
+)
 from tests.pages import Page
 from tests.policy_content import certificate_in
 
@@ -221,6 +229,32 @@ def test_what_cannot_succeed_opens_no_outcome_and_spends_no_look(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     call.json(RUN, *FAST, "--alpha", "0.001", code=3)
     assert load_policy(found["policy"]).digest == digest
+
+
+def test_cut_traces_and_a_torn_line_are_said(call: Call) -> None:
+    def cut(row: dict[str, Any], part: str) -> None:
+        if zlib.crc32(row["id"].encode()) % 5 == 0:
+            row["finish"] = "length"
+
+    edit_records(RUN, cut)
+    with (RUN / "probes.jsonl").open("ab") as file:
+        file.write(b'{"id": "half')
+    assert "say --despite truncated" in call.refused(RUN, *FAST)
+    assert looks_of(RUN) == []
+    found = call.json(RUN, *FAST, "--despite", "truncated")
+    assert found["certificate"]["truncated_share"] > 0.1
+    assessed = call.json(RUN, "--families", "confidence", command="assess")
+    assert any("cut off by max-think" in remark for remark in assessed["remarks"])
+    for document in (assessed, found):
+        assert any("line 301 is half-written" in remark for remark in document["remarks"])
+
+
+def test_lines_that_a_look_opened_are_missed(call: Call) -> None:
+    edit_records(RUN, lose_many)
+    call.json(RUN, *FAILING, code=3)
+    edit_records(RUN, flip_calibration)
+    for words in (FAILING, [*FAST, "--alpha", "0.1"]):
+        assert "lines that look 1 of" in call.refused(RUN, *words)
 
 
 @pytest.mark.slow

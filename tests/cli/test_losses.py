@@ -114,6 +114,7 @@ def test_the_paper_counts_lost_answers_alone(call: Call) -> None:
 def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> None:
     said = call.refused("calibrate", RUN, *FAST, "--alpha", "lost=0.2,category=algebra:lost=0.3")
     assert "no calibration question is of category 'algebra'; there are none" in said
+    assert not looks_of(open_source(RUN).folder)
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,4 @@ def test_promises_that_make_no_sense_are_one_line_and_no_look(
     call: Call, words: list[str], said: str
 ) -> None:
     assert said in call.refused("calibrate", RUN, *FAST, *words)
+    assert not looks_of(open_source(RUN).folder)

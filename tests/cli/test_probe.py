@@ -115,6 +115,16 @@ def test_auto_budgets_are_frozen_by_a_pilot_on_fit_questions(bench: Bench) -> No
     assert all(plan.budgets == tuple(first["budgets"]) for _, plan in bench.engine.calls)
 
 
+def test_only_fit_questions_are_seen_before_probing(bench: Bench) -> None:
+    bench("--budgets", "auto", "--limit", "1", "--concurrency", "7")
+    questions = read_workload(bench.file).questions
+    parts = assign_parts([q.group_key for q in questions], seed=0, fractions=(0.4, 0.6, 0.0))
+    fit = {q.key for q, part in zip(questions, parts, strict=True) if part == 0}
+    *before, (last, _) = bench.engine.calls
+    assert {key for keys, _ in before for key in keys} <= fit
+    assert last == (questions[0].key,)
+
+
 def test_a_model_whose_content_changed_is_another_run(bench: Bench) -> None:
     first = bench.json()["run"]
     bench.engine = ScriptedEngine(revision="r2")
@@ -171,6 +181,12 @@ def test_a_workload_without_gold_is_probed_and_said_to_be_one(bench: Bench) -> N
     assert json.loads((bench.out / "preflight.json").read_text())["accuracy"] is None
 
 
+def test_without_gold_fifty_fit_questions_think_twice(bench: Bench) -> None:
+    write_sums(bench.file, 150, gold=False)
+    assert "50 fit questions think twice" in bench("--out", bench.out)[2]
+    assert sum(record.sample for record in bench.run.records()) == 50
+
+
 # --- The cap on thinking --------------------------------------------------------------------------
 
 
@@ -203,6 +219,16 @@ def test_a_cap_beyond_the_context_is_refused_in_one_line(bench: Bench) -> None:
     assert bench("--max-think", "500", command="preflight")[0] == 2
     code, _, err = capped(bench, "--budgets", "0,450")
     assert (code, "--budgets must end at --max-think 448 or before, got 450" in err) == (2, True)
+
+
+def test_a_question_too_long_for_the_runs_cap_is_refused(bench: Bench) -> None:
+    bench.engine.context = 1024
+    assert capped(bench, "--out", bench.out)[0] == 0
+    with bench.file.open("a") as file:
+        file.write(json.dumps({"question": "please " * 90 + "1 + 1", "gold": "2"}) + "\n")
+    assert "--max-think must be at most 402, got 448" in bench.refused(
+        "--max-think", "auto", "--out", bench.out
+    )
 
 
 # --- Refusals before a model is loaded ------------------------------------------------------------

@@ -123,6 +123,11 @@ def test_a_gate_opens_for_a_confirmation_alone(
 # --- What is counted ------------------------------------------------------------------------------
 
 
+def test_serving_and_price_are_those_asked_for(call: Call) -> None:
+    found = call.json(POLICY, FRESH, "--price", "0/0/2", "--serving", "black-box")
+    assert (found["serving"], found["unit"]) == ("black-box", "money per million tokens")
+
+
 def test_categories_and_drift_in_words(call: Call) -> None:
     def sort(row: dict[str, Any], part: str) -> None:
         row["category"] = "even" if row["prompt_tokens"] % 2 else "odd"

@@ -116,6 +116,8 @@ def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
     assert (first.new, again.new, again.questions) == (2, 0, 2)
     assert bench.lines == kept
     assert not bench.server.asked
+    with (bench.folder / "answers.jsonl").open("a") as file:
+        file.write('{"id": "half')  # killed in mid-line
     whole = bench.answer()
     assert (whole.new, bench.lines[:2]) == (N - 2, kept)
 
@@ -144,6 +146,15 @@ def test_another_reply_is_not_certified_and_not_mixed(bench: Bench) -> None:
     assert {line.answer for line in read_lines(Path(found.out))} == {"Final answer: 7"}
     assert not found.certified
     assert "the certificate does not cover these answers" in found.remarks[-1]
+
+
+def test_answers_of_another_question_are_not_mixed_in(bench: Bench) -> None:
+    file = bench.folder / "sums.jsonl"
+    file.write_text('{"id": "a", "question": "1+4", "gold": "5"}\n')
+    bench.answer()
+    file.write_text('{"id": "a", "question": "2+4", "gold": "6"}\n')
+    with pytest.raises(OutputError, match="ids must keep their questions"):
+        bench.answer()
 
 
 def test_a_failure_says_what_is_kept(bench: Bench) -> None:
