@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.hf.engine import HfEngine
@@ -321,6 +322,19 @@ def test_a_consumer_that_waits_holds_the_work_up() -> None:
         engine.portal.call(pass_by)
         assert len(asked) == 8  # four that are asked, and as many results that nobody took
         assert sorted(number for number, _ in results) == sorted(set(range(200)) - {0})
+
+
+def test_what_is_asked_at_once_begins_in_one_turn() -> None:
+    """So that a model that is loaded here decodes it together."""
+    asked: list[int] = []
+
+    async def ask(item: int) -> int:
+        asked.append(item)
+        await anyio.lowlevel.checkpoint()
+        return len(asked)
+
+    with start_blocking_portal() as portal:
+        assert list(dict(asked_each(portal, range(4), ask, 4)).values()) == [4] * 4
 
 
 @pytest.mark.parametrize(

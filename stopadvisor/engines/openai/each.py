@@ -32,8 +32,10 @@ def asked_each(
     item is asked while `size` results wait to be taken: a consumer that is slow, or killed,
     holds no more than that.
     """
-    places = anyio.Semaphore(size)
-    room = anyio.Semaphore(2 * size)  # items that are being asked, and results not yet taken
+    # Taken without a pause, so that what is asked at once can be decoded together.
+    places = anyio.Semaphore(size, fast_acquire=True)
+    # Items that are being asked, and results not yet taken.
+    room = anyio.Semaphore(2 * size, fast_acquire=True)
     done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
 
     async def one(number: int, item: _Item) -> None:
