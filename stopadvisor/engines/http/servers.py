@@ -142,10 +142,11 @@ class Patience:
 
     seconds: float
     malformed_seconds: float
-    """Where its answers cannot be read: a server that gives them is there, and may never give
-    others."""
+    """Where its answers cannot be read, from the first of them in a row: a server that gives them
+    is there, and may never give others."""
     failures: int = 0
     _since: float = 0.0
+    _malformed_since: float | None = None
 
     def allowed(self, error: TransientError) -> float:
         """Return for how many seconds a request that failed so is asked again."""
@@ -160,7 +161,13 @@ class Patience:
         if not self.failures:
             self._since = now
         self.failures += 1
-        left = self._since + self.allowed(error) - now
+        left = self._since + self.seconds - now
+        if not isinstance(error, MalformedError):
+            self._malformed_since = None
+        elif self._malformed_since is None:
+            self._malformed_since = now
+        if self._malformed_since is not None:
+            left = min(left, self._malformed_since + self.malformed_seconds - now)
         if left <= 0:
             return None
         most = min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
