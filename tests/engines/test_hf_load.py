@@ -192,6 +192,16 @@ def test_the_sampled_hash_of_large_files_sees_both_ends(
     assert len(revisions) == 3
 
 
+def test_positions_that_depend_on_the_batch_are_remarked_on(
+    random_model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(random_model, tmp_path / "model")
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    edit_config(random_model, folder, rope_parameters=rope)
+    (remark,) = load_engine(str(folder), device="cpu").remarks
+    assert "results depend on the batch" in remark
+
+
 def test_windows_are_read_off_the_configuration(windowed_engine: HfEngine) -> None:
     assert (windowed_engine.runner.window, windowed_engine.runner.windowed) == (8, False)
     kinds = windowed_engine.model.config.layer_types

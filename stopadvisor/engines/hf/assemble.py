@@ -87,6 +87,7 @@ def assemble(
         chat=chat,
         stop_ids=stop_ids(generation, chat.tokenizer),
         model_identity=identity,
+        remarks=_remarks(text),
     )
 
 
@@ -128,6 +129,16 @@ def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     if not window:
         raise ModelError(f"{model} has sliding-window layers of unknown length; use another model")
     return int(window), False
+
+
+def _remarks(text_config: Any) -> list[str]:
+    kind = (getattr(text_config, "rope_parameters", None) or {}).get("rope_type")
+    if kind not in ("dynamic", "longrope"):
+        return []
+    return [
+        f"positions are scaled by the longest sequence of a batch (rope type {kind!r}): beyond the "
+        "model's original context, results depend on the batch"
+    ]
 
 
 def _device(device: str) -> torch.device:
