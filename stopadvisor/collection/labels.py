@@ -211,20 +211,22 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
         return [f"no question has gold, so that {name} was not asked"]
     parts = run.parts(run.table().groups)
     fit = [r for r, part in zip(records, parts, strict=True) if PARTS[part] == "fit"]
-    told = [r for r in fit if r.gold and r.is_graded and not r.cannot_tell]
+    told = [
+        r for r in fit if r.gold and normalize(r.task, r.gold) and r.is_graded and not r.cannot_tell
+    ]
     with Grader() as by_gold:
         compared = grade_records(told, by_gold)
     # Equal answers to a question count once; one that cannot be read says nothing.
     differ = {
-        (record.key, mine.normalized): mine.correct != theirs.correct
+        (record.key, form): mine != theirs
         for record, other in zip(compared, told, strict=True)
-        for mine, theirs in zip(record.checkpoints, other.checkpoints, strict=True)
-        if mine.normalized
+        for (form, mine), (_, theirs) in zip(_grades(record), _grades(other), strict=True)
+        if form
     }
     remarks = [
         f"answers are graded by {name} (SHA-256 {grading['grader_sha256'][:12]}); on fit questions "
         f"it differs from comparison with gold on {sum(differ.values())} of {len(differ)} "
-        "different answers"
+        "different answers where both can say"
     ]
     if untold := sum(record.cannot_tell for record in records):
         remarks.append(
@@ -232,3 +234,12 @@ def remarks_on_grader(run: RunDirectory) -> list[str]:
             "count as wrong"
         )
     return remarks
+
+
+def _grades(record: ProbeRecord) -> Iterator[tuple[str, bool | None]]:
+    """Normal form and grade of each answer: forced ones, visible ones, the natural one."""
+    for c in record.checkpoints:
+        yield c.normalized, c.correct
+    written = [(c.visible_answer, c.visible_correct) for c in record.checkpoints]
+    for text, correct in (*written, (record.natural_answer, record.natural_correct)):
+        yield normalize(record.task, extract_natural(record.task, text or "") or ""), correct
