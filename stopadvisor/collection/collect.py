@@ -138,6 +138,13 @@ def _check_probes(
                     f"log-probability and entropy must be finite, got {probe.mean_logprob!r} and "
                     f"{probe.mean_entropy!r} for question {question.id!r} at budget {probe.budget}"
                 )
+        live = [probe for probe in trace.probes if not probe.ended]
+        unwritten = plan.on_stop == "answer" and any(p.visible_text is None for p in live)
+        if unwritten or (plan.schedule == "marker") != (trace.marker_positions is not None):
+            raise EngineError(
+                "the engine must write visible answers for --on-stop answer, and look for markers "
+                f"where the schedule is marker, and there alone: not at {question.id!r}"
+            )
 
 
 def _decoded_tokens(trace: RawTrace, *, recorded: bool) -> int:

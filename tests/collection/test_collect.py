@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import Collected, collect
-from stopadvisor.collection.labels import check_grader, grade_traces, regrade
+from stopadvisor.collection.labels import check_grader, grade_traces, regrade, remarks_on_grader
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, GraderError, OutputError, ProbeError
 from stopadvisor.probes.asking import Capabilities, ProbePlan, RawTrace
@@ -111,8 +112,9 @@ def uninterrupted(tmp_path: Path) -> Callable[[int], bytes]:
 # --- Collecting -----------------------------------------------------------------------------------
 
 
-def test_collect_grades_every_question_once(bench: Bench) -> None:
-    done = bench.collect()
+@pytest.mark.parametrize("tells", [True, False])
+def test_collect_grades_every_question_once(bench: Bench, tells: bool) -> None:
+    done = bench.collect(ScriptedEngine(tells_tokens=tells))
     records = bench.run.records()
     assert done.n_new == 30
     assert [r.id for r in records] == [f"q{i}" for i in range(30)]
@@ -326,6 +328,30 @@ def test_an_engine_that_breaks_its_contract_is_refused(
     assert bench.run.records() == []
 
 
+@pytest.mark.parametrize(
+    ("plan", "change"),
+    [
+        pytest.param(
+            replace(PLAN, on_stop="answer"),
+            lambda t: replace(t, probes=tuple(replace(p, visible_text=None) for p in t.probes)),
+            id="visible answers",
+        ),
+        pytest.param(
+            replace(MARKED, budgets=()),
+            lambda t: replace(t, marker_positions=None, probes=()),
+            id="markers",
+        ),
+    ],
+)
+def test_an_engine_that_leaves_out_what_the_plan_asks_for_is_refused(
+    tmp_path: Path, plan: ProbePlan, change: Callable[[RawTrace], RawTrace]
+) -> None:
+    bench = Bench(tmp_path / "run", plan=plan)
+    with pytest.raises(EngineError, match=r"must write visible answers .* and look for markers"):
+        bench.collect(Faulty(lambda traces: list(map(change, traces))))
+    assert bench.run.records() == []
+
+
 # --- All questions at once ------------------------------------------------------------------------
 
 
@@ -420,10 +446,31 @@ def test_the_batch_halves_until_it_fits_and_the_run_remembers(
     assert bench.probes == uninterrupted(30)
 
 
+def test_halving_in_the_middle_asks_every_question_once(bench: Bench) -> None:
+    bench.collect(batch_size=5, limit=10)
+    bench.collect(ScriptedEngine(memory=2), batch_size=5)
+    assert [r.id for r in bench.run.records()] == [f"q{i}" for i in range(30)]
+
+
 @pytest.mark.parametrize(("memory", "shrink"), [(0, True), (2, False)])
 def test_what_does_not_fit_is_an_error(bench: Bench, memory: int, shrink: bool) -> None:
     with pytest.raises(OutOfMemory):
         bench.collect(ScriptedEngine(memory=memory), shrink=shrink)
+
+
+# --- Graded by a function ---
+
+
+def test_natural_answers_are_compared_with_gold_too(bench: Bench) -> None:
+    bench.collect()
+    run = bench.run
+    run.annotate(grading=GRADING | {"grader": "m:f", "grader_sha256": "0" * 64})
+    lines = run.probes_path.read_text().replace(
+        '"natural_correct": true', '"natural_correct": false'
+    )
+    run.probes_path.write_text(lines)
+    (remark,) = remarks_on_grader(run)
+    assert re.search(r"differs from comparison with gold on [1-9]\d* of \d+ different", remark)
 
 
 # --- Without gold -------------------------------------------------------------------------------
