@@ -248,3 +248,8 @@ def test_few_right_answers_are_a_warning_with_three_examples(
         assert example.question == question.messages[-1]["content"]
     (advice,) = [c.advice for c in report.checks if c.name == "accuracy"]
     assert "check prompt, template, gold and grader" in advice
+
+
+def test_cut_traces_count_by_their_forced_answers(questions: tuple[Question, ...]) -> None:
+    report, _ = check(ScriptedEngine(faults=frozenset({"never-closes"})), questions)
+    assert report.accuracy is not None

@@ -201,6 +201,15 @@ def test_a_batch_halves_until_it_fits_and_one_that_never_does_is_an_error(
     assert "what was answered is kept in" in bench.progress.lines[-1]
 
 
+def test_a_batch_size_that_was_asked_for_is_kept(
+    bench: Bench, run_out: Callable[..., list[int]]
+) -> None:
+    run_out("drawing", after=60)
+    with pytest.raises(OutOfMemory, match=f"{SIZE} questions at once do not fit into memory"):
+        bench.answer("kept", batch_size=SIZE)
+    assert 0 < len((bench.folder / "kept.jsonl").read_text().splitlines()) < N
+
+
 def serve(
     engine: HfEngine, questions: Sequence[Question], policy: Policy, **options: Any
 ) -> list[tuple[int, Reply]]:

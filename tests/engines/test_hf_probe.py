@@ -302,6 +302,12 @@ def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
     assert drawn <= sum(reported) <= drawn + 3 * (1 + len(engine.chat.closer.ids))
 
 
+def test_the_automatic_batch_is_reported(random_engine: HfEngine) -> None:
+    engine = replace(random_engine, remarks=[])
+    assert engine.auto_batch_size(plan([0, 8])) == 1024
+    assert engine.remarks[0].startswith("batch size 1024: ")
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("workload", ["arithmetic", "choice", "hard"])
 def test_the_tiny_reasoner_reasons(

@@ -132,6 +132,12 @@ def test_what_is_sent_is_prompt_and_thinking_as_they_stood(on_stop: str) -> None
     assert reply.prompt_tokens == len(prompt)
 
 
+def test_a_trace_that_ends_at_once_is_not_probed() -> None:
+    with fake_server(story=Story(thinking="")) as server:
+        reply = _one(server)
+    assert (reply.finish, reply.think_tokens, reply.n_probes) == ("stop", 0, 0)
+
+
 def test_without_a_rule_nothing_is_probed() -> None:
     with fake_server() as server, engine_at(server) as engine:
         policy = policy_of(engine)
