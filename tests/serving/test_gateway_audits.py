@@ -13,6 +13,7 @@ import pytest
 from stopadvisor.serving.audit_log import replay, reset
 from stopadvisor.serving.audit_records import find_series
 from stopadvisor.serving.audits import AuditedReply, AuditSettings, FullThinking
+from stopadvisor.serving.gateway.policies import Bound
 from tests.engines.fake_server import FakeServer
 from tests.serving.gateways import (
     OddServer,
@@ -100,6 +101,30 @@ def test_audits_make_room_for_requests(tmp_path: Path) -> None:
                 thread.join(20)
     finally:
         server.stop()
+
+
+def test_what_is_replaced_is_closed_after_its_last_audit() -> None:
+    happened: list[str] = []
+
+    async def close() -> None:
+        happened.append("closed")
+
+    async def think(bound: Bound[str]) -> None:
+        with bound.used():
+            for _ in range(3):
+                await asyncio.sleep(0)
+            happened.append("audited")
+
+    async def go() -> None:
+        bound = Bound("service", close)
+        with bound.used():
+            await bound.retire()
+            audit = asyncio.create_task(think(bound))
+        await audit
+        await asyncio.sleep(0)
+
+    asyncio.run(go())
+    assert happened == ["audited", "closed"]
 
 
 def test_an_alarm_ends_the_stopping_until_it_is_reset(

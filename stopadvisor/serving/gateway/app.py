@@ -285,14 +285,15 @@ class Gateway:
             return request
         note_ascent(ascent, reference, record, self.metrics)
         left: Incoming | None = None
-        if ascent.at == len(ascent.replies) or record.route == "shadow":
-            way.rung, left = reference.name, as_reference(request, reference)
-        else:
-            way.rung = ascent.rung.name
-            chat, limit = ChatReply(served.name, record.id), self.settings.timeouts.between
-            await send_served(ascent, chat, covered, way.sender, way.header, seconds=limit)
-        finish = partial(finish_ascent, bound, served.policy, asked, ascent)
-        self._served(way, audited_ascent(ascent, served.policy, asked.task, record), finish)
+        with bound.used():  # for the audit, too
+            if ascent.at == len(ascent.replies) or record.route == "shadow":
+                way.rung, left = reference.name, as_reference(request, reference)
+            else:
+                way.rung = ascent.rung.name
+                chat, limit = ChatReply(served.name, record.id), self.settings.timeouts.between
+                await send_served(ascent, chat, covered, way.sender, way.header, seconds=limit)
+            finish = partial(finish_ascent, bound, served.policy, asked, ascent)
+            self._served(way, audited_ascent(ascent, served.policy, asked.task, record), finish)
         return left
 
     async def _under_policy(

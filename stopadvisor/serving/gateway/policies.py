@@ -70,7 +70,13 @@ class Bound(Generic[_Service]):
 
     def _close_idle(self) -> None:
         if self._retired and not self._users and self._closing is None:
-            self._closing = asyncio.create_task(self.close())
+            self._closing = asyncio.create_task(self._close_unused())
+
+    async def _close_unused(self) -> None:
+        if self._users:  # the last request's audit has begun meanwhile, and closes it at its end
+            self._closing = None
+        else:
+            await self.close()
 
 
 @dataclass(eq=False)
