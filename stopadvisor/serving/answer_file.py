@@ -207,4 +207,5 @@ def _read(line: bytes, where: str) -> AnswerRecord:
     try:
         return from_document(AnswerRecord, parse_json(line), where)
     except (ValueError, ProbeError) as error:
-        raise OutputError(f"{where}: not a line that `run` wrote: {error}") from error
+        what = str(error).removeprefix(f"{where}: ")
+        raise OutputError(f"{where}: not a line that `run` wrote: {what}") from error

@@ -137,6 +137,14 @@ def test_full_thinking_beside_it_says_what_stopping_saves_and_loses(bench: Bench
     assert (again.timed_questions, again.time_saving_pct) == (0, None)
 
 
+def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Bench) -> None:
+    bench.answer(replace(bench.settings, limit=2))
+    found = bench.answer(replace(bench.settings, compare_full=True))
+    assert found.full is not None
+    assert found.full.questions == N - 2
+    assert found.remarks[0].startswith("2 questions were answered before, without full thinking")
+
+
 def test_another_reply_is_not_certified_and_not_mixed(bench: Bench) -> None:
     bench.answer()
     other = replace(bench.settings, on_stop="answer")
@@ -146,6 +154,9 @@ def test_another_reply_is_not_certified_and_not_mixed(bench: Bench) -> None:
     assert {line.answer for line in read_lines(Path(found.out))} == {"Final answer: 7"}
     assert not found.certified
     assert "the certificate does not cover these answers" in found.remarks[-1]
+    Path(found.out).write_text('{"id": "a"}\n')
+    with pytest.raises(OutputError, match=r"other\.jsonl:1: not a line that `run` wrote: not"):
+        bench.answer(replace(other, out=Path(found.out)))
 
 
 def test_answers_of_another_question_are_not_mixed_in(bench: Bench) -> None:
