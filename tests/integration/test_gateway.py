@@ -110,7 +110,7 @@ def test_the_server_works_for_nobody_who_has_left(
     with running(path, vllm.base_url, timeouts=PATIENT) as gateway:
         asyncio.run(leave(gateway.port))
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-        until(lambda: not any(metrics(vllm).get(name) for name in names))
+        until(lambda: not any(metrics(vllm)[name] for name in names))
         until(lambda: "client-gone" in {r.get("error") for r in gateway.records})
         body = {"model": NAME, "messages": list(asked[0].prompt.messages)}
         assert gateway.ask(body).status == 200

@@ -224,6 +224,15 @@ def test_damaged_records(tmp_path: Path, line: str, words: str) -> None:
         read(tmp_path)
 
 
+def test_a_result_of_no_audit_is_left_out_and_said(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "a", SETTINGS)
+    log.write("request", id="0", stop=43)
+    log.write("result", id="0", differs=True)
+    course, (remark,) = replay(find_series([tmp_path], SETTINGS.digest))
+    assert remark.endswith("results without a request that was to be audited, left out: 1")
+    assert course.counts["resolved"] == 0
+
+
 def test_other_files_and_settings(tmp_path: Path) -> None:
     AuditLog(tmp_path, "a", SETTINGS)
     (path,) = tmp_path.iterdir()

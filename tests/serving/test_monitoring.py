@@ -175,6 +175,15 @@ def test_a_false_alarm_of_change_takes_as_long_as_is_said() -> None:
     assert np.mean(rung) >= case.settings.change
 
 
+def test_gains_count_for_drop_alone() -> None:
+    lost, drop = Course(LOST), Course(DROP)
+    for course in (lost, drop):
+        course.apply(request("a", share=0.1))
+        course.apply(result("a", differs=True))
+        course.settle({"a": (True, False)})
+    assert (lost.counts["gold_losses"], drop.counts["gold_losses"]) == (0, -1)
+
+
 def test_gold_of_equal_replies_and_of_strangers_decides_nothing() -> None:
     course = Course(LOST)
     course.apply(request("a", share=0.1))

@@ -156,5 +156,6 @@ def test_of_a_folder_the_one_for_this_model_serves() -> None:
     assert bound.policy.digest == own.digest
     with pytest.raises(PolicyError, match=r"^other\.joblib: .* revision"):
         bind_policies(named[:1], FACTS, loaded(), engine)
-    with pytest.raises(PolicyError, match=r"expected one policy for each model and task"):
-        bind_policies([(Path("own"), own)] * 2, FACTS, loaded(), engine)
+    for second in (own, policy_of(task="mixed")):
+        with pytest.raises(PolicyError, match=r"expected one policy for each model and task"):
+            bind_policies([(Path("own"), own), (Path("b"), second)], FACTS, loaded(), engine)

@@ -49,6 +49,11 @@ def test_a_file_or_a_folder_of_policies(tmp_path: Path) -> None:
     assert {loaded.digest for _, loaded in found} == {policy.digest}
     ((_, one),) = load_policies(ServeSettings(tmp_path / "b.json"))
     assert one.digest == policy.digest
+    with pytest.raises(PolicyError, match=r"key\.pub"):
+        load_policies(ServeSettings(tmp_path, require_signature=(tmp_path / "key.pub",)))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(PolicyError, match="expected a policy"):
+        load_policies(ServeSettings(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
