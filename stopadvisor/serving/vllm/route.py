@@ -131,7 +131,7 @@ def _begin(
     return model.begin(prompt_ids, found.request.prompt, limit)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # it holds a prompt
 class _PolicyResponse(Response):
     """Thinks, probes and answers once it is called; its client may go at any time."""
 
