@@ -114,7 +114,9 @@ def test_replies_are_those_of_the_replay(
 
 def test_a_stream_has_the_same_reply(gateway: RunningGateway) -> None:
     for number in range(8):
-        asked = body_of(number, stream=True, stream_options={"include_usage": True})
+        named_alike = {"reasoning_effort": "high", "user": "me", "n": 1}
+        usage = {"include_usage": True}
+        asked = body_of(number, stream=True, stream_options=usage, **named_alike)
         answer = gateway.ask(asked)
         assert rung_of(answer) == ("small" if is_served(number) else "large")
         if is_served(number):
