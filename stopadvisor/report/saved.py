@@ -20,7 +20,7 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import Assessed
 from stopadvisor.report.figures import Figures, figures_of
-from stopadvisor.report.words import alpha_of, shell_quote
+from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.directory import CALIBRATION
 from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
 from stopadvisor.runs.storage import write_json_atomically
@@ -102,9 +102,9 @@ def read_report(folder: Path) -> ReportData:
     calibration, remarks = None, figures.remarks
     if (written := read_calibration(folder)) is not None:
         calibration = _parsed(CalibratedRun, written, folder / CALIBRATION, "calibrate")
-        if calibration.alpha != alpha_of(result):
+        if result.alpha not in (None, calibration.alpha):
             remarks += (
-                f"Assessed at alpha = {alpha_of(result):g}, calibrated at {calibration.alpha:g}: "
+                f"Assessed at alpha = {result.alpha:g}, calibrated at {calibration.alpha:g}: "
                 "first screen follows the calibration, pictures the assessment.",
             )
     return ReportData(result, calibration, figures, thinking, remarks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -136,6 +137,27 @@ def test_a_page_of_two_alphas_says_which_is_which(calibrated_run: Path, tmp_path
     (run / "calibration.json").write_text(json.dumps(document), encoding="utf-8")
     assert read_report(calibrated_run).remarks == ()
     assert read_report(run).remarks[0].startswith("Assessed at alpha = 0.15, calibrated at 0.1: ")
+    shown = Page(render(read_report(run))).text
+    assert shown.count("for a promise of 15%") == 2
+    assert "Promise alpha 0.1, delta 0.05" in shown
+
+
+def test_an_assessment_without_alpha_contradicts_no_calibration(
+    calibrated_run: Path, tmp_path: Path
+) -> None:
+    """As by the README's first command: nothing was asked for, so that nothing is warned of."""
+    run = shutil.copytree(calibrated_run, tmp_path / "run")
+    document = json.loads((run / "assessment.json").read_bytes()) | {"alpha": None}
+    document["matched_risk"][0]["alpha"] = 0.01
+    text = json.dumps(document).encode()
+    (run / "assessment.json").write_bytes(text)
+    figures = json.loads((run / "figures.json").read_bytes())
+    figures |= {"assessment": hashlib.sha256(text).hexdigest()}
+    (run / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
+    assert read_report(run).remarks == ()
+    shown = Page(render(read_report(run))).text
+    assert shown.count("for a promise of 1%") == 2
+    assert "Promise alpha 0.15, delta 0.05" in shown
 
 
 def test_the_published_analysis_has_no_page(tmp_path: Path) -> None:

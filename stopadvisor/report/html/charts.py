@@ -24,7 +24,7 @@ __all__ = ["draw_alphas", "draw_frontier", "draw_prices"]
 
 INK, MUTED, BAD = COLOURS["ink"], COLOURS["muted"], COLOURS["bad"]
 _WIDEST_COST = 160.0
-"""Percent of full thinking up to which costs are drawn; dearer ones stand in the table."""
+"""Percent of full thinking up to which costs are drawn; dearer ones are left out."""
 
 
 def _percent_axis(axes: Axes, which: str, *, whole: float = 1.0) -> None:
@@ -137,7 +137,8 @@ def draw_alphas(run: AssessedRun, data: AlphaSavings) -> Figure:
             markersize=4,
             label=name,
         )
-    axes.axvline(alpha_of(run), color=BAD, linewidth=1.4, linestyle=DASHES[2], label="asked for")
+    asked = "proposed" if run.alpha is None else "asked for"
+    axes.axvline(alpha_of(run), color=BAD, linewidth=1.4, linestyle=DASHES[2], label=asked)
     axes.axhline(0, color=MUTED, linewidth=1)
     axes.set_xlim(0, max(data.alphas) * 1.04)
     _percent_axis(axes, "x")

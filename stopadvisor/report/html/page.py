@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.recommendation import PROVISIONAL
+from stopadvisor.certification.issue import CalibratedRun
 from stopadvisor.ground.errors import OutputError, StopAdvisorError
 from stopadvisor.ground.printable import printable
+from stopadvisor.policy.shown import promised
 from stopadvisor.report.html.captions import (
     Caption,
     alpha_caption,
@@ -113,7 +115,7 @@ def render(data: ReportData) -> str:
     result, calibration, lost = data.result, data.calibration, data.figures.lost
     examples = () if lost is None else lost.shown
     chosen = assess_sheet(result, verbose=True)
-    sheet, state = chosen, ("open", "Not yet certified")
+    sheet, state, chosen_at = chosen, ("open", "Not yet certified"), ""
     if calibration is not None:
         advice = result.recommendation
         kept = tuple(text for text in advice.reasons if not text.startswith(PROVISIONAL))
@@ -121,14 +123,17 @@ def render(data: ReportData) -> str:
         chosen = assess_sheet(result, verbose=True)
         sheet = calibrate_sheet(calibration, verbose=True)
         state = ("good", "Certified") if calibration.certified else ("bad", "Not certified")
+        if calibration.alpha != alpha_of(result):
+            chosen_at = promised(alpha_of(result))
     elif result.recommendation.policy == "full-budget":
         state = ("bad", "Nothing to certify")
     return environment.get_template("page.html").render(
         sheet=sheet,
         state=state,
         chosen=() if sheet is chosen else chosen.sections,
+        chosen_at=chosen_at,
         result=result,
-        provenance=_provenance(result),
+        provenance=_provenance(result, calibration),
         pictures=_pictures(data),
         lost=[lost_question(example, data.thinking.get(example.id)) for example in examples],
         of_lost=0 if lost is None else lost.n,
@@ -161,7 +166,10 @@ def _pictures(data: ReportData) -> list[tuple[Caption, str]]:
     return pictures
 
 
-def _provenance(result: AssessedRun) -> list[Fact]:
+def _provenance(result: AssessedRun, calibration: CalibratedRun | None) -> list[Fact]:
+    alpha, delta = alpha_of(result), result.delta
+    if calibration is not None:
+        alpha, delta = calibration.alpha, calibration.delta
     workload, split, weights = result.workload, result.split, result.settings.weights
     if result.rungs is not None:
         asked = [("Rungs", ", ".join(dict.fromkeys(rung.name for rung in result.rungs)))]
@@ -179,7 +187,7 @@ def _provenance(result: AssessedRun) -> list[Fact]:
         *asked,
         ("Cut off", f"{share(workload.truncated_share)} of the traces"),
         ("Protocol", result.protocol),
-        ("Promise", f"alpha {alpha_of(result):g}, delta {result.delta:g}"),
+        ("Promise", f"alpha {alpha:g}, delta {delta:g}"),
         (
             "Cost of a token",
             f"prefilled {weights.prefilled:g}, cached {weights.cached:g}, decoded "
