@@ -14,6 +14,7 @@ from tests.policy_content import (
     anywhere_content,
     family_content,
     full_budget_content,
+    ladder_content,
     policy_from,
 )
 
@@ -105,6 +106,13 @@ def test_it_says_where_the_policy_probes(call: Call, name: str) -> None:
     assert all(text in words for text in said), out
     found = call.json("policy.joblib")
     assert found["trigger"]["kind"] == TRIGGERS[name].kind
+
+
+def test_a_ladder_of_unknown_savings_says_what_it_serves(call: Call) -> None:
+    save_policy(policy_from(ladder_content(expected=None)), "policy.joblib")
+    first = call.screen("policy.joblib").partition(".")[0]
+    assert first.startswith("Certified: stops early by ")
+    assert ", serving " in first
 
 
 def test_a_fixed_budget_is_shown_as_engine_settings(call: Call) -> None:

@@ -139,9 +139,8 @@ def _headline(shown: InspectedPolicy, expected: Expected | None) -> str:
         "stride": f"every {trigger.every} thinking tokens",
         "marker": "where a marker begins",
         "none": f"at {trigger.stop_at} thinking tokens",
+        "ladder": "" if shown.ladder is None else f"serving {_climb(shown, shown.ladder)}",
     }[trigger.kind]
-    if shown.ladder is not None:
-        where = f"serving {_climb(shown, shown.ladder)}"
     certified = "Certified" if shown.certificate else "Not certified"
     return f"{certified}: stops early by {rule_name(str(shown.family))}, {where}."
 
