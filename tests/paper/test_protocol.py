@@ -154,6 +154,7 @@ def test_nothing_feasible_is_no_stop_and_says_so() -> None:
     assert not row.learned.feasible
     assert not row.scalar.feasible
     assert row.verdict == "inconclusive"
+    assert row.difference is None
     assert row.learned.test_risk == 0
 
 

@@ -11,6 +11,7 @@ from stopadvisor.certification.looks import open_calibration
 from stopadvisor.ground.constants import CUES
 from stopadvisor.runs.access import is_unsealed
 from stopadvisor.runs.sources import open_source
+from stopadvisor.studies.registry import ALONE, STUDIES
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import edit_records, flip_calibration
 from tests.studies.material import Sums, rows_of, study
@@ -19,8 +20,9 @@ from tests.studies.related_runs import probe
 pytestmark = pytest.mark.slow
 
 OPTIONS = StudyOptions(resamples=100, alpha=0.2)
-SEVERAL = {"transfer": ("one", "two"), "cues": ("one", "two"), "temperature": ("one", "warm")}
-"""Studies of more than one run; `tests/cli/test_study.py` has those of one."""
+RUNS: dict[str, tuple[str, ...]] = dict.fromkeys(STUDIES.keys() - {ALONE, "classifiers"}, ("one",))
+"""By study; those left out take minutes, and are given what the others are given."""
+RUNS |= {"transfer": ("one", "two"), "cues": ("one", "two"), "temperature": ("one", "warm")}
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +53,12 @@ def opened(sums: Sums, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("name", sorted(RUNS))
 def test_calibration_outcomes_change_nothing_before_a_look(
     name: str, pairs: dict[str, tuple[Path, Path]]
 ) -> None:
     probed, flipped = (
-        study(name)([open_source(pairs[run][k]) for run in SEVERAL[name]], OPTIONS) for k in (0, 1)
+        study(name)([open_source(pairs[run][k]) for run in RUNS[name]], OPTIONS) for k in (0, 1)
     )
     assert any("fit questions alone" in remark for remark in probed.remarks)
     assert probed == flipped
