@@ -43,6 +43,7 @@ MAX_TREE_STEPS = 1_000_000
 
 _BOUND = ("model", "engine", "probe", "sampling", "max_think")
 _LINEAR = ("features", "mean", "scale", "coef")
+_LISTS = (*_LINEAR, "budgets", "order", "golden")
 _RULE = ("family", "threshold", "decision_threshold", "trigger")
 
 
@@ -103,8 +104,10 @@ def _given(terms: PolicyTerms, names: Sequence[str], when: str) -> None:
 def _absent(terms: PolicyTerms, names: Sequence[str], when: str) -> None:
     for name in names:
         found = getattr(terms, name)
-        empty = "an empty list" if isinstance(found, tuple) and name != "trees" else "null"
-        expect(found is None or (found == () and name != "trees"), name, f"{empty} {when}", found)
+        if name in _LISTS:
+            expect(not found, name, f"an empty list {when}", list(found))
+        else:
+            expect(found is None, name, f"null {when}", found)
 
 
 def _check_repeated(terms: PolicyTerms, certificate: CertificateTerms) -> None:

@@ -195,6 +195,10 @@ def _chain(n_nodes: int) -> dict[str, Any]:
         ),
         pytest.param(full_budget_content() | {"budgets": [0]}, "empty list", id="full-budgets"),
         pytest.param(full_budget_content() | {"threshold": 0.5}, "null", id="full-threshold"),
+        pytest.param(
+            full_budget_content() | {"calibration_features": []}, "null", id="full-features"
+        ),
+        pytest.param(example_content(normalizer="0"), "answer normaliser '0'", id="normalizer"),
         pytest.param(family_content("learned-boosted") | {"trees": []}, "at least", id="no-trees"),
         pytest.param(family_content("learned-boosted") | {"trees": [1]}, "a dict", id="tree-1"),
         pytest.param(family_content("learned-boosted") | {"trees": 1}, "a list", id="trees-1"),
