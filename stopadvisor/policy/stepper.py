@@ -227,9 +227,10 @@ class Stepper:
                     f"{positions[j]}, got {think_tokens}"
                 )
         elif not (self._think + 1 if j else 0) <= think_tokens <= rule.furthest:
+            at_most = "" if rule.stop_at is None else f" and be at most stop_at ({rule.stop_at})"
             raise PolicyError(
-                f"think_tokens at checkpoint {j} must come after {self._think} and not after "
-                f"stop_at ({rule.stop_at}), got {think_tokens}"
+                f"think_tokens at checkpoint {j} must come after {self._think}{at_most}, "
+                f"got {think_tokens}"
             )
         # What is a float within its limits needs no second look: this runs for every probe.
         if type(mean_logprob) is not float or not -math.inf < mean_logprob <= _SLACK:
