@@ -335,6 +335,15 @@ def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
             save_policy(policy, path)
 
 
+def test_a_saved_policy_is_readable_by_others(tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        save_policy(policy_from(full_budget_content()), tmp_path / "policy.joblib")
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "policy.joblib").stat().st_mode & 0o777 == 0o644
+
+
 def test_loading_and_stepping_import_nothing_heavy(tmp_path: Path) -> None:
     path = tmp_path / "policy.joblib"
     save_policy(policy_from(example_content()), path)

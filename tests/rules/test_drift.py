@@ -113,6 +113,12 @@ def test_a_real_shift_is_seen_where_it_is(feature: str, rng: np.random.Generator
     assert min(row.adjusted_p for row in others) >= 0.05
 
 
+def test_large_samples_are_drawn_from(rng: np.random.Generator) -> None:
+    found = feature_drift(sample(2100, rng), sample(50, rng), permutations=20, rng=rng)
+    # A distance of two empirical distributions is a multiple of 1 / lcm(2000, 50).
+    assert all(abs(row.distance * 2000 - round(row.distance * 2000)) < 1e-6 for row in found)
+
+
 def test_nothing_to_compare(rng: np.random.Generator) -> None:
     rows = sample(5, rng)
     assert feature_drift(rows, rows[:0], rng=rng) == ()

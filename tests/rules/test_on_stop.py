@@ -182,11 +182,16 @@ def test_the_certificate_is_about_the_visible_answers(
     runs: dict[str, Path], tmp_path: Path, call: Call
 ) -> None:
     run = runs["answer"]
-    assessment = call.json("assess", run, *FAST, "--alpha", "0.2")
+    assert "stop thinking is closed and" in call.screen("assess", run, *FAST, "--alpha", "0.2")
+    again = call.refused("assess", run, "--on-stop", "answer")
+    assert "is probed already, so these mean nothing: --on-stop" in again
+    assessment = json.loads((run / "assessment.json").read_bytes())
     assert assessment["workload"]["on_stop"] == "answer"
     point = assessment["matched_risk"][0]["scalar"]
     assert list(point)[-1] == "fit_answer_saving_pct"
-    found = call.json("calibrate", *CERTIFY, run, "--alpha", "0.2", "--out", "p.joblib")
+    screen = call.screen("calibrate", *CERTIFY, run, "--alpha", "0.2", "--out", "p.joblib")
+    assert "of its tokens saved (test questions)" in screen
+    found = json.loads(Path("p.joblib.calibration.json").read_bytes())
     assert (found["certified"], found["on_stop"]) == (True, "answer")
     assert found["certificate"]["on_stop"] == "answer"
     assert found["certificate"]["answer_cap"] == ANSWER.answer_cap
