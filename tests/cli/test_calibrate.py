@@ -290,6 +290,15 @@ def test_a_rule_that_cannot_be_tested_costs_no_look(call: Call) -> None:
     assert looks_of(RUN) == []
 
 
+def test_no_rule_probes_where_calibration_questions_were_not(call: Call) -> None:
+    def leave_out(row: dict[str, Any], part: str) -> None:
+        if part == "calibration" and row["trace_tokens"] > 48:
+            row["checkpoints"] = [c for c in row["checkpoints"] if c["budget"] not in (16, 48)]
+
+    edit_records(RUN, leave_out)
+    assert not {16, 48} & set(call.json(RUN, *FAST)["schedule"])
+
+
 # --- Blindness ------------------------------------------------------------------------------------
 
 

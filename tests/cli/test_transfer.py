@@ -73,6 +73,8 @@ def test_fit_questions_that_assess_showed_certify_nothing(call: Call) -> None:
     assert found["confidence"] == pytest.approx(0.95)
     (remark,) = [text for text in found["remarks"] if "were left out" in text]
     assert remark.startswith(f"{int((parts == 0).sum())} fit questions")
+    again = call.refused("calibrate", *CERTIFY, TARGET, "--from", SOURCE, "--fresh")
+    assert "looked at already" in again
 
 
 @pytest.mark.parametrize(

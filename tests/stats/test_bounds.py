@@ -165,6 +165,12 @@ def test_what_a_question_counts_on_average_is_less_what_it_gains() -> None:
     assert (pairs.traces, pairs.risk) == (2, 0.15)
 
 
+def test_a_fixed_sequence_never_jumps_over_a_failure() -> None:
+    found = certify_thresholds(np.array([0, 9, 0]), 59, alpha=0.1, delta=0.05)
+    assert isinstance(found, Certified)
+    assert found.index == 0
+
+
 @pytest.mark.parametrize(
     ("losses", "n", "reason", "labels"),
     [
