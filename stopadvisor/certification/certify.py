@@ -345,8 +345,9 @@ def _why_another_rule(
             f"the exported rule is {_name(exported)} where {_name(advised)} was advised: {by_test}"
         )
     first = (
-        f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at "
-        f"alpha = {assessment.choice.settings.alpha:g} the fit questions choose {_name(advised)}"
+        f"assess had advised {_name(read)} at alpha = {considered_alpha(assessed):g}; at alpha = "
+        f"{assessment.choice.settings.alpha:g} and these settings the fit questions choose "
+        f"{_name(advised)}"
     )
     return first if by_test is None else f"{first}; {by_test}"
 
