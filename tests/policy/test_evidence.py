@@ -119,3 +119,10 @@ def test_what_a_file_leaves_out_because_it_is_null_is_shown_as_null() -> None:
     assert terms.expected is not None
     assert to_document(shown)["source_model"] is None
     assert to_document(terms.expected).items() >= null.items()
+
+
+def test_replies_that_differ_may_be_right() -> None:
+    # Accuracy is bounded by what is lost, not by what differs.
+    certificate = example_content()["certificate"] | {"loss": "differs"}
+    expected = EXPECTED | {"calibration_accuracy": 0.95, "calibration_full_accuracy": 0.0}
+    built(example_content(certificate=certificate, expected=expected))
