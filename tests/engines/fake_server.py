@@ -101,7 +101,7 @@ class Listener:
 
     def post(self, to: BaseHTTPRequestHandler) -> None:
         """Answer a POST."""
-        raise NotImplementedError
+        _send(to, 404, {"detail": "Not Found"})
 
     @property
     def url(self) -> str:
