@@ -153,7 +153,7 @@ def datasets() -> None:
 
 
 def imports() -> None:
-    """Read a packed log and a Parquet file."""
+    """Read a packed log."""
     logs = ROOT / "tests" / "testdata" / "imports"
     found = document("import", "inspect", logs / "inspect" / "sums.eval", "-o", "sums.jsonl")
     assert found["n_traces"] > 0

@@ -28,7 +28,7 @@ from importlib.machinery import PathFinder
 
 HIDDEN = {"torch", "transformers", "tokenizers", "safetensors", "httpx2", "anyio",
           "matplotlib", "jinja2", "datasets", "cryptography", "aiohttp", "starlette", "uvicorn",
-          "prometheus_client", "httptools", "yarl", "pyarrow", "backports", "vllm"}
+          "prometheus_client", "httptools", "yarl", "backports", "vllm"}
 find = PathFinder.find_spec
 
 def find_spec(name, path=None, target=None):

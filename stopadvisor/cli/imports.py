@@ -49,19 +49,18 @@ from stopadvisor.runs.replies import read_replies
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.imports.inspect_log import read_inspect
 from stopadvisor.workload.imports.logged import LogOptions, gather
-from stopadvisor.workload.imports.tables import COLUMNS, read_csv, read_parquet_table
+from stopadvisor.workload.imports.tables import COLUMNS, read_csv
 from stopadvisor.workload.questions import TASKS, default_split, parse_split
 
 __all__ = ["command"]
 
-LOGS = {"inspect": read_inspect, "csv": read_csv, "parquet": read_parquet_table}
+LOGS = {"inspect": read_inspect, "csv": read_csv}
 """What reads each format that becomes a workload."""
-_TABLES = ("csv", "parquet")
 _OF_LOGS = ("task", "traces_only", "think_tags")
 _OF_RUNS = ("grader", "seed", "split")
 _OPTIONS = {
     "inspect": _OF_LOGS,
-    **dict.fromkeys(_TABLES, (*_OF_LOGS, "columns")),
+    "csv": (*_OF_LOGS, "columns"),
     "probes": (*_OF_RUNS, "cap", "suffix_tokens", "model"),
     "replies": (*_OF_RUNS, "ladder"),
     "dataset": ("questions", "copy", "seed"),
@@ -84,9 +83,9 @@ def _columns(text: str) -> dict[str, str]:
 @click.command(
     "import",
     cls=Command,
-    reads="FILE: inspect: logs of inspect_ai, .eval or .json; csv: CSV with a header; parquet; "
-    "probes: recorded forced answers, JSONL; replies: recorded replies of several rungs, JSONL; "
-    "dataset: a name of " + ", ".join(BENCHMARKS) + ".",
+    reads="FILE: inspect: logs of inspect_ai, .eval or .json; csv: CSV with a header; probes: "
+    "recorded forced answers, JSONL; replies: recorded replies of several rungs, JSONL; dataset: a "
+    "name of " + ", ".join(BENCHMARKS) + ".",
     writes="A workload, JSONL, with the recorded traces in it; of probes and replies, a run "
     "directory.",
     examples=[
@@ -105,7 +104,7 @@ def _columns(text: str) -> dict[str, str]:
     "--map",
     "columns",
     type=Parsed("kind=column,...", _columns),
-    show_default="none: csv and parquet need the question's",
+    show_default="none: csv needs the question's",
     help=f"What each column of a table holds ({', '.join(COLUMNS)}).",
 )
 @click.option(
@@ -224,8 +223,8 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
         if names not in BENCHMARKS:
             known = ", ".join(BENCHMARKS)
             raise click.UsageError(f"format dataset takes one of {known}, got {names}")
-    elif kind in _TABLES and "question" not in (params["columns"] or {}):
-        raise click.UsageError(f"format {kind} needs --map question=COLUMN")
+    elif kind == "csv" and "question" not in (params["columns"] or {}):
+        raise click.UsageError("format csv needs --map question=COLUMN")
     elif kind not in LOGS and len(sources) > 1:
         raise click.UsageError(f"format {kind} takes one file, got {len(sources)}")
     elif kind == "replies" and params["ladder"] is None:
@@ -243,7 +242,7 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     imported = write_log(kind, sources, gathered, params["out"])
     remark_first(progress, "left out", gathered.left_out)
     remark_first(progress, "renamed", gathered.renamed)
-    if gathered.n_traces and kind in _TABLES:
+    if gathered.n_traces and kind == "csv":
         progress.remark(
             f"{columns['question']!r} is asked as it stands: for recorded thinking it must be "
             "the prompt that was sent, with all its instructions"

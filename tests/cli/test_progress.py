@@ -51,7 +51,6 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
         ("study rivals RUN --set splits=2 --alpha 0.15", {"splits of old", "measuring rules"}),
         ("import probes r.jsonl --out new", {"reading r.jsonl"}),
         ("import csv t.csv --map question=q --out t.jsonl", {"reading t.csv"}),
-        ("import parquet t.parquet --map question=q --out t.jsonl", {"reading t.parquet"}),
         ("monitor policy.json logs", {"reading audits"}),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
@@ -71,9 +70,6 @@ def test_every_stage_is_counted_to_its_end(
     if "import" in words:
         recorded("r.jsonl", 60)
         Path("t.csv").write_text('q\n"one,\ntwo"\nthree\n')
-        parquet = pytest.importorskip("pyarrow.parquet")
-        table = pytest.importorskip("pyarrow").table({"q": ["one", "two", "three"]})
-        parquet.write_table(table, "t.parquet")
     if "monitor" in words:
         write_log(write_policy(), lost_from=10**9, requests=50)
         words = f"monitor {POLICY} {LOGS}"

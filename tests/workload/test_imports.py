@@ -12,9 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from stopadvisor.cli import imports
 from stopadvisor.ground.errors import WorkloadError
@@ -202,40 +200,33 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "backports.zstd", None)
     with pytest.raises(WorkloadError, match=r"pip install 'stopadvisor\[import\]'"):
         read("inspect", LOGS / "inspect" / "sums.eval")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(WorkloadError, match=r"pip install 'stopadvisor\[import\]'"):
-        read("parquet", LOGS / "sums.jsonl", question="question")
 
 
 # --- Tables ---------------------------------------------------------------------------------------
 
 
 def table(path: Path, *rows: dict[str, Any]) -> Path:
-    if path.suffix == ".parquet":
-        parquet.write_table(pa.Table.from_pylist(list(rows)), path)
-    else:
-        with path.open("w", encoding="utf-8-sig", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
     return path
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_columns_are_named(tmp_path: Path, kind: str) -> None:
+def test_columns_are_named(tmp_path: Path) -> None:
     rows = [
         {"n": 4, "ask": 'How "many"?\nSay.', "right": 7.0, "why": "x" * 200_000, "says": "7"},
         {"n": 5, "ask": "And now?", "right": None, "why": None, "says": "<think>b</think>8"},
     ]
-    file = table(tmp_path / f"t.{kind}", *rows)
+    file = table(tmp_path / "t.csv", *rows)
     columns = {"question": "ask", "gold": "right", "thinking": "why", "answer": "says", "id": "n"}
-    first, second = read(kind, file, **columns).lines
+    first, second = read("csv", file, **columns).lines
     assert (first["id"], first["messages"]) == ("4", tuple(user('How "many"?\nSay.')))
-    assert first["gold"] == ("7" if kind == "parquet" else "7.0")
+    assert first["gold"] == "7.0"
     assert first["traces"] == [{"thinking": "x" * 200_000, "reply": "7"}]
     assert second["traces"] == [{"thinking": "b", "reply": "8"}]
     assert "gold" not in second
-    only = read(kind, file, question="ask").lines
+    only = read("csv", file, question="ask").lines
     assert only == ({"question": 'How "many"?\nSay.'}, {"question": "And now?"})
 
 
@@ -258,13 +249,6 @@ def test_columns_may_hold_whatever_a_line_of_a_workload_may(tmp_path: Path) -> N
     assert message.startswith(":3: field 'group': expected 'a' as for the same question in ")
 
 
-def test_a_column_may_hold_a_conversation(tmp_path: Path) -> None:
-    chat = [*user("How many?"), {"role": "assistant", "content": "<think>a</think>7"}]
-    (line,) = read("parquet", table(tmp_path / "t.parquet", {"chat": chat}), question="chat").lines
-    assert [dict(m) for m in line["messages"]] == user("How many?")
-    assert line["traces"] == [{"thinking": "a", "reply": "7"}]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -281,26 +265,6 @@ def test_a_column_may_hold_a_conversation(tmp_path: Path) -> None:
 def test_bad_tables_are_refused_by_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     assert refused("csv", tmp_path / "t.csv", question="ask", gold="right").startswith(message)
-
-
-def test_bad_parquet_is_refused(tmp_path: Path) -> None:
-    file = table(tmp_path / "t.parquet", {"ask": "Why?", "right": True})
-    assert refused("parquet", file, question="why") == ": no column 'why'; there are ask, right"
-    message = refused("parquet", file, question="ask", gold="right")
-    assert message == ": row 1: field 'right': expected text or a number, got true"
-    file.write_bytes(file.read_bytes()[:40])
-    assert refused("parquet", file, question="ask").startswith(": expected a Parquet file, got")
-    assert "No such file" in refused("parquet", tmp_path / "none.parquet", question="ask")
-
-
-def test_a_small_parquet_file_does_not_unpack_to_a_large_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stopadvisor.workload.imports.tables._MOST_UNPACKED", 2**20)
-    file = table(tmp_path / "t.parquet", *[{"ask": "Why? " * 400}] * 1000)
-    assert file.stat().st_size < 10_000
-    message = refused("parquet", file, question="ask")
-    assert message.startswith(": expected rows of at most 1 MB in all when unpacked, got more by")
 
 
 def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Path) -> None:

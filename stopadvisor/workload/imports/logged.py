@@ -94,8 +94,6 @@ def plain_text(value: Any, where: str, name: str) -> str | None:
         return value
     if isinstance(value, bool) or not hasattr(value, "__int__"):
         refuse(where, name, "text or a number", value)
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # a column of numbers with a gap in it
     return str(value)
 
 
