@@ -231,7 +231,7 @@ OWN_JSON = {
     "stopadvisor/ground/json_text.py": "what the others call",
     "stopadvisor/answers/grader_process.py": "a script that imports nothing of the package",
     "stopadvisor/policy/file.py": "a policy's own rules: limits first, no key twice, no NaN",
-    "stopadvisor/serving/audit_records.py": "each line of a log: decoders that are made once",
+    "stopadvisor/serving/audit_log.py": "each line of a log: decoders that are made once",
 }
 """Modules that read JSON by themselves, each with the reason."""
 

@@ -14,12 +14,10 @@ from stopadvisor.ground.printable import short_repr
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.monitor import monitor_sheet
-from stopadvisor.serving.audit_log import replay
+from stopadvisor.serving.audit_log import find_series, replay
 from stopadvisor.serving.audit_log import reset as write_reset
-from stopadvisor.serving.audit_records import find_series
 from stopadvisor.serving.monitored import monitored
-from stopadvisor.serving.monitoring import exit_code
-from stopadvisor.serving.watch_settings import drift_reference
+from stopadvisor.serving.monitoring import drift_reference, exit_code
 from stopadvisor.workload.lines import read_rows
 
 __all__ = ["command"]

@@ -30,7 +30,7 @@ from stopadvisor.engines.errors import require_packages
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import prompt_templates
-from stopadvisor.serving.policy_files import ServeSettings, load_policies
+from stopadvisor.serving.serve_settings import ServeSettings, load_policies
 from stopadvisor.serving.vllm.plugin_settings import NAME, check_vllm, variables_of
 
 __all__ = ["become_vllm", "command"]

@@ -1,18 +1,24 @@
-"""An append-only log of audits without any text: how a server writes it, and where it stands.
+"""An append-only log of audits without any text: how a server writes it, and how it is read again.
 
-`audit_records` says what stands in it.  A line is one write: whatever is killed, a line is there or
-it is not.  Only a power failure can tear the last one, which is moved to the next line and
+A folder holds one series of files for each policy, `audit-DIGEST-0-NUMBER.jsonl`.  The first line
+of a file is its header: the settings, and where the series stood when the file was begun, so that a
+deleted file takes no evidence along.  Then one line for each covered request, for each result of an
+audit, and for each reset after an alarm.  A line is one write: whatever is killed, a line is there
+or it is not.  Only a power failure can tear the last one, which is moved to the next line and
 reported.
 """
 
 from __future__ import annotations
 
+import heapq
 import io
+import json
 import os
+import re
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +27,250 @@ from stopadvisor.ground.printable import short_repr
 from stopadvisor.ground.progress import tracked
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.runs.storage import make_folder, no_follow
-from stopadvisor.serving.audit_records import (
-    LOG_NAME,
-    SCHEMA,
-    Series,
-    count_records,
-    log_number,
-    merged,
-    parse_record,
-    read_header,
-    read_series,
-    record_line,
-)
-from stopadvisor.serving.monitoring import Course
-from stopadvisor.serving.watch_settings import WatchSettings, watch_settings
+from stopadvisor.serving.monitoring import Course, WatchSettings, watch_settings
 
-__all__ = ["AuditLog", "replay", "reset"]
+__all__ = ["AuditLog", "Series", "find_series", "replay", "reset"]
+
+Series = tuple[Path, ...]
+"""The files of one server, oldest first."""
+
+
+_SCHEMA = 2
+_NAME = re.compile(r"audit-([0-9a-f]{8})-0-([0-9]{6})\.jsonl")
+"""Name of a file: the policy's digest, and the file's number."""
+_KINDS: dict[str, tuple[tuple[str, tuple[type, ...]], ...]] = {
+    "request": (("id", (str,)), ("stop", (int, type(None)))),
+    "result": (("id", (str,)), ("differs", (bool,))),
+    "shed": (("id", (str,)),),
+    "reset": (("by", (str,)),),
+}
+_OPTIONAL = ("tokens", "prompt_tokens", "first_logprob", "share", "stop")
+_NUMBERS = (int, float)
+_LARGEST = 1e12
+"""Of any number in a record: a thousand times the seconds since 1970."""
+
+
+# --- Lines ----------------------------------------------------------------------------------------
+
+
+class _Twice(ValueError):
+    """A field stands twice in a record, and readers differ in which of them they take."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise _Twice(f"field {short_repr(name)}: expected once, got it twice")
+    return found
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"expected a finite number, got {name}")
+
+
+# One for all lines: making them takes as long as using them.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_decode = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once).decode
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return _encode(record).encode() + b"\n"
+
+
+def _parse(line: bytes) -> Any:
+    """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
+    try:
+        return _decode(line.decode())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with open(path, "rb", opener=no_follow) as file:
+            yield from enumerate(file, start=1)
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _fault(record: Any) -> str | None:
+    """What is wrong with a record; None where nothing is."""
+    time: Any = record.get("t") if type(record) is dict else None
+    if type(time) not in _NUMBERS or not -_LARGEST < time < _LARGEST:
+        return "expected a record with a time 't'"
+    get = record.get
+    kind = get("kind")
+    fields = _KINDS.get(kind) if type(kind) is str else None
+    if fields is None:
+        return f"field 'kind': expected one of {', '.join(_KINDS)}"
+    for name, types in fields:
+        if type(get(name, fields)) not in types:
+            return f"field {name!r}: expected {types[0].__name__}, got {short_repr(get(name))}"
+    for name in _OPTIONAL:
+        value = get(name)
+        if value is not None and (type(value) not in _NUMBERS or not -_LARGEST < value < _LARGEST):
+            return f"field {name!r}: expected a number, got {short_repr(value)}"
+    return None
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    """Read the first line of a log; its settings are those of a test."""
+    for _, line in _lines(path):
+        try:
+            header: dict[str, Any] = _parse(line)
+            WatchSettings(**header["settings"]).tests()  # refuses what is no number, or no limit
+            if header["kind"] == "header" and header["schema"] == _SCHEMA and "state" in header:
+                return header
+        except (ValueError, TypeError, KeyError, CalibrationError):
+            pass
+        break
+    raise PolicyError(f"{path}, line 1: expected the header of an audit log of schema {_SCHEMA}")
+
+
+def _records(series: Series, remarks: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a server; torn lines are left out and said in the remarks.
+
+    Nothing is taken back by a later line: a forged result before the true one would hide a loss,
+    because only the first counts.
+
+    Raises
+    ------
+    PolicyError
+        A record is damaged, or contradicts one above.
+    """
+    state = _read_header(series[0])["state"]
+    opened = [] if state is None else state["processes"]["differs"]["open"]
+    results: dict[str, bool | str | None] = {str(key).partition("/")[2]: None for key, *_ in opened}
+    orphans = 0
+    for path in series:
+        for number, line in _lines(path):
+            if number == 1 or line.isspace():
+                continue
+            try:
+                record = _parse(line)
+            except _Twice as error:
+                raise PolicyError(f"{path}, line {number}: {error}") from error
+            except ValueError:
+                remarks.append(f"{path}, line {number}: torn, left out")
+                continue
+            fault = _fault(record)
+            if fault is None:
+                kind, key = record["kind"], record.get("id")
+                if kind == "request":
+                    if record.get("share") is not None and record["stop"] is not None:
+                        results.setdefault(key, None)
+                elif kind == "result" and key not in results:
+                    orphans += 1
+                elif kind != "reset" and key in results:
+                    said = record.get("differs", "shed")
+                    if results[key] not in (None, said):
+                        fault = f"field 'id': {short_repr(key)} has another result above"
+                    results[key] = said
+            if fault is not None:
+                raise PolicyError(f"{path}, line {number}: {fault}")
+            yield record
+    if orphans:
+        remarks.append(
+            f"{series[0]}: results without a request that was to be audited, left out: {orphans}"
+        )
+
+
+def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
+    """The logs of a policy among files and folders.
+
+    Raises
+    ------
+    PolicyError
+        There is none, but logs of another policy are; or a file has another name than logs have.
+    """
+    found: dict[Path, list[Path]] = {}
+    others: list[Path] = []
+    for path in paths:
+        for file in path.iterdir() if path.is_dir() else [path]:
+            name = _NAME.fullmatch(file.name)
+            if name is None:
+                if file == path:
+                    raise PolicyError(f"{path}: not named like an audit log, audit-*.jsonl")
+            elif name[1] == digest[:8]:
+                found.setdefault(file.parent, []).append(file)
+            else:
+                others.append(file)
+    if others and not found:
+        raise PolicyError(f"{min(others)}: a log of another policy; this one is {digest[:8]}")
+    return tuple(tuple(sorted(files)) for _, files in sorted(found.items()))
+
+
+def _merged(series: Sequence[Series], remarks: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield folders and records, in the order of their times; a server's keep their own."""
+
+    def timed(one: Series) -> Iterator[tuple[float, str, dict[str, Any]]]:
+        latest = 0.0
+        for record in _records(one, remarks):
+            latest = max(latest, float(record["t"]))
+            yield latest, str(one[0].parent), record
+
+    for _, source, record in heapq.merge(*map(timed, series), key=lambda item: item[:2]):
+        yield source, record
+
+
+def replay(
+    series: Sequence[Series],
+    reference: Mapping[str, Sequence[float]] | None = None,
+    *,
+    gold: Mapping[str, tuple[bool, bool]] | None = None,
+    policy: Policy | None = None,
+) -> tuple[Course, tuple[str, ...]]:
+    """Read logs again, several servers' merged by time; also says what is torn or gone.
+
+    `gold` is settled last; where a `policy` is given the logs have to be about its promise.  A
+    server's records keep their order, whatever its clock does; a difference of clocks between
+    servers moves requests by as much and breaks no promise, because no outcome decides on a
+    request's time.
+
+    Raises
+    ------
+    PolicyError
+        A log is damaged, or was written under other settings than the first.
+    """
+    headers = [_read_header(one[0]) for one in series]
+    settings = WatchSettings(**headers[0]["settings"])
+    for one, header in zip(series, headers, strict=True):
+        if WatchSettings(**header["settings"]) != settings:
+            raise PolicyError(
+                f"{one[0]}: written under other settings than {series[0][0]}: "
+                "one test has one alpha, delta and audit share; give the logs one by one"
+            )
+    remarks: list[str] = []
+    states = [header["state"] for header in headers if header["state"] is not None]
+    if states:
+        remarks.append(f"{len(states)} of {len(series)} logs begin later than their replica did")
+    if policy is not None:
+        own = replace(watch_settings(policy, share=settings.share), change=settings.change)
+        for name, value in asdict(own).items():
+            if (found := getattr(settings, name)) != value:
+                raise PolicyError(
+                    f"{series[0][0]}, line 1: expected the policy's own {name} ({value!r}), got "
+                    f"{short_repr(found)}"
+                )
+    course = Course.join(settings, states, reference)
+    lines = sum(sum(1 for _ in _lines(path)) - 1 for one in series for path in one)
+    for source, record in tracked("reading audits", _merged(series, remarks), lines):
+        try:
+            course.apply(record, source if len(series) > 1 else "")
+        except CalibrationError as error:
+            raise PolicyError(f"the log in {source}: {error}") from error
+    if gold:
+        course.settle(gold)
+    return course, tuple(remarks)
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
 
 _DAY = 86_400.0
 _LOOK_SECONDS = 1.0
@@ -44,24 +278,23 @@ _LOOK_SECONDS = 1.0
 
 
 class AuditLog:
-    """What one replica writes.
+    """What one server writes; no two share a folder.
 
     A new file is begun at `max_bytes`, and those that were written last before `keep_days` are
-    deleted then.  No two processes share a `replica`.  Opening a log again goes on where it ended:
-    an alarm stays one until it is reset, and audits that were on their way are given up.
+    deleted then.  Opening a log again goes on where it ended: an alarm stays one until it is reset,
+    and audits that were on their way are given up.
 
     Raises
     ------
     OutputError
-        The folder cannot be written, or the replica's name is no name.
+        The folder cannot be written.
     PolicyError
-        What the replica wrote before is damaged, or was written under other settings.
+        What was written before is damaged, or was written under other settings.
     """
 
     def __init__(
         self,
         folder: Path,
-        replica: str,
         settings: WatchSettings,
         reference: Mapping[str, Sequence[float]] | None = None,
         *,
@@ -69,13 +302,9 @@ class AuditLog:
         keep_days: float = 90.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._folder, self._replica, self._clock = folder, replica, clock
+        self._folder, self._clock = folder, clock
         self._settings, self._max_bytes, self._keep_days = settings, max_bytes, keep_days
-        self._number, self._looked = 0, 0.0
-        if not LOG_NAME.fullmatch(self._name()):
-            raise OutputError(
-                f"an audit log's replica is named by letters, digits, '.' and '_', got {replica!r}"
-            )
+        self._number, self._size, self._looked = 0, 0, 0.0
         make_folder(folder)
         self._close: Callable[[], object] = lambda: None
         self.course = Course(settings, reference)
@@ -84,7 +313,7 @@ class AuditLog:
             self._begin()
             return
         last = before[-1]
-        header = read_header(last)
+        header = _read_header(last)
         if WatchSettings(**header["settings"]) != settings:
             raise PolicyError(
                 f"{last}: written under other settings; give the same --audit and alarms as "
@@ -92,11 +321,12 @@ class AuditLog:
             )
         if header["state"] is not None:
             self.course = Course.restore(settings, header["state"])
-        for record in read_series(Series(replica, (last,)), []):
+        for record in _records((last,), []):
             self.course.apply(record)
-        self._number = log_number(last)
+        self._number = int(last.stem.rpartition("-")[2])
         self._open(last)
-        self._end_torn_line()
+        if os.pread(self._file.fileno(), 1, max(self._size - 1, 0)) not in (b"", b"\n"):
+            self._size = _write(self._file, b"\n", last)
         for key in self.course.processes["differs"].open_keys():
             self.write("shed", id=str(key).partition("/")[2])
 
@@ -119,23 +349,18 @@ class AuditLog:
         self._apply_resets(end)
         self._size = end
 
-    def _name(self) -> str:
-        return f"audit-{self._settings.digest[:8]}-{self._replica}-{self._number:06d}.jsonl"
-
     def _files(self) -> list[Path]:
-        """Those of this policy and replica, oldest first; others write into the same folder."""
-        own = (self._settings.digest[:8], self._replica)
-        named = ((path, LOG_NAME.fullmatch(path.name)) for path in self._folder.iterdir())
-        return sorted((p for p, name in named if name and name.groups()[:2] == own), key=log_number)
+        """Those of this policy, oldest first; other policies' may lie in the same folder."""
+        return sorted(self._folder.glob(f"audit-{self._settings.digest[:8]}-0-[0-9]*.jsonl"))
 
     def _begin(self) -> None:
-        self._open(self._folder / self._name())
+        name = f"audit-{self._settings.digest[:8]}-0-{self._number:06d}.jsonl"
+        self._open(self._folder / name)
         self._append(
             {
                 "kind": "header",
                 "t": round(self._clock(), 3),
-                "schema": SCHEMA,
-                "replica": self._replica,
+                "schema": _SCHEMA,
                 "settings": asdict(self._settings),
                 "keep_days": self._keep_days,
                 "state": self.course.state() if self._number else None,
@@ -151,7 +376,7 @@ class AuditLog:
         self._size = os.fstat(file.fileno()).st_size
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        data = record_line(record)
+        data = _line(record)
         if not 0 <= record["t"] - self._looked < _LOOK_SECONDS:
             self._look()
             self._looked = record["t"]
@@ -176,15 +401,11 @@ class AuditLog:
         added = os.pread(self._file.fileno(), max(end - self._size, 0), self._size)
         for line in added.splitlines():
             try:
-                record = parse_record(line)
+                record = _parse(line)
             except ValueError:
                 continue  # said when the log is read again
             if isinstance(record, dict) and record.get("kind") == "reset":
                 self.course.apply(record)
-
-    def _end_torn_line(self) -> None:
-        if os.pread(self._file.fileno(), 1, max(self._size - 1, 0)) not in (b"", b"\n"):
-            self._size = _write(self._file, b"\n", self._path)
 
 
 def _opened(path: Path) -> io.FileIO:
@@ -215,64 +436,5 @@ def reset(series: Sequence[Series], by: str) -> None:
     if not by.strip() or not by.isprintable():
         raise PolicyError("--reset needs a name in printable characters")
     for one in series:
-        path = one.files[-1]
-        with _opened(path) as file:
-            _write(file, record_line({"kind": "reset", "t": round(time.time(), 3), "by": by}), path)
-
-
-def replay(
-    series: Sequence[Series],
-    reference: Mapping[str, Sequence[float]] | None = None,
-    *,
-    gold: Mapping[str, tuple[bool, bool]] | None = None,
-    policy: Policy | None = None,
-) -> tuple[Course, tuple[str, ...]]:
-    """Read logs again, several replicas merged by time; also says what is torn or gone.
-
-    `gold` is settled last; where a `policy` is given the logs have to be about its promise.  Within
-    a replica records keep their order, whatever its clock does; a difference of clocks between
-    replicas moves requests by as much and breaks no promise, because no outcome decides on a
-    request's time.
-
-    Raises
-    ------
-    PolicyError
-        A log is damaged, or was written under other settings than the first.
-    """
-    headers = [read_header(one.files[0]) for one in series]
-    settings = WatchSettings(**headers[0]["settings"])
-    for one, header in zip(series, headers, strict=True):
-        if WatchSettings(**header["settings"]) != settings:
-            raise PolicyError(
-                f"{one.files[0]}: written under other settings than {series[0].files[0]}: "
-                "one test has one alpha, delta and audit share; give the logs one by one"
-            )
-    remarks: list[str] = []
-    states = [header["state"] for header in headers if header["state"] is not None]
-    if states:
-        remarks.append(f"{len(states)} of {len(series)} logs begin later than their replica did")
-    if policy is not None:
-        _check_settings(settings, policy, series[0].files[0])
-    course = Course.join(settings, states, reference)
-    records = merged(series, remarks)
-    for replica, record in tracked("reading audits", records, count_records(series)):
-        try:
-            course.apply(record, replica if len(series) > 1 else "")
-        except CalibrationError as error:
-            raise PolicyError(f"the log of replica {replica}: {error}") from error
-    if gold:
-        course.settle(gold)
-    return course, tuple(remarks)
-
-
-def _check_settings(found: WatchSettings, policy: Policy, path: Path) -> None:
-    """Refuse a log that watches something else than the policy promises."""
-    own = watch_settings(
-        policy, share=found.share, change=found.change, differs_limit=found.differs_limit
-    )
-    for name, value in asdict(own).items():
-        if getattr(found, name) != value:
-            raise PolicyError(
-                f"{path}, line 1: expected the policy's own {name} ({value!r}), got "
-                f"{short_repr(getattr(found, name))}"
-            )
+        with _opened(one[-1]) as file:
+            _write(file, _line({"kind": "reset", "t": round(time.time(), 3), "by": by}), one[-1])

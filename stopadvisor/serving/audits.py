@@ -10,75 +10,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
-from stopadvisor.ground.errors import PolicyError
-from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audit_log import AuditLog
-from stopadvisor.serving.monitoring import ALARMS, MEANINGS, AlarmKind, exit_code
-from stopadvisor.serving.watch_settings import drift_reference, watch_settings
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.monitoring import (
+    ALARMS,
+    MEANINGS,
+    AlarmKind,
+    drift_reference,
+    exit_code,
+    watch_settings,
+)
+from stopadvisor.serving.serve_settings import AuditSettings
 
-if TYPE_CHECKING:  # needs an extra, and the command line reads the settings below
-    from stopadvisor.serving.metrics import Metrics
-
-__all__ = [
-    "ALARM_ACTIONS",
-    "AlarmAction",
-    "AuditSettings",
-    "AuditedReply",
-    "Auditor",
-    "Auditors",
-    "Finish",
-    "FullThinking",
-]
-
-AlarmAction = Literal["log", "shadow", "exit"]
-ALARM_ACTIONS: tuple[AlarmAction, ...] = ("log", "shadow", "exit")
+__all__ = ["AuditedReply", "Auditor", "Auditors", "FinishTrace", "FullThinking"]
 
 _log = logging.getLogger("stopadvisor.audits")
 _SHOWN_EVERY = 100
 """Requests after which the exported figures are computed again."""
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """How a server audits."""
-
-    share: float
-    """Of requests, in (0, 1]."""
-    folder: Path
-    """Where the log is written."""
-    replica: str = "0"
-    """Name of this server among those that write there."""
-    on_alarm: AlarmAction = "log"
-    at_once: int = 2
-    """Audits that think at a time; more are shed, and counted."""
-    differs_limit: float | None = None
-    """See `watch_settings`."""
-    change: float = 1e6
-    """See `WatchSettings.change`."""
-    keep_days: float = 90.0
-
-    def to_json(self) -> str:
-        """Write them for another process."""
-        return json.dumps({**asdict(self), "folder": str(self.folder.absolute())})
-
-    @classmethod
-    def of_json(cls, text: str) -> AuditSettings:
-        """Read what `to_json` wrote."""
-        try:
-            found = parse_json(text)
-            return cls(**{**found, "folder": Path(found["folder"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise PolicyError(f"expected the settings of audits as JSON, got {text!r}") from error
 
 
 @dataclass(frozen=True)
@@ -111,7 +66,7 @@ class FullThinking:
     """Decoded for it."""
 
 
-Finish = Callable[[], Awaitable[FullThinking]]
+FinishTrace = Callable[[], Awaitable[FullThinking]]
 """Thinks a stopped request to its end."""
 
 
@@ -133,23 +88,12 @@ class Auditor:
     _in_shadow: bool = False
 
     def __post_init__(self) -> None:
-        watched = watch_settings(
-            self.policy,
-            share=self.settings.share,
-            change=self.settings.change,
-            differs_limit=self.settings.differs_limit,
-        )
-        self.log = AuditLog(
-            self.settings.folder,
-            self.settings.replica,
-            watched,
-            drift_reference(self.policy),
-            keep_days=self.settings.keep_days,
-        )
+        watched = watch_settings(self.policy, share=self.settings.share)
+        self.log = AuditLog(self.settings.folder, watched, drift_reference(self.policy))
         self._show()
         self._look()
 
-    def served(self, found: AuditedReply, finish: Finish | None) -> None:
+    def served(self, found: AuditedReply, finish: FinishTrace | None) -> None:
         """Take note of a request whose reply was sent; begins its audit where it is picked.
 
         Returns at once.  Within an event loop.  `finish` is None where there is no room for an
@@ -157,16 +101,9 @@ class Auditor:
         """
         picked = self._picks(found.id)
         share = {"share": self.settings.share} if picked else {}
+        names = ("id", "stop", "tokens", "prompt_tokens")
         first = {} if found.first_logprob is None else {"first_logprob": found.first_logprob}
-        self.log.write(
-            "request",
-            id=found.id,
-            stop=found.stop,
-            tokens=found.tokens,
-            prompt_tokens=found.prompt_tokens,
-            **first,
-            **share,
-        )
+        self.log.write("request", **{n: getattr(found, n) for n in names}, **first, **share)
         self._seen += 1
         if picked and found.stop is not None:
             if finish is None or len(self._running) >= self.settings.at_once:
@@ -205,7 +142,7 @@ class Auditor:
         digest = hmac.digest(self.key, request_id.encode(), hashlib.sha256)
         return int.from_bytes(digest[:8], "big") < self.settings.share * 2**64
 
-    async def _audit(self, found: AuditedReply, finish: Finish) -> None:
+    async def _audit(self, found: AuditedReply, finish: FinishTrace) -> None:
         try:
             finished = await finish()
         except asyncio.CancelledError:
@@ -248,10 +185,9 @@ class Auditor:
         self._show()
         for alarm in new:
             _log.error(
-                "ALARM (%s) of policy %s, replica %s, at request %d: %s",
+                "ALARM (%s) of policy %s, at request %d: %s",
                 alarm.kind,
                 self.policy.digest[:8],
-                self.settings.replica,
                 alarm.request,
                 MEANINGS[alarm.kind],
             )

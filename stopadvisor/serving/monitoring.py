@@ -19,11 +19,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.serving.watch_settings import WATCHED, WatchSettings
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.stats.exchangeability import ExchangeabilityTest
-from stopadvisor.stats.sequential import AuditProcess
+from stopadvisor.stats.sequential import AuditProcess, AuditTest
 
-__all__ = ["ALARMS", "DRIFT_DELTA", "MEANINGS", "Alarm", "AlarmKind", "Course", "exit_code"]
+__all__ = [
+    "ALARMS", "DRIFT_DELTA", "MEANINGS", "Alarm", "AlarmKind", "Course", "WatchSettings",
+    "drift_reference", "exit_code", "watch_settings",
+]  # fmt: skip
 
 AlarmKind = Literal["promise", "early-warning", "change"]
 ALARMS: tuple[AlarmKind, ...] = get_args(AlarmKind)
@@ -38,6 +41,92 @@ MEANINGS: Mapping[AlarmKind, str] = {
 
 DRIFT_DELTA = 0.01
 """Largest probability of ever reporting drift where there is none, over all features together."""
+CHANGE = 1e6
+"""Mean requests until a false alarm of change, at least, for each server."""
+WATCHED: tuple[str, ...] = ("stop", "prompt_tokens", "first_logprob")
+"""Features of a request that are compared with those of calibration, as records name them."""
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What is watched; settled before the first request, and written into each log."""
+
+    digest: str
+    """Of the policy."""
+    loss: str
+    """Of the certificate: `lost`, `differs` or `drop`."""
+    alpha: float
+    """What the certificate promises of this loss."""
+    differs_limit: float
+    """Share of replies that may differ before there is an early warning: what calibration saw of
+    this rule.  Alpha itself where the loss is `differs`."""
+    delta: float
+    """Largest probability of ever raising a false alarm of the promise or a false early warning,
+    the two together."""
+    share: float
+    """Of requests that are audited."""
+    change: float
+    """Mean requests until a false alarm of change, at least; `CHANGE`."""
+
+    @property
+    def needs_gold(self) -> bool:
+        """Whether only gold shows a broken promise, and differing replies are an early warning."""
+        return self.loss != "differs"
+
+    def tests(self) -> dict[str, AuditTest]:
+        """By what they watch: `differs`, and the loss of the certificate where it needs gold.
+
+        Two tests share delta, and each of two change detectors takes twice as long to a false
+        alarm, so that delta holds for the policy however many tests it has.
+        """
+        losses = ("differs", self.loss) if self.needs_gold else ("differs",)
+        limits = {"differs": self.differs_limit, self.loss: self.alpha}
+        return {
+            loss: AuditTest(
+                limits[loss],
+                self.delta / len(losses),
+                self.share,
+                self.change * len(losses),
+                gains=loss == "drop",
+            )
+            for loss in losses
+        }
+
+
+def watch_settings(policy: Policy, *, share: float) -> WatchSettings:
+    """What to watch for a policy.
+
+    Raises
+    ------
+    PolicyError
+        The policy promises nothing, or does not say how many replies may differ.
+    CalibrationError
+        A number is out of range.
+    """
+    certificate = policy.terms.certificate
+    if certificate is None:
+        raise PolicyError("the policy never stops and promises nothing: there is nothing to watch")
+    limit = certificate.alpha if certificate.loss == "differs" else certificate.differs_upper
+    if limit is None:
+        raise PolicyError(
+            f"the policy promises {certificate.loss!r} and does not say how many replies may "
+            "differ from full thinking: calibrate it again"
+        )
+    settings = WatchSettings(
+        policy.digest, certificate.loss, certificate.alpha, limit, certificate.delta, share, CHANGE
+    )
+    settings.tests()  # refuses numbers out of range
+    return settings
+
+
+def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
+    """What calibration questions were like, by names of `WATCHED`; empty where it is not held."""
+    served = policy.terms.served
+    held = {name: getattr(served, name, None) for name in WATCHED}
+    return {name: values for name, values in held.items() if values}
+
+
+# --- The course -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -59,11 +148,11 @@ def exit_code(alarms: Mapping[AlarmKind, Alarm]) -> int:
     return 6 if "promise" in alarms else 8 if alarms else 0
 
 
-class _CountsByName(dict[Any, int]):
-    """Numbers by name, 0 where there is none; a Counter takes twice as long to add."""
-
-    def __missing__(self, key: object) -> int:
-        return 0
+_COUNTS = (
+    *("requests", "stopped", "tokens", "audits", "audited_stops", "resolved", "differing", "shed"),
+    *("audit_tokens", "gold", "gold_losses", "resets"),
+)
+"""What a course counts."""
 
 
 class Course:
@@ -90,7 +179,7 @@ class Course:
         """By feature: the request at which its change was first seen."""
         self.alarms: dict[AlarmKind, Alarm] = {}
         """The first of each kind; they stay until a reset."""
-        self.counts = _CountsByName()
+        self.counts = dict.fromkeys(_COUNTS, 0)
         self._time = 0.0
 
     # --- Records ----------------------------------------------------------------------------------
@@ -105,7 +194,8 @@ class Course:
             return
         if kind == "reset":  # somebody looked into an alarm: new tests, with a delta of their own
             self.processes = Course(self.settings).processes
-            self.alarms, self.counts = {}, _CountsByName({"resets": self.counts["resets"] + 1})
+            self.alarms, resets = {}, self.counts["resets"] + 1
+            self.counts = {**dict.fromkeys(_COUNTS, 0), "resets": resets}
             return
         if kind == "request":
             self._request(record, key)
@@ -236,7 +326,7 @@ class Course:
             }
             course.drifted = {**state["drifted"]}
             course.alarms = {kind: Alarm(**state["alarms"][kind]) for kind in state["alarms"]}
-            course.counts = _CountsByName(state["counts"])
+            course.counts |= state["counts"]
             figures = [
                 *(x for one in course.processes.values() for x in (*one.logs, *one.sums)),
                 *(test.capital for test in course.drift.values()),

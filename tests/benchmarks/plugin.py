@@ -30,7 +30,7 @@ import aiohttp
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.serving.eligibility import TASK_HEADER
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, environment, with_plugin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.serving.audit_log import AuditLog
-from stopadvisor.serving.watch_settings import drift_reference, watch_settings
+from stopadvisor.serving.monitoring import drift_reference, watch_settings
 from tests.goldens import Goldens
 from tests.material import Call
 from tests.policy_content import example_content, policy_from
@@ -41,10 +42,10 @@ def write_policy(**fields: object) -> Policy:
     return load_policy(POLICY)
 
 
-def write_log(policy: Policy, *, lost_from: int, requests: int, replica: str = "a") -> AuditLog:
+def write_log(policy: Policy, *, lost_from: int, requests: int, folder: Path = LOGS) -> AuditLog:
     """A log in which every 20th request is audited, and every stop differs from one on."""
-    settings = watch_settings(policy, share=0.05, change=1e5)
-    log = AuditLog(LOGS, replica, settings, drift_reference(policy), clock=Clock())
+    settings = replace(watch_settings(policy, share=0.05), change=1e5)
+    log = AuditLog(folder, settings, drift_reference(policy), clock=Clock())
     for k in range(requests):
         audit = {"share": 0.05} if k % 20 == 7 else {}
         stop = (43, 86, None)[k % 3]

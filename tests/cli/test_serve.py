@@ -19,7 +19,7 @@ from stopadvisor.cli import serve
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.gateway import server
-from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
+from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.vllm import plugin_settings
 from tests.benchmarks.gateway import running_gateway
 from tests.engines.fake_server import fake_server

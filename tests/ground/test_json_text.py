@@ -14,7 +14,7 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.rules.serving_profile import read_serving_profile
 from stopadvisor.runs.sources import read_assessment, read_calibration
 from stopadvisor.serving.answer_file import AnswerFile
-from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.serve_settings import AuditSettings
 from stopadvisor.workload.lines import read_rows
 
 DEEP = "[" * 200_000

@@ -14,7 +14,7 @@ from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.policy.requests import Request, make_requests
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import (

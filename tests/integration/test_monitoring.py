@@ -16,8 +16,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Request, make_requests
 from stopadvisor.probes.trigger import ListedTrigger
-from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import ask_all
@@ -39,6 +38,7 @@ def fixed_budget(path: Path) -> Policy:
     nothing = dict.fromkeys(("features", "mean", "scale", "coef"), ())
     content |= {name: list(value) for name, value in nothing.items()}
     content |= {"family": "fixed-budget", "intercept": None, "order": [float(BUDGET)]}
+    content["certificate"] = {**content["certificate"], "differs_upper": LIMIT}
     content |= {"threshold": float(BUDGET), "decision_threshold": float(BUDGET)}
     content |= trigger_content(ListedTrigger((BUDGET,), BUDGET), family="fixed-budget")
     save_policy(policy_from(content), path)
@@ -61,9 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(vllm_home: Path, folder: Path) -> Iterator[VllmServer]:
     fixed_budget(folder / "policy.joblib")
-    audit = AuditSettings(
-        0.5, folder / "audits", on_alarm="shadow", at_once=64, differs_limit=LIMIT, change=1e4
-    )
+    audit = AuditSettings(0.5, folder / "audits", on_alarm="shadow", at_once=64)
     settings = variables_of(ServeSettings(folder / "policy.joblib", audit=audit))
     arguments = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
     server = VllmServer(vllm_home, folder, arguments, with_plugin(folder, settings))

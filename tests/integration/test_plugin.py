@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
 from stopadvisor.policy.requests import Reply, Request, make_requests, policy_plan
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
 from stopadvisor.workload.questions import read_workload
 from tests.integration.asking import Seen, ask, ask_all, busy, differing, gauges, metrics

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from stopadvisor.serving.monitoring import Course
-from stopadvisor.serving.watch_settings import WatchSettings
+from stopadvisor.serving.monitoring import Course, WatchSettings
 from stopadvisor.stats.sequential import AuditProcess, AuditTest, betting_upper_limit
 from tests.long.coverage import Check, Found, rare
 

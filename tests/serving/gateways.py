@@ -20,14 +20,14 @@ from prometheus_client import CollectorRegistry
 
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving.gateway.app import Gateway
-from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.gateway.server import GatewayServer, listen, routes
 from stopadvisor.serving.metrics import Log, Metrics
+from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
 from tests.engines.fake_server import FakeServer
 from tests.engines.test_openai_engine import engine_at
 from tests.engines.test_openai_online import policy_of
-from tests.policy_content import full_budget_content
+from tests.policy_content import example_content, full_budget_content
 
 QUESTION = "3+4"
 PATIENCE = 60.0
@@ -43,6 +43,9 @@ FULL_BUDGET = {
 }
 """Changes of a policy that make it one of full thinking."""
 
+
+WATCHED = {**example_content()["certificate"], "differs_upper": 0.07}
+"""A certificate that says how many replies may differ, so that audits have a limit."""
 
 Odd = Callable[[BaseHTTPRequestHandler, bytes], None]
 """Answers a request by hand."""
@@ -114,8 +117,9 @@ def save_policy_of(
     server: FakeServer, path: Path, *, name: str = "tiny-reasoner", **changes: Any
 ) -> Policy:
     """Write a policy for a server's model: it stops at 4 thinking tokens."""
+    changes = {"prompt_template": None, "certificate": WATCHED, **changes}
     with engine_at(server, name=name) as engine:
-        policy = policy_of(engine, prompt_template=None, **changes)
+        policy = policy_of(engine, **changes)
     save_policy(policy, path)
     return policy
 

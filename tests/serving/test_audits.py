@@ -11,8 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.audits import AuditedReply, Auditor, AuditSettings, FullThinking
+from stopadvisor.serving import monitoring
+from stopadvisor.serving.audits import AuditedReply, Auditor, FullThinking
 from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.serve_settings import AuditSettings
 from tests.policy_content import example_content, policy_from
 
 Finish = Callable[[], Awaitable[FullThinking]]
@@ -139,16 +141,16 @@ def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Pa
 
 
 def test_an_early_warning_is_not_said_to_be_a_broken_promise(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
     watched = policy(loss="lost", differs_upper=0.1)
-    found = auditor(tmp_path, ended, watched, on_alarm="exit", change=1e300, replica="b")
+    monkeypatch.setattr(monitoring, "CHANGE", 1e300)
+    found = auditor(tmp_path, ended, watched, on_alarm="exit")
     run(found, *((served(str(k), "7"), finished()) for k in range(80)))
     assert ended == [8]
     (message,) = caplog.messages
     assert message.startswith("ALARM (early-warning) of policy ")
-    assert "replica b, at request" in message
     assert message.endswith("than calibration saw; the promise may still hold")
     text = found.metrics.text()[0].decode()
     digest = found.policy.digest[:8]

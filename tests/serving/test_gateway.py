@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry as Registry
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.live import LiveRequest
 from stopadvisor.ground.errors import EngineError, ModelError, PolicyError
-from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.server import serve
 from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.serve_settings import GatewaySettings
 from tests.engines.fake_server import TINY, FakeServer, Story, fake_server, words
 from tests.engines.test_openai_online import BUDGETS, LENGTH, THINKING
 from tests.integration.server import free_port

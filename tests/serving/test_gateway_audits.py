@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.serving.audit_log import replay, reset
-from stopadvisor.serving.audit_records import find_series
-from stopadvisor.serving.audits import AuditedReply, AuditSettings, FullThinking
+from stopadvisor.serving.audit_log import find_series, replay, reset
+from stopadvisor.serving.audits import AuditedReply, FullThinking
 from stopadvisor.serving.gateway.policies import Bound
+from stopadvisor.serving.serve_settings import AuditSettings
 from tests.engines.fake_server import FakeServer
 from tests.serving.gateways import (
     OddServer,
@@ -39,9 +39,7 @@ def policy(server: FakeServer, tmp_path: Path) -> Path:
 
 
 def audit(folder: Path, **fields: Any) -> AuditSettings:
-    return AuditSettings(
-        **{"share": 1.0, "folder": folder, "differs_limit": 0.05, "at_once": 8, **fields}
-    )
+    return AuditSettings(**{"share": 1.0, "folder": folder, "at_once": 8, **fields})
 
 
 def resolved(gateway: RunningGateway) -> int:
@@ -131,7 +129,7 @@ def test_an_alarm_ends_the_stopping_until_it_is_reset(
     server: FakeServer, policy: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "audits"
-    settings = audit(folder, on_alarm="shadow", differs_limit=1e-6)
+    settings = audit(folder, on_alarm="shadow")
     with running(policy, server, audit=settings) as gateway:
         for number in range(1, 40):
             if gateway.ask(chat_body()).way.startswith("shadow"):
@@ -145,7 +143,7 @@ def test_an_alarm_ends_the_stopping_until_it_is_reset(
 def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(
     server: FakeServer, policy: Path, tmp_path: Path
 ) -> None:
-    settings = audit(tmp_path / "audits", on_alarm="exit", differs_limit=1e-6)
+    settings = audit(tmp_path / "audits", on_alarm="exit")
     with running(policy, server, audit=settings) as gateway:
         for number in range(1, 40):
             gateway.ask(chat_body())

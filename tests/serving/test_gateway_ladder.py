@@ -14,7 +14,7 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.ladder import read_ladder
-from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.serve_settings import AuditSettings
 from tests.engines.rung_server import RungServer, Said, ladder_toml, rung_server, say
 from tests.policy_content import ladder_content, policy_from
 from tests.serving.gateways import Answer, RunningGateway, running, until
@@ -202,7 +202,7 @@ def test_a_clients_key_stays_with_the_references_server(server: RungServer, tmp_
 
 
 def audit(folder: Path) -> AuditSettings:
-    return AuditSettings(1.0, folder / "audits", differs_limit=0.05, at_once=64)
+    return AuditSettings(1.0, folder / "audits", at_once=64)
 
 
 def test_audits_ask_the_reference_too(server: RungServer, tmp_path: Path, capsys: Any) -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving.monitoring import Course, exit_code
-from stopadvisor.serving.watch_settings import WatchSettings, watch_settings
+from stopadvisor.serving.monitoring import Course, WatchSettings, exit_code, watch_settings
 from stopadvisor.stats.sequential import betting_upper_limit
 from tests.long.coverage import ceiling
 from tests.long.streams import BROKEN_STREAMS, CALM, calm_course, false_alarms
@@ -247,10 +246,10 @@ def test_settings_of_a_policy() -> None:
     policy = policy_with()
     with pytest.raises(PolicyError, match="calibrate it again"):
         watch_settings(policy, share=0.02)
-    given = watch_settings(policy, share=0.02, differs_limit=0.12)
+    policy = policy_with(differs_upper=0.12)
+    given = watch_settings(policy, share=0.02)
     assert (given.digest, given.loss, given.differs_limit) == (policy.digest, "lost", 0.12)
     assert given.delta == policy.content["certificate"]["delta"]
-    assert watch_settings(policy_with(differs_upper=0.2), share=0.02).differs_limit == 0.2
     differs = watch_settings(policy_with(loss="differs"), share=0.02)
     assert differs.differs_limit == differs.alpha
     assert list(differs.tests()) == ["differs"]

@@ -22,8 +22,12 @@ from stopadvisor.cli.parts.declare import (
 )
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.runs.ladder import read_ladder
-from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
-from stopadvisor.serving.gateway.gateway_settings import GatewaySettings, Timeouts
+from stopadvisor.serving.serve_settings import (
+    ALARM_ACTIONS,
+    AuditSettings,
+    GatewaySettings,
+    Timeouts,
+)
 
 __all__ = ["AUDITING", "GATEWAY", "audit_settings", "gateway_settings", "require_gateway"]
 

@@ -28,11 +28,10 @@ from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
 from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.requests import Request
-from stopadvisor.serving.audits import AuditedReply, Auditors, Finish, FullThinking
+from stopadvisor.serving.audits import AuditedReply, Auditors, FinishTrace, FullThinking
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send
-from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.intake import Admission, Incoming, Intake, Receive, Refusal
 from stopadvisor.serving.gateway.ladder_reply import (
     as_reference,
@@ -44,8 +43,8 @@ from stopadvisor.serving.gateway.ladder_reply import (
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Log, Metrics, RequestRecord
-from stopadvisor.serving.policy_files import for_task
 from stopadvisor.serving.responder import JSON, Gone, Responder, Sender, SlowReader, unless_gone
+from stopadvisor.serving.serve_settings import GatewaySettings, for_task
 
 __all__ = ["Gateway"]
 
@@ -363,7 +362,7 @@ class Gateway:
             return "room"
         return prompt_ids if room >= service.plan.max_think else "room"
 
-    def _served(self, way: _Way, found: AuditedReply, finish: Finish) -> None:
+    def _served(self, way: _Way, found: AuditedReply, finish: FinishTrace) -> None:
         """Take note of a request that was answered under its policy."""
         auditor = None if way.served is None else way.served.auditor
         if auditor is not None and way.record.route == "policy":

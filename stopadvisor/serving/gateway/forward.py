@@ -19,9 +19,9 @@ from stopadvisor.engines.http.key import Key
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.serving.chat_reply import HEADER
-from stopadvisor.serving.gateway.gateway_settings import Timeouts
 from stopadvisor.serving.gateway.intake import Incoming, Message, Refusal, Target
 from stopadvisor.serving.gateway.pool import Pool, Upstream
+from stopadvisor.serving.serve_settings import Timeouts
 
 __all__ = ["BrokenReply", "Forwarder", "Send"]
 

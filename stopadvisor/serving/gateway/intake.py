@@ -17,9 +17,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from yarl import URL
 
-from stopadvisor.serving.gateway.gateway_settings import Timeouts
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 from stopadvisor.serving.responder import Gone
+from stopadvisor.serving.serve_settings import Timeouts
 
 __all__ = ["Admission", "Incoming", "Intake", "Message", "Receive", "Refusal", "Target"]
 

@@ -26,9 +26,8 @@ from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.ladder import Ladder
 from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.eligibility import Coverage
-from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.pool import Upstream
-from stopadvisor.serving.policy_files import check_tasks, load_policies
+from stopadvisor.serving.serve_settings import GatewaySettings, check_tasks, load_policies
 
 __all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]
 

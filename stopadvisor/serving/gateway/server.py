@@ -30,9 +30,9 @@ from stopadvisor.serving.gateway.connections import (
     ConnectionLimit,
     most_connections,
 )
-from stopadvisor.serving.gateway.gateway_settings import GatewaySettings
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.metrics import Log, Metrics
+from stopadvisor.serving.serve_settings import GatewaySettings
 
 __all__ = ["GatewayServer", "listen", "routes", "serve"]
 

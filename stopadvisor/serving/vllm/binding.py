@@ -24,7 +24,7 @@ from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.asking import ProbePlan, is_open_cue
 from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.eligibility import Coverage
-from stopadvisor.serving.policy_files import check_tasks
+from stopadvisor.serving.serve_settings import check_tasks
 from stopadvisor.serving.vllm.engine_model import AskedEngine, EngineModel, Likeliest
 
 __all__ = ["BoundPolicy", "EngineFacts", "bind_policies"]

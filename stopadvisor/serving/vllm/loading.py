@@ -18,7 +18,7 @@ from stopadvisor.ground.printable import printable
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.serving.audits import Auditors
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.policy_files import ServeSettings, load_policies
+from stopadvisor.serving.serve_settings import ServeSettings, load_policies
 from stopadvisor.serving.vllm.binding import BoundPolicy, EngineFacts, bind_policies
 from stopadvisor.serving.vllm.engine_model import AskedEngine
 from stopadvisor.serving.vllm.route import PolicyRoute

@@ -34,7 +34,7 @@ class StopAdvisorPlugin:
     def attach_router(self, app: Any) -> None:
         """Take the place of the chat's handler, which stays for what is passed on."""
         with _one_line():
-            from stopadvisor.serving.policy_files import load_policies
+            from stopadvisor.serving.serve_settings import load_policies
             from stopadvisor.serving.vllm.adapter import take_route
             from stopadvisor.serving.vllm.plugin_settings import check_vllm, settings_of
             from stopadvisor.serving.vllm.route import MarkedReplies

@@ -12,8 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from stopadvisor.ground.errors import ModelError, PolicyError
-from stopadvisor.serving.audits import AuditSettings
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 
 __all__ = ["NAME", "check_vllm", "is_tried", "settings_of", "variables_of"]
 

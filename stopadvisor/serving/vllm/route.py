@@ -26,8 +26,8 @@ from stopadvisor.serving.audits import FullThinking
 from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.policy_files import for_task
 from stopadvisor.serving.responder import Gone, Responder, Sender, unless_gone
+from stopadvisor.serving.serve_settings import for_task
 from stopadvisor.serving.vllm.adapter import PATH, unforeseen
 from stopadvisor.serving.vllm.binding import BoundPolicy
 from stopadvisor.serving.vllm.engine_model import EngineModel

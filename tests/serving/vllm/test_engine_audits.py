@@ -11,12 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.serving.audits import Auditor, AuditSettings
+from stopadvisor.serving.audits import Auditor
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import settings_of, variables_of
 from stopadvisor.serving.vllm.route import PolicyRoute
-from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at
+from tests.serving.gateways import WATCHED
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 from tests.serving.vllm.test_route import Client
 
 
@@ -24,8 +25,9 @@ def audited(
     folder: Path, engine: FakeEngine, n: int = 1, **fields: Any
 ) -> tuple[Auditor, list[int]]:
     """Answer `n` requests under the policy, each audited; also the codes it was to end with."""
-    bound, metrics, left = bound_at(engine), Metrics(CollectorRegistry()), list[int]()
-    settings = AuditSettings(1.0, folder, differs_limit=fields.pop("limit", 0.5), **fields)
+    bound = bound_at(engine, policy_of(certificate=WATCHED))
+    metrics, left = Metrics(CollectorRegistry()), list[int]()
+    settings = AuditSettings(1.0, folder, **fields)
     auditor = Auditor(bound.policy, settings, metrics, left.append)
     route = PolicyRoute((replace(bound, auditor=auditor),), metrics)
 
@@ -55,7 +57,7 @@ def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_the_settings_go_through_the_environment(tmp_path: Path) -> None:
-    audit = AuditSettings(0.02, tmp_path, replica="b", on_alarm="shadow")
+    audit = AuditSettings(0.02, tmp_path, on_alarm="shadow")
     settings = ServeSettings(tmp_path / "policy.joblib", audit=audit)
     assert settings_of(variables_of(settings)) == settings
     with pytest.raises(PolicyError, match="expected the settings of audits as JSON"):

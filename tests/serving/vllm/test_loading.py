@@ -14,18 +14,19 @@ from prometheus_client import CollectorRegistry
 
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.serving.audits import Auditors, AuditSettings
+from stopadvisor.serving.audits import Auditors
 from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 from stopadvisor.serving.vllm import loading
 from stopadvisor.serving.vllm.loading import PolicyLoader
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.test_live import NEVER
+from tests.serving.gateways import WATCHED
 from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, loaded, policy_of
 from tests.serving.vllm.test_route import PASSED, Client
 
 BODY = {"model": "tiny-reasoner", "messages": QUESTION}
-STOPS, GOES_ON = policy_of(), policy_of(**NEVER)
+STOPS, GOES_ON = policy_of(certificate=WATCHED), policy_of(certificate=WATCHED, **NEVER)
 
 
 @dataclass
@@ -157,7 +158,7 @@ def test_a_request_ends_under_the_policy_it_began_with(tmp_path: Path) -> None:
 
 def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> None:
     path = tmp_path / "policy.joblib"
-    audit = AuditSettings(1.0, tmp_path / "audits", differs_limit=0.5)
+    audit = AuditSettings(1.0, tmp_path / "audits")
 
     async def go() -> None:
         found = await served(path, FakeEngine(), STOPS, audit=audit)

@@ -88,7 +88,7 @@ def test_the_route_takes_the_place_of_the_original() -> None:
         ({"STOPADVISOR_POLICY": "/none.joblib"}, 2, "/none.joblib"),
         ({"STOPADVISOR_SHADOW": "2"}, 2, "expected 0 or 1, got '2'"),
         ({"version": "0.31.4"}, 2, "takes no older one, got 0.31.4"),
-        ({"missing": "stopadvisor.serving.policy_files"}, 2, "does not fit this environment"),
+        ({"missing": "stopadvisor.serving.serve_settings"}, 2, "does not fit this environment"),
         ({"routes": "none"}, 2, "expected vLLM's own route POST /v1/chat/completions, got none"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.serving.policy_files import ServeSettings, load_policies
+from stopadvisor.serving.serve_settings import ServeSettings, load_policies
 from stopadvisor.serving.vllm.plugin_settings import check_vllm, is_tried, settings_of, variables_of
 from tests.serving.vllm.fake_engine import policy_of
 
