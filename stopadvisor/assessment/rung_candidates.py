@@ -144,7 +144,11 @@ def _scored(fit: FitData, family: str, columns: tuple[int, ...]) -> ScoredRule |
 def _path(
     fit: FitData, columns: tuple[int, ...], scores: FloatArray, *, separate: bool
 ) -> tuple[tuple[float, ...], ...]:
-    """Thresholds from bold to careful: the same score for every rung, or `separate` quantiles."""
+    """Thresholds from bold to careful: the same score for every rung, or `separate` quantiles.
+
+    The boldest of separate ones is the lowest score of all, replies that were cut included: the cap
+    under which they were recorded.
+    """
     assert fit.table.rungs is not None
     served = fit.table.rungs.served[:, list(columns)]
     if separate:
@@ -153,7 +157,8 @@ def _path(
             return ()
         steps = min(_MOST_STEPS, max(values.size for values in each))
         at = np.linspace(0, 1, steps)
-        levels = np.column_stack([v[np.rint(at * (v.size - 1)).astype(int)] for v in each])
+        quantiles = [v[np.rint(at * (v.size - 1)).astype(int)] for v in each]
+        levels = np.vstack([scores.min(axis=0), np.column_stack(quantiles)])
     else:
         values = np.unique(scores[served])
         if values.size > _MOST_STEPS:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stopadvisor.assessment.rung_candidates import rung_candidates
+from stopadvisor.assessment.sequences import FitData
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
-from stopadvisor.rules.costs import LADDER, full_counts, stopped_counts
+from stopadvisor.rules.costs import LADDER, MONEY, Costing, Weights, full_counts, stopped_counts
 from stopadvisor.rules.losses import DIFFERS, DROP, LOST
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.ladder import Ladder, Rung
@@ -179,3 +181,14 @@ def test_a_climb_in_words(family: str, position: float | None, words: str) -> No
     path = ((-50.0, -40.0), (-20.0, -10.0))
     climb = Climb(family, ("small", "vote", "large"), (0, 1), path)
     assert climb.describe(position) == words
+
+
+def test_the_boldest_cap_is_the_one_under_which_replies_were_recorded(tmp_path: Path) -> None:
+    _, lines = drawn(tmp_path)
+    lines[0]["rungs"][0] |= {"completion_tokens": 70, "finished": False}  # no other is as long
+    (tmp_path / "cut").mkdir()
+    table = run_of(tmp_path / "cut", lines, MIXED).part("fit")
+    fit = FitData.build(table, Costing(serving=LADDER, weights=Weights(2.0, 0.2, 9.0, MONEY)))
+    found = [sequence.scorer.schedule for sequence in rung_candidates(fit, ("cap",))]
+    (cap,) = (each for each in found if isinstance(each, Climb) and each.columns == (0,))
+    assert cap.path[0] == (-70.0,)
