@@ -30,7 +30,7 @@ RESULTS = {
         "and the file it writes",
     ),
     "promote": ("stopadvisor.policy.run_policies:Promotion", ""),
-    "probe": ("stopadvisor.collection.probe_summary:ProbeSummary", ""),
+    "probe": ("stopadvisor.collection.probe_settings:ProbeSummary", ""),
     "report": ("stopadvisor.report.saved:WrittenPage", ""),
     "assess": ("stopadvisor.paper.analysis:Assessed", "and `assessment.json`"),
     "calibrate": ("stopadvisor.certification.issue:CalibratedRun", "and `calibration.json`"),

@@ -8,7 +8,6 @@ particular engine and no command line.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,22 +20,11 @@ from stopadvisor.ground.progress import NullProgress, Progress
 from stopadvisor.probes.asking import Engine, ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.positions import probed_positions
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import RunDirectory, keep_thinking
 from stopadvisor.runs.manifest import describe_workload
-from stopadvisor.runs.thinking import keep_thinking
 from stopadvisor.workload.questions import Question, Workload, render_messages
 
-__all__ = ["Collected", "ask_all", "collect", "make_prompts", "say_what_is_kept"]
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What one call of `collect` did."""
-
-    n_new: int
-    """Traces that this call added."""
-    seconds: float
-    """Time that it took."""
+__all__ = ["ask_all", "collect", "make_prompts", "say_what_is_kept"]
 
 
 @contextmanager
@@ -83,7 +71,9 @@ def _probe(
 
     open_prompts = set(range(len(prompts)))
     for number, trace in engine.probe_each(prompts, plan, report):
-        decoded += _decoded_tokens(trace, recorded=prompts[number].recorded is not None)
+        decoded += sum(probe.probe_tokens + probe.visible_tokens for probe in trace.probes)
+        if prompts[number].recorded is None:
+            decoded += trace.trace_tokens + trace.natural_tokens
         if decoded > reported:
             report(decoded - reported)
         open_prompts.discard(number)
@@ -147,11 +137,6 @@ def _check_probes(
             )
 
 
-def _decoded_tokens(trace: RawTrace, *, recorded: bool) -> int:
-    answers = sum(probe.probe_tokens + probe.visible_tokens for probe in trace.probes)
-    return answers if recorded else answers + trace.trace_tokens + trace.natural_tokens
-
-
 def _halve(batch_size: int, error: OutOfMemory, progress: Progress) -> int:
     if batch_size == 1:
         raise error
@@ -177,8 +162,10 @@ def collect(
     repeated: Sequence[Question] = (),
     shrink: bool = True,
     progress: Progress | None = None,
-) -> Collected:
-    """Probe what the run does not hold yet; the caller holds the run's lock.
+) -> int:
+    """Probe what the run does not hold yet, and return how many traces that is.
+
+    The caller holds the run's lock.
 
     Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  A batch that is done in part
     is probed again as a whole, and only the missing lines are appended.  An interrupt keeps every
@@ -188,7 +175,6 @@ def collect(
     `plan` is that of the run's manifest.  The `repeated` questions get two traces where `samples`
     is one.  With `shrink` the batch is halved when memory runs out, instead of giving up.
     """
-    started = time.monotonic()
     progress = progress or NullProgress()
     questions = workload.questions[:limit]
     if note := run.repair():
@@ -218,7 +204,7 @@ def collect(
     else:
         for sample, those in enumerate(asked):
             batch_size = job.batches(engine, those, sample, done, batch_size, shrink=shrink)
-    return Collected(len(wanted) - already, time.monotonic() - started)
+    return len(wanted) - already
 
 
 def _asked(

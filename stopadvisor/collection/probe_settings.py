@@ -1,7 +1,7 @@
-"""Settings of probing: everything that is decided before a model is loaded.
+"""Settings of probing, decided before a model is loaded, and what it reports in the end.
 
-They end up in a run's manifest.  This module knows only the part of an engine that settles what is
-`auto`, and nothing of a command line or a file of options.
+Settings end up in a run's manifest.  Knows only the part of an engine that settles what is `auto`,
+and nothing of a command line or a file of options.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from stopadvisor.workload.questions import (
     ASSUMED_TASK,
     PARTS,
     SMALLEST_PARTS,
+    PartCounts,
     Question,
     Workload,
     assign_parts,
@@ -31,7 +32,10 @@ from stopadvisor.workload.questions import (
 )
 from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
-__all__ = ["ProbeSettings", "check_parts", "fit_questions", "repeated_questions", "too_few"]
+__all__ = [
+    "ProbeSettings", "ProbeSummary", "RecordedRung",
+    "check_parts", "fit_questions", "repeated_questions", "too_few",
+]  # fmt: skip
 
 REPEATED = 50
 """Fit questions of a workload without gold that are asked a second time."""
@@ -117,6 +121,18 @@ class ProbeSettings:
         """Whether a pilot has to choose the distance of a stride."""
         return self.schedule != "grid" and self.budgets is None and self.every is None
 
+    @property
+    def auto(self) -> set[str]:
+        """What the model's context or a pilot settles; see `build_manifest`."""
+        is_auto = {
+            "budgets": self.budgets is None,
+            "max_think": self.max_think is None,
+            "every": self.auto_every,
+            "markers": not self.marker_ids,
+            "schedule": self.schedule == "auto",
+        }
+        return {name for name, holds in is_auto.items() if holds}
+
     def shares(self, workload: Workload) -> tuple[float, float, float]:
         """Shares of fit, calibration and test."""
         return self.split or default_split(len(workload.questions))
@@ -197,3 +213,52 @@ def _enough(split: tuple[float, float, float]) -> int:
         for needed, share in zip(map(SMALLEST_PARTS.__getitem__, PARTS), split, strict=True)
         if share > 0
     )
+
+
+# --- The result ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedRung:
+    """Replies of one rung in a run."""
+
+    name: str
+    """As `ladder.toml` calls it."""
+    samples: int
+    """Replies of this rung to each question."""
+    cut: int
+    """Replies that did not end by themselves."""
+    mean_tokens: float
+    """Tokens of a reply, thinking and answer, on average."""
+
+
+@dataclass(frozen=True)
+class ProbeSummary:
+    """`probe --json`: what the run holds now, and what this call added."""
+
+    run: Path
+    """Where the probes are."""
+    questions: int
+    """Questions in the run, earlier ones included."""
+    traces: int
+    """Traces in the run, several per question with `--samples`; of a ladder, replies."""
+    new: int
+    """Traces that this call added; of a ladder, questions."""
+    schedule: str
+    """`grid`, `stride`, `marker`, or `ladder` where whole replies were asked for."""
+    budgets: tuple[int, ...]
+    """Thinking tokens at each checkpoint; with a stride or markers, only in traces that long."""
+    every: int | None
+    """Distance of the budgets of a stride, null if they were named."""
+    markers: tuple[str, ...]
+    """Words before which the run probes; empty unless `marker`."""
+    max_think: int
+    """Cap on thinking tokens."""
+    truncated_share: float
+    """Share of the traces that were cut off."""
+    seconds: float
+    """Time that this call took."""
+    split: PartCounts
+    """Questions in each part."""
+    rungs: tuple[RecordedRung, ...] = ()
+    """Rungs of a ladder; empty if a model was probed."""

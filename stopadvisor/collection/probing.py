@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -33,12 +34,12 @@ from stopadvisor.collection.pilot import (
 )
 from stopadvisor.collection.probe_settings import (
     ProbeSettings,
+    ProbeSummary,
     check_parts,
     fit_questions,
     repeated_questions,
     too_few,
 )
-from stopadvisor.collection.probe_summary import ProbeSummary
 from stopadvisor.ground.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import ModelError, ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
@@ -182,15 +183,16 @@ def _probe_with(
     progress: Progress,
 ) -> ProbeSummary:
     """Open or begin the run of this engine and workload, and probe."""
-    _check_samples(engine, settings)
-
-    auto = {
-        "budgets": settings.budgets is None,
-        "max_think": settings.max_think is None,
-        "every": settings.auto_every,
-        "markers": not settings.marker_ids,
-        "schedule": settings.schedule == "auto",
-    }
+    # Recorded traces are drawn already.
+    if (
+        settings.traces is None
+        and settings.samples > 1
+        and engine.temperature(settings.plan()) == 0
+    ):
+        raise ModelError(
+            "the model's own settings always take the likeliest token, so that all traces of a "
+            f"question would be equal, got --samples {settings.samples}: give --temperature"
+        )
 
     def described(fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
         manifest = build_manifest(
@@ -198,7 +200,7 @@ def _probe_with(
             settings.plan(),
             workload,
             fractions=fractions,
-            auto={name for name, is_auto in auto.items() if is_auto},
+            auto=settings.auto,
             cue_ids=cue_ids(engine, settings.cue),
             template=settings.prompt_template,
             grading=graders.right.identity,
@@ -219,15 +221,12 @@ def _split_begun(
     path: Path, described: Callable[[tuple[float, float, float]], tuple[Path, dict[str, Any]]]
 ) -> tuple[float, float, float] | None:
     """Split of a run that began with another default; None if there is no such run."""
-    if _is_run(path):
+    if (path / MANIFEST).exists():
         first, second, third = RunDirectory.load(path).manifest["split"]["fractions"]
         return first, second, third
     others = (default_split(0), default_split(sys.maxsize))
-    return next((split for split in others if _is_run(described(split)[0])), None)
-
-
-def _is_run(path: Path) -> bool:
-    return bool((path / MANIFEST).exists())
+    begun = (split for split in others if (described(split)[0] / MANIFEST).exists())
+    return next(begun, None)
 
 
 @dataclass(frozen=True)
@@ -259,10 +258,19 @@ class _Probing:
             check_grader(run, self.settings.grader)
             changed = regrade(run, self.graders.right, self.workload)
             self.progress.remark(f"graded again: {changed} questions changed")
-        self._preflight(run, fit, pilot, batch_size)
+        if self.settings.preflight:
+            self._preflight(run, fit, pilot, batch_size)
+        draws = self.engine.temperature(run.plan) > 0
+        repeated = repeated_questions(self.workload, self.settings, draws=draws)
+        if repeated and self.settings.samples == 1:
+            self.progress.remark(
+                f"{len(repeated)} fit questions think twice, to see how often full thinking gives "
+                "another answer"
+            )
         report_remarks(self.engine.remarks, self.progress, self.reported)
+        began = time.monotonic()
         with say_what_is_kept(run, self.progress):
-            collected = collect(
+            n_new = collect(
                 self.engine,
                 self.workload,
                 run.plan,
@@ -272,10 +280,11 @@ class _Probing:
                 template=self.settings.prompt_template,
                 limit=self.settings.limit,
                 samples=self.settings.samples,
-                repeated=self._repeated(),
+                repeated=repeated,
                 shrink=self.settings.batch_size is None,
                 progress=self.progress,
             )
+        seconds = time.monotonic() - began
         report_remarks(self.engine.remarks, self.progress, self.reported)
         for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:
             self.progress.remark(remark)
@@ -292,27 +301,16 @@ class _Probing:
             run=run.path,
             questions=int(first.sum()),
             traces=table.n_questions,
-            new=collected.n_new,
+            new=n_new,
             schedule=run.plan.schedule,
             budgets=run.plan.budgets,
             every=run.plan.every,
             markers=tuple(word["text"] for word in run.manifest.get("markers", [])),
             max_think=run.plan.max_think,
             truncated_share=truncated,
-            seconds=round(collected.seconds, 3),
+            seconds=round(seconds, 3),
             split=PartCounts(*counts),
         )
-
-    def _repeated(self) -> list[Question]:
-        """Fit questions to ask a second time."""
-        draws = self.engine.temperature(self.settings.plan()) > 0
-        repeated = repeated_questions(self.workload, self.settings, draws=draws)
-        if repeated and self.settings.samples == 1:
-            self.progress.remark(
-                f"{len(repeated)} fit questions think twice, to see how often full thinking gives "
-                "another answer"
-            )
-        return repeated
 
     def _begin(
         self,
@@ -323,16 +321,23 @@ class _Probing:
         batch_size: int,
     ) -> tuple[RunDirectory, Sequence[RawTrace]]:
         """Start the run, whose plan is fixed from now on; also return the traces of a pilot."""
+        settings, say = self.settings, self.progress.remark
         settled = settle_plan(
-            self.engine, fit, plan, self.settings, batch_size=batch_size, progress=self.progress
+            self.engine, fit, plan, settings, batch_size=batch_size, progress=self.progress
         )
-        if settled.plan.schedule == "marker" and not settled.plan.markers:
+        plan, found = settled.plan, settled.markers
+        if plan.schedule == "marker" and not plan.markers:
             raise ProbeError(NO_MARKERS)
-        self._say_schedule(settled)
-        frozen = parse_json(json.dumps(settled.plan.to_dict()))  # tuples become lists
-        noted = {"markers": self._noted(settled)} if settled.plan.schedule == "marker" else {}
-        run = RunDirectory.create(path, {**manifest, "plan": frozen, **noted})
-        return run, settled.pilot
+        if settings.auto_every:
+            say(f"budgets: every {plan.every} thinking tokens{settled.remark}")
+        elif plan.every is None and settings.budgets is None:
+            say(f"budgets: {', '.join(map(str, plan.budgets))}")
+        if found is not None:
+            used = (f"{word.text} {word.per_1000:.1f}" for word in found.used)
+            say(f"markers per 1,000 thinking tokens: {', '.join(used)}")
+        noted = {"markers": self._noted(settled)} if plan.schedule == "marker" else {}
+        frozen = parse_json(json.dumps(plan.to_dict()))  # tuples become lists
+        return RunDirectory.create(path, {**manifest, "plan": frozen, **noted}), settled.pilot
 
     def _noted(self, settled: SettledPlan) -> list[dict[str, Any]]:
         """The run's markers as its manifest notes them for the reader."""
@@ -344,23 +349,12 @@ class _Probing:
             words = {self.engine.decode(ids).strip(): (ids,) for ids in settled.plan.markers}
         return [{"text": text, "ids": [list(i) for i in ids]} for text, ids in words.items()]
 
-    def _say_schedule(self, settled: SettledPlan) -> None:
-        """Say what the pilot chose."""
-        plan = settled.plan
-        if plan.every is not None:
-            if self.settings.auto_every:
-                self.progress.remark(f"budgets: every {plan.every} thinking tokens{settled.remark}")
-        elif self.settings.budgets is None:
-            self.progress.remark(f"budgets: {', '.join(map(str, plan.budgets))}")
-        if settled.markers is not None:
-            used = (f"{word.text} {word.per_1000:.1f}" for word in settled.markers.used)
-            self.progress.remark(f"markers per 1,000 thinking tokens: {', '.join(used)}")
-
     def _preflight(
         self, run: RunDirectory, fit: Sequence[Question], pilot: Sequence[RawTrace], batch_size: int
     ) -> None:
+        """Check the engine, unless an earlier call has done so."""
         file = run.path / "preflight.json"
-        if not self.settings.preflight or _passed(file):
+        if _passed(file):
             return
         report = run_preflight(
             self.engine,
@@ -421,14 +415,3 @@ def _settle_cap(
             "after the longest prompt"
         )
     return replace(plan, max_think=cap)
-
-
-def _check_samples(engine: Engine, settings: ProbeSettings) -> None:
-    """Refuse to draw the same trace several times."""
-    if settings.traces is not None:
-        return  # recorded traces are drawn already
-    if settings.samples > 1 and engine.temperature(settings.plan()) == 0:
-        raise ModelError(
-            "the model's own settings always take the likeliest token, so that all traces of a "
-            f"question would be equal, got --samples {settings.samples}: give --temperature"
-        )

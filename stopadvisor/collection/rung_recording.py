@@ -28,8 +28,13 @@ from stopadvisor.collection.model_checks import (
     keep_checks,
     worst,
 )
-from stopadvisor.collection.probe_settings import ProbeSettings, check_parts, fit_questions
-from stopadvisor.collection.probe_summary import ProbeSummary, RecordedRung
+from stopadvisor.collection.probe_settings import (
+    ProbeSettings,
+    ProbeSummary,
+    RecordedRung,
+    check_parts,
+    fit_questions,
+)
 from stopadvisor.engines.asked_rungs import AskRungs, RungAnswer
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open
 from stopadvisor.ground.constants import TRUNCATED_WARN

@@ -21,10 +21,9 @@ from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import Assessed
 from stopadvisor.report.figures import Figures, figures_of
 from stopadvisor.report.words import shell_quote
-from stopadvisor.runs.directory import CALIBRATION
+from stopadvisor.runs.directory import CALIBRATION, KeptThinking, read_thinking
 from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
 from stopadvisor.runs.storage import write_json_atomically
-from stopadvisor.runs.thinking import KeptThinking, read_thinking
 
 __all__ = ["FIGURES", "ReportData", "WrittenPage", "read_report", "save_assessment"]
 

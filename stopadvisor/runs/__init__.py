@@ -3,5 +3,5 @@
 __all__ = [
     "access", "archives", "directory", "imported", "labels", "ladder", "look_log", "look_rules",
     "manifest", "prices", "recording", "replies", "samples",
-    "sources", "storage", "thinking",
+    "sources", "storage",
 ]  # fmt: skip

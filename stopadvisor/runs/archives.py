@@ -133,17 +133,16 @@ def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> tuple[int, 
 
 def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, ...] | None:
     """Names of the questions; None where the archive has none."""
-    if _IDS not in arrays:
+    ids = arrays.get(_IDS)
+    if ids is None:
         return None
-    ids = arrays[_IDS]
     if ids.shape != (n,) or ids.dtype.kind not in "UiuS":
         raise ProbeError(
             f"{path}: array {_IDS!r} must hold {n} names or whole numbers, got shape "
             f"{ids.shape} of type {ids.dtype}"
         )
-    names = tuple(str(name) for name in ids.astype(str))
     first: dict[str, int] = {}
-    for row, name in enumerate(names):
+    for row, name in enumerate(names := tuple(map(str, ids.astype(str)))):
         if not name.strip():
             raise ProbeError(
                 f"{path}: array {_IDS!r} must name every question, got {name!r} in row {row}"

@@ -9,7 +9,9 @@ grading and no statistics.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.probes.asking import ProbePlan
+from stopadvisor.probes.asking import ProbePlan, RawTrace
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.records import ProbeRecord, graded_table
 from stopadvisor.probes.table import Reference
@@ -42,11 +44,12 @@ from stopadvisor.runs.storage import (
     set_aside_tail,
     write_json_atomically,
 )
-from stopadvisor.workload.questions import assign_parts
+from stopadvisor.workload.questions import Question, assign_parts
 
 __all__ = [
     "ARCHIVE", "CALIBRATION", "MANIFEST", "PROBES", "REPLIES",
-    "THINKING", "RunDirectory", "archived_line", "digest_of", "line_of",
+    "KeptThinking", "RunDirectory",
+    "archived_line", "digest_of", "keep_thinking", "line_of", "read_thinking",
 ]  # fmt: skip
 
 MANIFEST = "manifest.json"
@@ -88,9 +91,6 @@ class RunDirectory:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
-
-    def __repr__(self) -> str:
-        return f"RunDirectory({str(self.path)!r})"
 
     @classmethod
     def create(cls, path: Path, manifest: Mapping[str, Any]) -> RunDirectory:
@@ -196,10 +196,7 @@ class RunDirectory:
     # --- probes.jsonl ---
 
     def torn(self) -> str | None:
-        """A remark on a half-written last line, as a kill leaves it; None if every line is whole.
-
-        Its question counts as not asked, and is asked again when probing goes on.
-        """
+        """A remark on a half-written last line, as a kill leaves it; None if all are whole."""
         lines, is_torn = finished_lines(self.probes_path)
         if not is_torn:
             return None
@@ -289,3 +286,45 @@ class RunDirectory:
         split = self.manifest["split"]
         first, second, third = split["fractions"]
         return assign_parts(groups, seed=split["seed"], fractions=(first, second, third))
+
+
+# --- What the model thought -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeptThinking:
+    """The thinking of a question's first trace, for people to read; no figure comes of it."""
+
+    text: str
+    characters: Mapping[int, int]
+    """Characters before each probe, by its position in thinking tokens."""
+
+
+def keep_thinking(folder: Path, questions: Sequence[Question], traces: Sequence[RawTrace]) -> None:
+    """Append the thinking of some questions; of a question that is asked again, the last counts."""
+    lines = []
+    for question, trace in zip(questions, traces, strict=True):
+        at = {p.budget: p.characters for p in trace.probes if not p.ended}
+        line = {"id": question.id, "thinking": trace.thinking, "characters": at}
+        lines.append(encode(json.dumps(line, ensure_ascii=False)) + b"\n")
+    append(folder / THINKING, b"".join(lines))
+
+
+def read_thinking(folder: Path, wanted: Container[str]) -> dict[str, KeptThinking]:
+    """The thinking of the wanted questions, by id; runs of early versions have none.
+
+    Raises
+    ------
+    ProbeError
+        A whole line is not a line of thinking.
+    """
+    kept = {}
+    for where, row in finished_objects(folder / THINKING):
+        try:
+            name, text, at = row["id"], str(row["thinking"]), row["characters"]
+            if name in wanted:
+                characters = {int(k): int(v) for k, v in at.items() if v is not None}
+                kept[name] = KeptThinking(text, characters)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ProbeError(f"{where}: not a line of thinking") from error
+    return kept

@@ -102,8 +102,7 @@ class Look:
     """One look at calibration outcomes."""
 
     number: int
-    """Looks so far at any of these questions, this one included; looks at the same probes in runs
-    next to this one count."""
+    """Looks so far at any of these questions, also in runs next to this one; this one included."""
     planned: int | None
     """Looks declared beforehand; None: one at a time."""
     delta: float
@@ -119,8 +118,7 @@ class Look:
     created: str
     """When it was taken, in ISO 8601."""
     elsewhere: int = 0
-    """Looks by then at other questions of this run, or at other probes of these in runs next to
-    it."""
+    """Looks by then at other questions of this run, or at other probes of these next to it."""
     head: str = ""
     """Digest of its line."""
     certified: bool | None = None
@@ -198,15 +196,31 @@ def read_log(folder: Path) -> LookLog:
         It is damaged, was changed, was taken away or was put back to an earlier state; a
         certificate cannot be trusted without it.
     """
-    found = LookLog()
+    looks: list[Look] = []
+    shown: set[str] = set()
+    checks: list[Mapping[str, Any]] = []
+    regraded: dict[str, str] = {}
     for number, line in enumerate(_checked_lines(folder), start=1):
         try:
-            found = _with(found, parse_json(line), hashlib.sha256(line).hexdigest())
+            row = parse_json(line)
+            if "asked" in row:
+                values = {name: row[key] for key, name in _LINE.items()}
+                values |= {name: tuple(values[name]) for name in ("questions", "lines", "earlier")}
+                looks.append(Look(**values, head=hashlib.sha256(line).hexdigest()))
+            elif "certified" in row:
+                place = [look.head for look in looks].index(row["of"])
+                looks[place] = replace(looks[place], certified=row["certified"])
+            elif "policy" in row:
+                checks.append(row)
+            elif "regraded" in row:
+                regraded |= row["regraded"]
+            else:
+                shown |= set(row["shown_sha256"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ProbeError(
                 f"{folder / LOOKS}: line {number} is damaged: {error!r}; {_PUT_BACK}"
             ) from error
-    return found
+    return LookLog(tuple(looks), frozenset(shown), tuple(checks), regraded)
 
 
 def _checked_lines(folder: Path) -> list[bytes]:
@@ -216,7 +230,7 @@ def _checked_lines(folder: Path) -> list[bytes]:
             "with 0.1.0, or probe into another --out"
         )
     lines, _ = finished_lines(folder / LOOKS)
-    note = _content(_note_of(folder)).get(_NOTE)
+    note = _note_of(folder)[1].get(_NOTE)
     if note is None:
         return lines
     try:
@@ -237,32 +251,11 @@ def _digest(lines: Sequence[bytes]) -> str:
     return hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
 
 
-def _with(log: LookLog, row: Mapping[str, Any], head: str) -> LookLog:
-    """The log with one more line."""
-    if "asked" in row:
-        values = {name: row[key] for key, name in _LINE.items()}
-        values |= {name: tuple(values[name]) for name in ("questions", "lines", "earlier")}
-        return replace(log, looks=(*log.looks, Look(**values, head=head)))
-    if "certified" in row:
-        looks = list(log.looks)
-        place = [look.head for look in looks].index(row["of"])
-        looks[place] = replace(looks[place], certified=row["certified"])
-        return replace(log, looks=tuple(looks))
-    if "policy" in row:
-        return replace(log, checks=(*log.checks, row))
-    if "regraded" in row:
-        return replace(log, regraded={**log.regraded, **row["regraded"]})
-    return replace(log, shown=log.shown | set(row["shown_sha256"]))
-
-
-def _note_of(folder: Path) -> Path | None:
-    found = (folder / name for name in (MANIFEST, ARCHIVE))
-    return next((path for path in found if path.exists()), None)
-
-
-def _content(note: Path | None) -> dict[str, Any]:
+def _note_of(folder: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The manifest of a run, or the note of an archive, and what it holds."""
+    note = next((p for p in (folder / MANIFEST, folder / ARCHIVE) if p.exists()), None)
     try:
-        return {} if note is None else dict(parse_json(note.read_bytes()))
+        return note, {} if note is None else dict(parse_json(note.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ProbeError(f"{note}: cannot read: {error}") from error
 
@@ -275,10 +268,11 @@ def write_row(folder: Path, row: Mapping[str, Any]) -> None:
     path = folder / LOOKS
     set_aside_tail(path, folder / _PARTIAL)
     append(path, encode(json.dumps(row, allow_nan=False) + "\n"))
-    if note := _note_of(folder):
+    note, content = _note_of(folder)
+    if note is not None:
         lines, _ = finished_lines(path)
         noted = {"lines": len(lines), "sha256": _digest(lines)}
-        write_json_atomically(note, {**_content(note), _NOTE: noted})
+        write_json_atomically(note, {**content, _NOTE: noted})
 
 
 def write_look(folder: Path, look: Look) -> Look:

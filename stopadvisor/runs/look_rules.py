@@ -103,17 +103,10 @@ def take_look(
     a certificate comes after failures alone, of which nothing was shown; or with settings that
     stood, or were tested, before any figure was shown.
 
-    Parameters
-    ----------
-    questions, lines : sequence of str
-        Digests of the questions that it will open, and of their lines of probes.
-    asked : mapping
-        Everything that may change the outcome, as JSON values.  ``standing`` are the settings with
-        which a certificate may still follow a look that shows outcomes.
-    planned : int, optional
-        Looks declared beforehand, to share delta; must come with the first look.
-    others : NeighbourLooks, optional
-        What is on record in the folders next to the run.
+    `questions` and `lines` are digests of what it will open.  `asked` is everything that may change
+    the outcome, as JSON values; ``standing`` in it are the settings with which a certificate may
+    still follow a look that shows outcomes.  `planned` looks share delta, and are declared with the
+    first.
 
     Raises
     ------

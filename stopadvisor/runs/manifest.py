@@ -42,11 +42,9 @@ __all__ = [
 ]
 
 SCHEMA = 1
-_IDENTITY = ("engine", "plan", "prompt_templates", "split")
 _VERSIONS = ("engine_version", "torch")
 """Fields of an engine's identity that may change while a run goes on; the changes are recorded."""
 _FURTHER = "further_versions"
-_REQUESTED = ("budgets", "max_think", "every", "markers", "schedule")
 _OF_MARKERS = ("markers", "min_gap", "max_markers")
 _OF_RUNG = ("price", "engine", "base_url", "api_key_env")
 _PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
@@ -67,60 +65,42 @@ def build_manifest(
 ) -> dict[str, Any]:
     """Describe everything that decides a run's outcome, before the first question is probed.
 
-    Parameters
-    ----------
-    engine
-        The engine's `identity()`.
-    plan
-        As it was asked for, before a pilot; its seed is the split's.
-    workload
-        Described for the reader, not part of the run's id.
-    fractions
-        Shares of the fit, calibration and test parts.
-    auto
-        What a pilot or the context settles, of `budgets`, `max_think`, `every`, `markers` and
-        `schedule`: the id holds ``"auto"`` instead of numbers.
-    cue_ids
-        Tokens of the cue after the closer, where the engine gives them; noted for the policy.
-    template
-        The user's prompt template; None for the template of each task.
-    grading
-        Versions of the normaliser and the grader.
-    traces
-        File of recorded traces, by `path` and `sha256`; None where the model thought.  Another file
-        is another run.
-    ladder
-        Its rungs, in the order of climbing; None where one trace is probed.
+    `engine` is the engine's `identity()`, `plan` as it was asked for, before a pilot; its seed is
+    the split's, and `fractions` are the shares of the parts.  Of the names in `auto` the id holds
+    ``"auto"`` instead of what a pilot or the context settles.  `cue_ids` are the tokens of the cue
+    after the closer, noted for the policy; `template` is the user's prompt template, None for that
+    of each task; `grading` the versions of normaliser and grader.  `traces` names a file of
+    recorded traces by `path` and `sha256`, and `ladder` its rungs in the order of climbing.
     """
-    python = {"python": platform.python_version()}
-    versions = {"stopadvisor": __version__, **python, **versions_of(*_PACKAGES)}
+    asked: dict[str, Any] = {"budgets": plan.budgets, "max_think": plan.max_think}
+    if plan.schedule != "grid":
+        asked["every"] = plan.every
+    if plan.schedule == "marker":
+        asked["markers"] = plan.markers
+    if "schedule" in auto:
+        asked["schedule"] = plan.schedule
     texts = PROMPT_TEMPLATES if template is None else dict.fromkeys(PROMPT_TEMPLATES, template)
     manifest = {
         "schema": SCHEMA,
         "workload": describe_workload(workload),
         "engine": dict(engine),
         "plan": plan.to_dict(),
-        "requested_budgets": "auto" if "budgets" in auto else list(plan.budgets),
-        "requested_max_think": "auto" if "max_think" in auto else plan.max_think,
-        "cue_ids": None if cue_ids is None else list(cue_ids),
+        **{f"requested_{k}": "auto" if k in auto else value for k, value in asked.items()},
+        "cue_ids": cue_ids,
         "prompt_template": template,
         "prompt_templates": texts,
         "split": {"seed": plan.seed, "fractions": list(fractions)},
         "full_reference": "natural",
         "grading": dict(grading or {}),
-        "versions": versions,
+        "versions": {
+            "stopadvisor": __version__,
+            "python": platform.python_version(),
+            **versions_of(*_PACKAGES),
+        },
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **({} if traces is None else {"traces": dict(traces)}),
+        **({} if ladder is None else {"ladder": list(ladder)}),
     }
-    if plan.schedule != "grid":
-        manifest["requested_every"] = "auto" if "every" in auto else plan.every
-    if plan.schedule == "marker":
-        manifest["requested_markers"] = "auto" if "markers" in auto else plan.markers
-    if "schedule" in auto:
-        manifest["requested_schedule"] = "auto"
-    if traces is not None:
-        manifest["traces"] = dict(traces)
-    if ladder is not None:
-        manifest["ladder"] = list(ladder)
     manifest["id"] = run_id(manifest)
     plain: dict[str, Any] = parse_json(json.dumps(manifest, allow_nan=False))  # tuples become lists
     return plain
@@ -180,15 +160,12 @@ def engine_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that decide the outcome; what was auto counts as "auto", not as numbers."""
-    asked = {
-        name: manifest[f"requested_{name}"]
-        for name in _REQUESTED
-        if f"requested_{name}" in manifest
-    }
+    names = ("budgets", "max_think", "every", "markers", "schedule")
+    asked = {k: manifest[f"requested_{k}"] for k in names if f"requested_{k}" in manifest}
     # Where the schedule is "auto", model and workload decide what it became.
     plan = _without({**manifest["plan"], **asked}, _OF_MARKERS if "schedule" in asked else ())
     identity = {
-        **{name: manifest[name] for name in _IDENTITY},
+        **{name: manifest[name] for name in ("prompt_templates", "split")},
         "engine": _without(manifest["engine"], _VERSIONS),
         "plan": plan,
         **recorded_sampling(manifest),

@@ -95,11 +95,8 @@ def default_settings(source: Source) -> dict[str, Any]:
 def computed_weights(request: PriceRequest | None, source: Source) -> tuple[Weights, ...]:
     """Prices for a run's questions, first as requested and then at each of `_LOADS` that fits.
 
-    Parameters
-    ----------
-    request : PriceRequest, optional
-        None for the defaults: then a model whose config cannot be counted is priced as a dense one
-        of 8B, and `Weights.model` says so.
+    Without a request the defaults rule, and a model whose config cannot be counted is priced as a
+    dense one of 8B; `Weights.model` says so.
 
     Raises
     ------

@@ -112,16 +112,10 @@ def read_recording(
     positions differ between questions, something in the thinking must have called for an answer
     there: these positions count as the markers'.
 
-    Parameters
-    ----------
-    grader : Grades
-        Grades answers that come without a label.  One that reads questions is a function of the
-        user's and grades all answers: no line may bring labels, and each that has gold needs
-        `question` or `messages`.
-    suffix_tokens : int
-        Tokens of closer and cue in front of each forced answer.
-    cap : int, optional
-        The cap on thinking; longer traces are refused.
+    `grader` grades answers that come without a label.  One that reads questions is a function of
+    the user's and grades all answers: no line may bring labels, and each that has gold needs
+    `question` or `messages`.  Before each forced answer stand `suffix_tokens` of closer and cue.
+    Traces beyond `cap` thinking tokens are refused.
 
     Raises
     ------
@@ -317,10 +311,11 @@ def _at_markers(
     line: RecordedObject, record: ProbeRecord, positions: tuple[int, ...]
 ) -> ProbeRecord:
     """The record with these positions of markers, and their counts where it has none."""
-    counted = (row.get("markers") for row in line.fields["checkpoints"])
     checkpoints = tuple(
-        replace(c, markers=bisect.bisect_left(positions, c.budget)) if given is None else c
-        for c, given in zip(record.checkpoints, counted, strict=True)
+        replace(c, markers=bisect.bisect_left(positions, c.budget))
+        if row.get("markers") is None
+        else c
+        for c, row in zip(record.checkpoints, line.fields["checkpoints"], strict=True)
     )
     return replace(record, marker_positions=positions, checkpoints=checkpoints)
 
@@ -329,11 +324,9 @@ def _marker_positions(line: RecordedObject, trace: int) -> tuple[int, ...] | Non
     places = line.fields.get("marker_positions")
     if places is None:
         return None
-    expected = f"increasing whole numbers from 0 to trace_tokens ({trace})"
-    if not isinstance(places, list) or any(type(p) is not int for p in places):
-        line.refuse("marker_positions", expected, places)
-    rising = all(a < b for a, b in pairwise(places))
-    if not rising or (places and not 0 <= places[0] <= places[-1] <= trace):
+    is_list = isinstance(places, list) and all(type(p) is int and 0 <= p <= trace for p in places)
+    if not is_list or any(a >= b for a, b in pairwise(places)):
+        expected = f"increasing whole numbers from 0 to trace_tokens ({trace})"
         line.refuse("marker_positions", expected, places)
     return tuple(places)
 
@@ -453,31 +446,26 @@ def _grade(
                 answers = [extract_natural(record.task, record.natural_answer or "")]
             answers += [c.answer for c in record.checkpoints if c.correct is None]
             items += [(record.task, record.gold, answer) for answer in answers]
-        if grader.reads_questions and (answers or _brings_labels(line)):
-            asked += [_question(line)] * len(answers)
+        if not grader.reads_questions:
+            continue
+        if _brings_labels(line):
+            expected = "no label, here or in 'checkpoints', because --grader says what is right"
+            line.refuse("natural_correct", expected, "recorded labels", shown=True)
+        if answers:
+            question = messages_field(line.fields, line.where)[0][-1]["content"]
+            asked += [question] * len(answers)
     verdicts = iter(grader.grade_many(items, asked))
 
     def graded(record: ProbeRecord) -> ProbeRecord:
-        told: list[bool | None] = []
-
-        def fill(label: bool | None) -> bool:
-            if label is None:
-                told.append(next(verdicts))
-                return told[-1] is True
-            return label
-
-        natural = fill(record.natural_correct)
-        checkpoints = tuple(replace(c, correct=fill(c.correct)) for c in record.checkpoints)
+        labels = [record.natural_correct, *(c.correct for c in record.checkpoints)]
+        told = [next(verdicts) if label is None else label for label in labels]
+        natural, *forced = (label is True for label in told)
+        checkpoints = zip(record.checkpoints, forced, strict=True)
         return replace(
-            record, natural_correct=natural, checkpoints=checkpoints, cannot_tell=told.count(None)
+            record,
+            natural_correct=natural,
+            checkpoints=tuple(replace(c, correct=label) for c, label in checkpoints),
+            cannot_tell=told.count(None),
         )
 
     return tuple(graded(r) if r.gold else r for r in records), len(items)
-
-
-def _question(line: RecordedObject) -> str:
-    """The question of a line, for a function that grades all answers; refuses recorded labels."""
-    if _brings_labels(line):
-        expected = "no label, here or in 'checkpoints', because --grader says what is right"
-        line.refuse("natural_correct", expected, "recorded labels", shown=True)
-    return str(messages_field(line.fields, line.where)[0][-1]["content"])

@@ -16,7 +16,7 @@ import numpy as np
 
 from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import normalize
-from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.records import graded_by_gold
@@ -198,7 +198,10 @@ def reply_table(
     texts = np.where(finished, matrix("normalized", object), "")
     single = answer_codes(texts)[0]
     answers, support, share = votes(np.maximum(single, -1), ladder.blocks)
-    right = _of_answer(matrix("correct", np.bool_), single, answers)
+    # Right as the first sample that gave the answer was graded.
+    same = (single[:, :, None] == answers[:, None, :]) & (answers[:, None, :] >= 0)
+    of_first = np.take_along_axis(matrix("correct", np.bool_), same.argmax(axis=1), axis=1)
+    right = np.asarray(same.any(axis=1) & of_first)
     truncated = ~finished[:, list(ladder.blocks[-1])].any(axis=1)
     full = answers[:, -1]
     by_gold = graded_by_gold(records, parts)
@@ -245,13 +248,6 @@ def reply_table(
 
 
 _COUNTED = ("prompt", "cached", "completion")
-
-
-def _of_answer(correct: BoolArray, single: Any, answers: Any) -> BoolArray:
-    """Whether the answer of each column is right: as the first sample that gave it was graded."""
-    same = (single[:, :, None] == answers[:, None, :]) & (answers[:, None, :] >= 0)
-    first = same.argmax(axis=1)  # (n_questions, n_columns)
-    return np.asarray(same.any(axis=1) & np.take_along_axis(correct, first, axis=1))
 
 
 def _spent(ladder: Ladder, prompt: FloatArray, cached: FloatArray, decoded: FloatArray) -> Spent:

@@ -209,18 +209,9 @@ def open_source(
 ) -> Source:
     """Open a run directory, a published ``.npz`` archive, or the results folder of one.
 
-    Parameters
-    ----------
-    root : Path
-        Where the results folder of an archive is made.
-    seed, fractions
-        Split of an archive, drawn when it is first opened; by default 0 and `default_split`.  A run
-        has its own split, drawn when probing started.
-    folder : Path, optional
-        Results folder of an archive, instead of one under `root`.
-    keep : bool
-        Make an archive's results folder, with a note of its split; False for callers that write
-        nothing.
+    A run has its own split, drawn when probing started; that of an archive is drawn by `seed` and
+    `fractions`, 0 and `default_split`, when it is first opened.  The results folder of an archive
+    is `folder`, or one under `root`; without `keep` it is not made, for callers that write nothing.
 
     Raises
     ------
@@ -322,6 +313,12 @@ def _left_by(command: str, file: Path) -> dict[str, Any] | None:
 
 def _of_run(run: RunDirectory) -> Source:
     table = run.table()
+    lines: dict[str, set[str]] = {}
+    # Another process that probes meanwhile may have appended lines.
+    rows = zip(table.keys, table.samples.tolist(), run.line_digests(), strict=False)
+    for key, sample, digest in rows:
+        if sample < 2:
+            lines.setdefault(key, set()).add(digest)
     split = run.manifest["split"]
     first, second, third = split["fractions"]
     return Source(
@@ -333,17 +330,8 @@ def _of_run(run: RunDirectory) -> Source:
         run.manifest,
         run.manifest["workload"]["sha256"],
         torn=run.torn(),
-        lines=_lines_of(table, run.line_digests()),
+        lines={key: frozenset(digests) for key, digests in lines.items()},
     )
-
-
-def _lines_of(table: SealedQuestions, digests: Sequence[str]) -> dict[str, frozenset[str]]:
-    lines: dict[str, set[str]] = {}
-    # Another process that probes meanwhile may have appended lines.
-    for key, sample, digest in zip(table.keys, table.samples.tolist(), digests, strict=False):
-        if sample < 2:
-            lines.setdefault(key, set()).add(digest)
-    return {key: frozenset(digests) for key, digests in lines.items()}
 
 
 def _of_results_folder(folder: Path) -> Source:

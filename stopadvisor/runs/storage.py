@@ -106,8 +106,12 @@ def replace_file(path: Path, data: bytes) -> None:
     try:
         if not path.name:
             raise OSError(errno.EINVAL, "names no file")
-        if path.parent.resolve() == Path("/dev") or not _is_replaceable(path):
-            # Renaming would replace it with a file, for everybody.
+        try:
+            mode = path.stat().st_mode  # asked once: another thread may put the file there
+        except OSError:
+            mode = stat.S_IFREG
+        # Renaming would replace a device with a file, for everybody; it refuses folders itself.
+        if path.parent.resolve() == Path("/dev") or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         # Not tempfile: its files are private to the writer, while others read runs and policies.
@@ -124,15 +128,6 @@ def replace_file(path: Path, data: bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _is_replaceable(path: Path) -> bool:
-    """Whether nothing or a file is there; folders pass too, as renaming refuses them itself."""
-    try:
-        mode = path.stat().st_mode  # asked once: another thread may put the file there meanwhile
-    except OSError:
-        return True
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def remove_file(path: Path) -> None:

@@ -18,15 +18,14 @@ from typing import Any, TypeVar
 import pytest
 
 from stopadvisor.answers.grading import GRADING, Grader
-from stopadvisor.collection.collect import Collected, collect
+from stopadvisor.collection.collect import collect
 from stopadvisor.collection.labels import check_grader, grade_traces, regrade, remarks_on_grader
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, GraderError, OutputError, ProbeError
 from stopadvisor.probes.asking import Capabilities, ProbePlan, RawTrace
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import RunDirectory, read_thinking
 from stopadvisor.runs.manifest import build_manifest, engine_of
-from stopadvisor.runs.thinking import read_thinking
 from stopadvisor.workload.questions import Workload, read_workload
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 
@@ -85,7 +84,7 @@ class Bench:
     def probes(self) -> bytes:
         return self.run.probes_path.read_bytes()
 
-    def collect(self, engine: Any = None, **options: Any) -> Collected:
+    def collect(self, engine: Any = None, **options: Any) -> int:
         options.setdefault("batch_size", 4)
         with Grader() as grader:
             return collect(
@@ -116,7 +115,7 @@ def uninterrupted(tmp_path: Path) -> Callable[[int], bytes]:
 def test_collect_grades_every_question_once(bench: Bench, tells: bool) -> None:
     done = bench.collect(ScriptedEngine(tells_tokens=tells))
     records = bench.run.records()
-    assert done.n_new == 30
+    assert done == 30
     assert [r.id for r in records] == [f"q{i}" for i in range(30)]
     assert bench.progress.stages == [("probing", 30, 0)]
     assert bench.progress.traces == 30
@@ -164,7 +163,7 @@ def test_an_interrupt_keeps_what_was_finished(
     with pytest.raises(KeyboardInterrupt):
         bench.collect(ScriptedEngine(stop_after=stop_after))
     assert len(bench.run.records()) == 4 * stop_after
-    assert bench.collect().n_new == 30 - 4 * stop_after
+    assert bench.collect() == 30 - 4 * stop_after
     assert bench.probes == uninterrupted(30)
 
 
@@ -192,9 +191,9 @@ def test_more_questions_and_a_higher_limit_continue_the_run(
     bench.collect(limit=22)
     bench.collect()
     write_sums(bench.file, 50)
-    assert bench.collect().n_new == 20
+    assert bench.collect() == 20
     engine = ScriptedEngine()
-    assert bench.collect(engine).n_new == len(engine.calls) == 0
+    assert bench.collect(engine) == len(engine.calls) == 0
     assert bench.probes == uninterrupted(50)
     assert bench.run.manifest["workload"]["n_questions"] == 50
 
@@ -286,7 +285,7 @@ def test_a_group_that_came_later_is_refused(bench: Bench) -> None:
 def test_dropped_questions_are_kept_and_said(bench: Bench) -> None:
     bench.collect()
     write_sums(bench.file, 25)
-    assert bench.collect().n_new == 0
+    assert bench.collect() == 0
     assert len(bench.run.records()) == 30
     assert any("5 probed questions are not in" in line for line in bench.progress.lines)
 
@@ -429,7 +428,7 @@ def test_what_is_graded_is_kept_when_grading_is_interrupted(
         bench.collect(Streaming())
     assert [r.id for r in bench.run.records()] == ["q29", "q28", "q27"]
     monkeypatch.undo()
-    assert bench.collect(Streaming()).n_new == 27
+    assert bench.collect(Streaming()) == 27
     assert sorted(r.id for r in bench.run.records()) == sorted(f"q{i}" for i in range(30))
 
 
@@ -495,7 +494,7 @@ def test_questions_without_gold_are_recorded_without_grades(bench: Bench) -> Non
     assert table.full_correct.all()
     # Gold that comes later grades what was recorded.
     bench.file.write_text("".join(lines))
-    assert bench.collect().n_new == 0
+    assert bench.collect() == 0
     assert any("gold of 27 probed questions has changed" in s for s in bench.progress.lines)
     with Grader() as grader:
         assert regrade(bench.run, grader, bench.workload) == 27
@@ -506,11 +505,11 @@ def test_questions_without_gold_are_recorded_without_grades(bench: Bench) -> Non
 
 def test_repeated_questions_alone_get_a_second_trace(bench: Bench) -> None:
     chosen = bench.workload.questions[3:6]
-    assert bench.collect(repeated=chosen).n_new == 33
+    assert bench.collect(repeated=chosen) == 33
     second = [r for r in bench.run.records() if r.sample == 1]
     assert [r.id for r in second] == ["q3", "q4", "q5"]
-    assert bench.collect(repeated=chosen, samples=2).n_new == 27
-    assert bench.collect(repeated=chosen).n_new == 0
+    assert bench.collect(repeated=chosen, samples=2) == 27
+    assert bench.collect(repeated=chosen) == 0
 
 
 # --- Grading again --------------------------------------------------------------------------------
@@ -520,7 +519,7 @@ def test_regrading_takes_new_gold_and_keeps_the_raw_texts(bench: Bench) -> None:
     bench.collect()
     before = bench.run.records()
     bench.file.write_text(bench.file.read_text().replace('"gold": "0"', '"gold": "999"'))
-    assert bench.collect().n_new == 0  # relabelling moves no question to another run
+    assert bench.collect() == 0  # relabelling moves no question to another run
     assert any("gold of 1 probed questions has changed" in s for s in bench.progress.lines)
     with Grader() as grader:
         assert regrade(bench.run, grader) == 0
@@ -538,10 +537,10 @@ def test_two_ways_of_grading_never_mix(bench: Bench) -> None:
     bench.run.annotate(grading={"normalizer": "0", "grader": "old"})
     with pytest.raises(ProbeError, match=r"graded with grader old, normalizer 0.*use --regrade"):
         bench.collect()
-    assert bench.collect(limit=8).n_new == 0
+    assert bench.collect(limit=8) == 0
     with Grader() as grader:
         regrade(bench.run, grader)
-    assert bench.collect().n_new == 22
+    assert bench.collect() == 22
 
 
 def test_a_run_that_a_function_graded_is_compared_with_gold_where_gold_is_named(

@@ -73,9 +73,9 @@ TESTS: dict[str, str] = {
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",
     "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
+    "runs/directory": "runs collection/test_collect",
     "runs/look_log": "runs/test_look_log runs/test_neighbours certification/test_looks",
     "runs/look_rules": "runs/test_look_log runs/test_neighbours certification/test_looks",
-    "runs/thinking": "collection/test_collect",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
         "certification/test_groups certification/test_transfer certification/test_labelling"

@@ -11,7 +11,7 @@ from itertools import pairwise
 from stopadvisor.report.figures import QuestionExample, TrajectoryStep
 from stopadvisor.report.words import listed, share
 from stopadvisor.rules.families import rule_name
-from stopadvisor.runs.thinking import KeptThinking
+from stopadvisor.runs.directory import KeptThinking
 
 __all__ = ["LostQuestion", "lost_question"]
 

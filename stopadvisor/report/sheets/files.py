@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stopadvisor.collection.probe_summary import ProbeSummary
+from stopadvisor.collection.probe_settings import ProbeSummary
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import promised
 from stopadvisor.report.saved import WrittenPage
