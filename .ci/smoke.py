@@ -104,7 +104,7 @@ def openai() -> None:
 
 def render() -> None:
     """A chat template is rendered by a package that transformers does not bring."""
-    from stopadvisor.engines.local_tokenizer import load_tokenizer
+    from stopadvisor.engines.model_files import load_tokenizer
 
     tokenizer = load_tokenizer("samples/tiny-reasoner").tokenizer
     text = tokenizer.apply_chat_template([{"role": "user", "content": "6 + 7"}], tokenize=False)

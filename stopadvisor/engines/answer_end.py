@@ -8,8 +8,9 @@ tokenizer's texts, nothing of models.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,16 @@ from numpy.typing import NDArray
 from stopadvisor.engines.chat import Chat
 from stopadvisor.probes.asking import is_open_cue
 
-__all__ = ["AnswerStops", "AnswerTokens", "ForcedAnswer"]
+__all__ = ["AnswerStops", "AnswerTokens", "Ask", "ForcedAnswer"]
 
 _EOS, _NEWLINE, _CONTENT, _ENDS_LINE, _BRACE = 1, 2, 4, 8, 16
 
 _BOXED = re.compile(r"\\boxed\s*\{")
 _FIRST_LINE = re.compile(r"\s*\S[^\n]*")
+
+_Row = TypeVar("_Row")
+Ask = Callable[[Sequence[int], int], Awaitable[tuple[Sequence[int], list[_Row]]]]
+"""Is given an answer so far and a limit; gives the tokens of a request, each with a row."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +160,21 @@ class AnswerTokens:
         self.over = self._is_followed() if self.stops.is_open else self._end is not None
         return self.over
 
-    def extend(self, tokens: Iterable[int], cap: int) -> None:
-        """Take tokens until it is over, or until there are `cap` of them."""
-        for token in tokens:
-            if self.over or len(self.ids) >= cap:
-                break
-            self.take(token)
+    async def decode(self, ask: Ask[_Row], cap: int) -> list[_Row]:
+        """Ask until it is over, or has `cap` tokens; return the rows of the `counted` tokens.
+
+        A newline before the answer, and in open thinking what follows it, take a request each.
+        """
+        rows, most = list[_Row](), cap
+        while not self.over and len(self.ids) < cap:
+            new, more = await ask(self.ids, min(most, cap - len(self.ids)))
+            rows += more
+            for token in new[: cap - len(self.ids)]:
+                if self.take(token):
+                    break
+            if self.ended:  # in open thinking: does the closer follow?
+                most = len(self.stops.chat.closer.ids)
+        return rows[: self.counted]
 
     def _is_followed(self) -> bool:
         """Whether it shows by now if the model closes its thinking after the answer."""

@@ -16,8 +16,7 @@ from typing import Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.replies import AnswerReport
-from stopadvisor.engines.trace import Trace, report_drawn
+from stopadvisor.engines.trace import AnswerReport, Trace, report_drawn
 from stopadvisor.ground.errors import EngineError, UndecidedError
 from stopadvisor.policy.requests import OnStop
 from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop, Think

@@ -1,7 +1,7 @@
-"""A model's files: whether they can be reached, and a hash that tells them from others.
+"""A model's files: whether they can be reached, a hash that tells them from others, its tokenizer.
 
-Knows local folders and the Hugging Face Hub's cache and address; reads no configuration and no
-weights into a model.
+Without weights and without torch, for a model that runs at a server.  Imports transformers where a
+tokenizer is loaded, not before.
 """
 
 from __future__ import annotations
@@ -9,12 +9,25 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from stopadvisor.engines.errors import first_line
 from stopadvisor.ground.errors import ModelError
 
-__all__ = ["content_revision", "require_hub"]
+__all__ = [
+    "LoadedTokenizer",
+    "content_revision",
+    "generation_settings",
+    "load_tokenizer",
+    "quiet",
+    "require_hub",
+    "stop_ids",
+]
 
 _PATTERNS = ("config.json", "generation_config.json", "*.safetensors", "*.bin")
 _WHOLE = 2**26
@@ -74,3 +87,91 @@ def require_hub(model: str) -> None:
             f"model {model!r} is neither a local folder nor in the local cache, and "
             f"{host.hostname} cannot be reached ({error})"
         ) from error
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """What can be known of a model without its weights."""
+
+    tokenizer: Any
+    generation: Any
+    """The model's generation settings, a transformers ``GenerationConfig``."""
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Every id that ends a generation."""
+        return stop_ids(self.generation, self.tokenizer)
+
+
+def load_tokenizer(model: str) -> LoadedTokenizer:
+    """Load a tokenizer with the model's generation settings, from a folder or from the Hub.
+
+    Raises
+    ------
+    ModelError
+        There is no such model here or there, or it has no tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    if not Path(model).is_dir():
+        require_hub(model)
+    with quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        except Exception as error:  # the hub, its client and the parsers raise many
+            raise ModelError(
+                f"cannot load the tokenizer of model {model!r}: {first_line(error)}"
+            ) from error
+        return LoadedTokenizer(tokenizer, generation_settings(model))
+
+
+def generation_settings(model: str) -> Any:
+    """Read a model's generation settings; a model without them has those of its configuration."""
+    from transformers import AutoConfig, GenerationConfig
+
+    with suppress(OSError):
+        return GenerationConfig.from_pretrained(model)
+    with suppress(OSError, ValueError):  # as transformers itself does for such a model
+        return GenerationConfig.from_model_config(
+            AutoConfig.from_pretrained(model, trust_remote_code=False)
+        )
+    return GenerationConfig()  # a folder with nothing but a tokenizer
+
+
+def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return every id that ends a generation, the model's and the tokenizer's.
+
+    Raises
+    ------
+    ModelError
+        There is none.
+    """
+    ids = getattr(generation, "eos_token_id", None)
+    found = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
+    if tokenizer.eos_token_id is not None:
+        found.add(int(tokenizer.eos_token_id))
+    if not found:
+        raise ModelError("neither the model nor its tokenizer names a token that ends an answer")
+    return tuple(sorted(found))
+
+
+@contextmanager
+def quiet(*, bars: bool = True) -> Iterator[None]:
+    """Silence transformers' advice, and its bars where nothing is downloaded."""
+    import huggingface_hub
+    import transformers
+
+    log: Any = transformers.utils.logging
+    hub: Any = huggingface_hub.utils.logging
+    verbosity, shown = (log.get_verbosity(), hub.get_verbosity()), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    hub.set_verbosity_error()
+    if not bars:
+        log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity[0])
+        hub.set_verbosity(verbosity[1])
+        if shown:
+            log.enable_progress_bar()

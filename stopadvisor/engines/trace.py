@@ -1,19 +1,42 @@
-"""What a model draws, here or at a server: traces and their ends, and figures of log-probabilities.
+"""What a model draws, here or at a server, from its tokens to what is recorded and what is served.
 
-Knows ids and numbers; no server and no tokenizer.
+A recorded trace is split into token ids by the tokenizer of the model that is probed, as if that
+model had drawn it.  Knows no model, no server and no gold answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.chat import Chat, GrowingText
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.policy.session import Session
-from stopadvisor.probes.asking import ProbePlan, Prompt
+from stopadvisor.policy.requests import Reply
+from stopadvisor.policy.session import Rule, Session, Stop
+from stopadvisor.probes.asking import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.markers import MarkerCounter
+from stopadvisor.probes.positions import TracePositions
 
-__all__ = ["Trace", "TraceEnd", "mean_figures", "report_drawn", "token_figures"]
+__all__ = [
+    "AnswerReport",
+    "Figures",
+    "Trace",
+    "TraceEnd",
+    "are_recorded",
+    "make_reply",
+    "mean_figures",
+    "raw_trace",
+    "read_recorded",
+    "report_drawn",
+    "token_figures",
+]
+
+Figures = tuple[float, float, float]
+"""Log-probability, entropy and tail mass at a token, or their means."""
 
 
 @dataclass
@@ -116,7 +139,7 @@ def report_drawn(session: Session, trace: Trace) -> None:
         session.end(trace.end.thinking, cut=trace.end.cut)
 
 
-def token_figures(logprob: float, likeliest: Sequence[float]) -> tuple[float, float, float]:
+def token_figures(logprob: float, likeliest: Sequence[float]) -> Figures:
     """Return log-probability, entropy and tail mass of a token, of the likeliest in its place.
 
     Raises
@@ -131,7 +154,156 @@ def token_figures(logprob: float, likeliest: Sequence[float]) -> tuple[float, fl
     return logprob, entropy, tail
 
 
-def mean_figures(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+def mean_figures(rows: Sequence[Figures]) -> Figures:
     """Return the mean of each figure over some tokens, at least one."""
     sums = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
     return sums[0], sums[1], sums[2]
+
+
+# --- What is recorded ---
+
+
+def raw_trace(
+    stops: AnswerStops,
+    trace: Trace,
+    positions: TracePositions,
+    forced: Mapping[int, ForcedAnswer],
+    visible: Mapping[int, Sequence[int]],
+) -> RawTrace:
+    """Put one trace together that is over and was probed at `positions`.
+
+    Forced answers are given by the thinking tokens before them: budgets at or beyond the trace's
+    length share the one at its end.  Visible ones are given by position.
+    """
+    chat, closer, end = stops.chat, len(stops.chat.closer.ids), trace.end
+    growing, counter = GrowingText(chat), MarkerCounter()
+    texts = {at: growing.decode(trace.ids[:at]) for at in sorted({*forced, end.thinking})}
+    markers = {at: counter.count(text) for at, text in texts.items()}
+
+    def probe(budget: int) -> RawProbe:
+        at = min(budget, end.thinking)
+        answer, written = forced[at], visible.get(budget)
+        return RawProbe(
+            budget=budget,
+            think_tokens=at,
+            text=answer.text,
+            mean_logprob=answer.mean_logprob,
+            mean_entropy=answer.mean_entropy,
+            probe_tokens=len(answer.ids),
+            markers=markers[at],
+            ended=end.thinking <= budget,
+            tail_mass=answer.tail_mass,
+            visible_text=None if written is None else stops.visible_text(written),
+            visible_tokens=0 if written is None else closer + len(written),
+            closed_by_itself=answer.closed_by_itself,
+            characters=len(texts[at]),
+        )
+
+    return RawTrace(
+        prompt_tokens=len(trace.prompt_ids),
+        suffix_tokens=len(chat.suffix_ids(trace.plan.cue)),
+        trace_tokens=end.thinking,
+        finish="length" if end.cut else "stop",
+        thinking=texts[end.thinking],
+        natural_text=stops.visible_text(trace.visible) if end.closed else None,
+        natural_tokens=len(trace.ids) - end.thinking if end.closed else 0,
+        probes=tuple(probe(position) for position in positions.probed),
+        thinking_ids=tuple(trace.ids[: end.thinking]),
+        marker_positions=positions.markers,
+    )
+
+
+def read_recorded(chat: Chat, trace: Trace) -> None:
+    """Take the recorded trace of a prompt as drawn, cut where a drawn one would be cut."""
+    recorded, end = trace.prompt.recorded, trace.end
+    assert recorded is not None  # the caller has looked
+    thinking = chat.encode(recorded.thinking)
+    end.over, end.thinking = True, min(len(thinking), end.max_think)
+    trace.ids = list(thinking[: end.thinking])
+    if len(thinking) > end.max_think or recorded.reply is None:
+        end.cut = not recorded.ended or len(thinking) > end.max_think
+        return
+    end.closed = True
+    reply = [*chat.encode(recorded.reply), end.stop_ids[0]][: end.answer_cap]
+    trace.ids += [*chat.closer.ids, *reply]
+
+
+def are_recorded(prompts: Sequence[Prompt]) -> bool:
+    """Whether prompts bring recorded traces."""
+    recorded = sum(prompt.recorded is not None for prompt in prompts)
+    if recorded not in (0, len(prompts)):
+        raise EngineError(
+            f"all prompts of a batch must bring a recorded trace or none, got {recorded} of "
+            f"{len(prompts)}"
+        )
+    return recorded > 0
+
+
+# --- What is served ---
+
+
+def make_reply(
+    task: str,
+    stops: AnswerStops,
+    stop: Stop | None,
+    served: ForcedAnswer | Sequence[int] | None,
+    thinking: Sequence[int],
+    *,
+    cut: bool,
+    started: float,
+    **counts: int,
+) -> Reply:
+    """Sum a request up; without `stop` it has ended by itself, or was `cut`.
+
+    `served` is the forced answer that a stop rests on, or the tokens that the model wrote after its
+    closer, its own or ours; None where thinking was never closed.
+    """
+    assert stop is None or served is not None
+    text, answer, visible_tokens = None, None, 0
+    if isinstance(served, ForcedAnswer):
+        text = served.text
+        answer = extract_forced(task, text) or None
+    elif served is not None:
+        text = stops.visible_text(served)
+        answer = extract_natural(task, text)
+        visible_tokens = len(stops.chat.closer.ids) + len(served)
+    return Reply(
+        text=text,
+        answer=answer,
+        stopped_at=None if stop is None else stop.index,
+        budget=None if stop is None else stop.position,
+        visible_tokens=visible_tokens,
+        seconds=time.perf_counter() - started,
+        finish="stopped" if stop is not None else ("length" if cut else "stop"),
+        thinking=stops.chat.decode(thinking),
+        climbed=None,
+        **counts,
+    )
+
+
+@dataclass
+class AnswerReport:
+    """Hands forced answers of one request to its session, with the markers before each."""
+
+    rule: Rule | None
+    chat: Chat
+    _text: GrowingText = field(init=False)
+    _markers: MarkerCounter = field(default_factory=MarkerCounter, init=False)
+
+    def __post_init__(self) -> None:
+        self._text = GrowingText(self.chat)
+
+    def judge(self, session: Session, thinking: Sequence[int], forced: ForcedAnswer) -> None:
+        """Hand over the forced answer that the session asked for after this thinking."""
+        markers = None
+        # Decoding holds up all other requests: only for a rule that reads markers.
+        if self.rule is not None and self.rule.needs_markers:
+            markers = float(self._markers.count(self._text.decode(thinking)))
+        session.judge(
+            answer=forced.text,
+            mean_logprob=forced.mean_logprob,
+            mean_entropy=forced.mean_entropy,
+            markers=markers,
+            closed_by_itself=forced.closed_by_itself,
+            entropy_slack=forced.entropy_slack,
+        )

@@ -18,11 +18,9 @@ from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.cache import Kept, register_attention
-from stopadvisor.engines.hf.rolling import Finished, RollingBatch
-from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.cache import Kept, Runner, register_attention
+from stopadvisor.engines.hf.local_model import Finished, RollingBatch, kv_bytes_per_token
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
-from stopadvisor.engines.hf.size import kv_bytes_per_token
 from stopadvisor.engines.trace import Trace, TraceEnd
 from stopadvisor.ground.constants import PAPER_BUDGETS
 from stopadvisor.probes.asking import ProbePlan, Prompt

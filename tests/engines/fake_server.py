@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.local_tokenizer import load_tokenizer
+from stopadvisor.engines.model_files import load_tokenizer
 from stopadvisor.ground.constants import CUES
 from stopadvisor.probes.asking import cue_text, is_open_cue
 

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import early_exit, engine
+from stopadvisor.engines.hf.cache import Runner
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.local_model import LocalModel
-from stopadvisor.engines.hf.rolling import RollingBatch
-from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.local_model import LocalModel, RollingBatch
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.progress import NullProgress
 from stopadvisor.ground.results import from_document

@@ -16,8 +16,8 @@ from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_branches, probe_in_chunks
+from stopadvisor.engines.hf.cache import Runner
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.ground.errors import ModelError, ProbeError
 from stopadvisor.probes.positions import trace_positions
 from stopadvisor.workload.questions import read_workload

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 
-from stopadvisor.engines.http.body import Body, BodyLimits
 from stopadvisor.engines.http.client import Client, Key, Refused
-from stopadvisor.engines.http.completion import read_events
+from stopadvisor.engines.http.completion import Body, BodyLimits, read_events
 from stopadvisor.ground.errors import EngineError, ModelError
 from tests.engines.conftest import Pauses
 from tests.engines.fake_server import FAULTS, FakeServer, fake_server, ids_of, logprob, words

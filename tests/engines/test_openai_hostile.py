@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.http.body import BodyLimits
 from stopadvisor.engines.http.client import Client, Key, Refused, Unreachable
-from stopadvisor.engines.http.completion import read_completion
+from stopadvisor.engines.http.completion import BodyLimits, read_completion
 from stopadvisor.engines.http.servers import Servers
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.ground.errors import EngineError

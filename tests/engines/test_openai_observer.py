@@ -11,7 +11,7 @@ import pytest
 
 from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
 from stopadvisor.engines.openai.early_exit import bind_policy
-from stopadvisor.engines.openai.opening import open_client
+from stopadvisor.engines.openai.served_model import open_client
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan

@@ -16,7 +16,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.opening import open_client
+from stopadvisor.engines.openai.served_model import open_client
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, policy_source, save_policy

@@ -16,9 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat, GrowingText, find_markers
-from stopadvisor.engines.raw_trace import raw_trace
-from stopadvisor.engines.replies import AnswerReport
-from stopadvisor.engines.trace import Trace, TraceEnd
+from stopadvisor.engines.trace import AnswerReport, Trace, TraceEnd, raw_trace
 from stopadvisor.probes.positions import TracePositions
 from tests.engines.tiny import byte_tokenizer, plan, prompt
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from yarl import URL
 
+from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.key import Key
-from stopadvisor.engines.openai.served_model import ServedModel
 from stopadvisor.serving.gateway import connections, intake
 from stopadvisor.serving.gateway import server as server_module
 from stopadvisor.serving.gateway.forward import Forwarder, proxy_of
@@ -95,15 +95,15 @@ def test_a_long_prompt_keeps_nobody_waiting(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is rendered and tokenized beside the event loop."""
-    begun, go, own = threading.Event(), threading.Event(), ServedModel.open
+    begun, go, own = threading.Event(), threading.Event(), Chat.prompt_ids
 
-    def slowly(model: ServedModel, messages: Any) -> Any:
+    def slowly(chat: Chat, messages: Any) -> Any:
         if len(messages[0]["content"]) >= LONG:
             begun.set()
             assert go.wait(20)
-        return own(model, messages)
+        return own(chat, messages)
 
-    monkeypatch.setattr(ServedModel, "open", slowly)
+    monkeypatch.setattr(Chat, "prompt_ids", slowly)
     ways: list[str] = []
     asking = threading.Thread(target=lambda: ways.append(gateway.ask(chat_body("7" * LONG)).way))
     asking.start()

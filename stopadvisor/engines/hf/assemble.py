@@ -18,12 +18,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_line
 from stopadvisor.engines.hf.branch import check_branches
-from stopadvisor.engines.hf.cache import register_attention
+from stopadvisor.engines.hf.cache import Runner, register_attention
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.size import check_size, free_memory
-from stopadvisor.engines.local_tokenizer import quiet, stop_ids
-from stopadvisor.engines.model_files import content_revision
+from stopadvisor.engines.hf.local_model import free_memory
+from stopadvisor.engines.hf.size import check_size
+from stopadvisor.engines.model_files import content_revision, quiet, stop_ids
 from stopadvisor.engines.sampling import identity_settings
 from stopadvisor.ground.errors import ModelError
 

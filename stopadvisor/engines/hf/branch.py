@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
-from stopadvisor.engines.hf.cache import Kept, additive
-from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.cache import Kept, Runner, additive
 from stopadvisor.engines.hf.sampler import Sampler
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.ground.errors import EngineError, ModelError

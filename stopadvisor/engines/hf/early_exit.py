@@ -16,10 +16,8 @@ import torch
 
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.local_model import LocalModel, within_memory
-from stopadvisor.engines.hf.rolling import RollingBatch
-from stopadvisor.engines.replies import AnswerReport, make_reply
-from stopadvisor.engines.trace import Trace, report_drawn
+from stopadvisor.engines.hf.local_model import LocalModel, RollingBatch, within_memory
+from stopadvisor.engines.trace import AnswerReport, Trace, make_reply, report_drawn
 from stopadvisor.policy.requests import OnStop, Reply, Request
 from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
 from stopadvisor.probes.asking import ProbePlan

@@ -16,12 +16,15 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import ChatEngine
 from stopadvisor.engines.hf.branch import MOST_AT_ONCE, Branch, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import serve_requests
-from stopadvisor.engines.hf.local_model import LocalModel, within_memory
-from stopadvisor.engines.hf.rolling import Finished
-from stopadvisor.engines.hf.size import batch_memory, kv_bytes_per_token
-from stopadvisor.engines.raw_trace import are_recorded, raw_trace, read_recorded
+from stopadvisor.engines.hf.local_model import (
+    Finished,
+    LocalModel,
+    batch_memory,
+    kv_bytes_per_token,
+    within_memory,
+)
 from stopadvisor.engines.sampling import entropy_top_k, thinking_room
-from stopadvisor.engines.trace import Trace
+from stopadvisor.engines.trace import Trace, are_recorded, raw_trace, read_recorded
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule

@@ -1,7 +1,7 @@
 """How large a model is, how much memory there is, and whether the one fits the other.
 
-What is asked before anything is downloaded or loaded needs neither torch nor transformers, so that
-the commonest refusal, a large model on a laptop, takes milliseconds.  Estimates, not promises.
+Asked before anything is downloaded or loaded, without torch, so that the commonest refusal, a large
+model on a laptop, takes milliseconds.  Estimates, not promises.
 """
 
 from __future__ import annotations
@@ -11,23 +11,10 @@ import platform
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from stopadvisor.ground.errors import ModelError
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = [
-    "DTYPES",
-    "batch_memory",
-    "check_size",
-    "free_memory",
-    "has_accelerator",
-    "host_memory",
-    "kv_bytes_per_token",
-    "named_parameters",
-]
+__all__ = ["DTYPES", "check_size", "has_accelerator", "host_memory", "named_parameters"]
 
 DTYPES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 """Bytes of a parameter in each format that weights are loaded in."""
@@ -41,8 +28,6 @@ _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![A-Za-z0-9])")
 _TOO_SLOW = 3e9
 """Parameters above which a processor alone would take weeks over a workload's traces."""
 _WEIGHTS_SHARE = 0.9
-_USABLE = {"cuda": 0.85, "mps": 0.6, "cpu": 0.5}
-"""Share of what is free now that a batch may plan with; the rest is for work space."""
 
 
 def named_parameters(model: str) -> float | None:
@@ -113,27 +98,3 @@ def check_size(
             f"{described} and does not fit: {need / 1e9:.0f} GB are needed in {dtype}, {place} "
             f"has {memory / 1e9:.0f} GB free; {_ALTERNATIVES}"
         )
-
-
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on this device."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if device.type == "mps":
-        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-    return host_memory()
-
-
-def batch_memory(device: torch.device) -> int:
-    """Return the bytes that a batch may plan with; the rest is work space."""
-    return int(free_memory(device) * _USABLE.get(device.type, 0.5))
-
-
-def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Return the bytes of keys and values that one token adds over all layers."""
-    heads = int(config.num_attention_heads)
-    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-    return 2 * int(config.num_hidden_layers) * kv_heads * dim * dtype.itemsize

@@ -17,11 +17,14 @@ from typing import Any, Self, TypeVar
 
 import httpx2
 
-from stopadvisor.engines.http.body import Body, BodyLimits, StreamTimeouts, UnacceptableError
 from stopadvisor.engines.http.completion import (
+    Body,
+    BodyLimits,
     Completion,
     StreamReader,
+    StreamTimeouts,
     Take,
+    UnacceptableError,
     read_completion,
     read_events,
 )

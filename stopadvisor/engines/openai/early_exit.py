@@ -13,8 +13,8 @@ from functools import partial
 
 from stopadvisor.engines.live import Grown, LiveAnswer, LiveRequest, Observer
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.replies import make_reply
-from stopadvisor.engines.trace import Trace
+from stopadvisor.engines.trace import Trace, make_reply
+from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request
 from stopadvisor.policy.session import Rule
@@ -78,7 +78,14 @@ class PolicyService:
     to its end, where it would else be the request's error."""
 
     def __post_init__(self) -> None:
-        self.model.check_cap(self.plan)
+        # A policy's certificate holds under its own cap, and under no other.
+        room, cap = self.model.thinking_room((), self.plan), self.plan.max_think
+        if room < cap:
+            raise ModelError(
+                f"the policy's cap of {cap} thinking tokens is beyond the server's context of "
+                f"{self.model.endpoint.context}, which leaves less than {room}: its certificate "
+                "does not hold there; serve the model with a longer context"
+            )
 
     async def answer(
         self,
@@ -101,10 +108,10 @@ class PolicyService:
     ) -> LiveRequest:
         """Return a request that can be answered, by default at the server whose turn it is.
 
-        `prompt_ids` are those of `ServedModel.open`, where they are known already.  For an observer
+        `prompt_ids` are those of `Chat.prompt_ids`, where they are known already.  For an observer
         that `shows` all thinking is streamed.
         """
-        prompt_ids = prompt_ids or self.model.open(request.prompt.messages)
+        prompt_ids = prompt_ids or self.model.chat.prompt_ids(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
             remark = (
                 "some prompts leave less of the server's context than the policy's cap of "

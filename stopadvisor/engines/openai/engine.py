@@ -22,7 +22,7 @@ from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.engines.openai.early_exit import PolicyService, entropy_at
 from stopadvisor.engines.openai.endpoint import USUAL_TOP
 from stopadvisor.engines.openai.served_model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.raw_trace import raw_trace, read_recorded
+from stopadvisor.engines.trace import raw_trace, read_recorded
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, policy_plan
 from stopadvisor.policy.session import Rule
@@ -93,12 +93,12 @@ class OpenAiEngine(ChatEngine):
         model = self.served_model
         if model.context is None:
             return None
-        return min(model.thinking_room(model.open(p.messages), plan) for p in prompts)
+        return min(model.thinking_room(model.chat.prompt_ids(p.messages), plan) for p in prompts)
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""
         model = self.served_model
-        top, ids = _top_k(model, plan), model.open(prompt.messages)
+        top, ids = _top_k(model, plan), model.chat.prompt_ids(prompt.messages)
         obeys, resumes = (self.portal.call(check, model, ids) for check in (_obeys, _resumes))
         return [obeys, resumes, _caches(model), top]
 
@@ -168,7 +168,7 @@ class OpenAiEngine(ChatEngine):
         """Draw or read one trace, then ask all its answers at once: a drawn one is in the cache."""
         model = self.served_model
         replica = model.client.assign_replica()
-        trace = model.begin(model.open(prompt.messages), prompt, plan, replica=replica)
+        trace = model.begin(model.chat.prompt_ids(prompt.messages), prompt, plan, replica=replica)
         if prompt.recorded is None:
             async with slots:
                 await model.extend(trace)

@@ -8,22 +8,27 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from anyio import CancelScope
+from anyio.to_thread import run_sync
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
-from stopadvisor.engines.model_files import content_revision
-from stopadvisor.engines.openai.endpoint import Endpoint
+from stopadvisor.engines.model_files import LoadedTokenizer, content_revision, load_tokenizer
+from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings, thinking_room
-from stopadvisor.engines.trace import Trace, TraceEnd, mean_figures, token_figures
+from stopadvisor.engines.trace import Figures, Trace, TraceEnd, mean_figures, token_figures
 from stopadvisor.ground.errors import EngineError, ModelError
 from stopadvisor.probes.asking import ProbePlan, Prompt
 
-__all__ = ["NO_ENTROPY", "ServedModel"]
+__all__ = ["NO_ENTROPY", "ServedModel", "open_client"]
 
 NO_ENTROPY = "none"
 """Entropy source of an endpoint that returns no log-probabilities."""
@@ -78,10 +83,6 @@ class ServedModel:
     def sampling(self, plan: ProbePlan) -> Sampling:
         """Return how this plan's traces are drawn, or refuse as `Sampling.of`."""
         return Sampling.of(self.generation, plan)
-
-    def open(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Return a conversation's prompt, thinking opened; refuses what `Chat.prompt_ids` does."""
-        return tuple(self.chat.prompt_ids(messages))
 
     def check_entropy(self, entropy: str) -> int | None:
         """Return how many log-probabilities to ask for; None for ``none``."""
@@ -147,23 +148,10 @@ class ServedModel:
                 [*trace.prompt_ids, *trace.ids],
                 take=None if grown is None else take,
                 max_tokens=most - at,
-                **_sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
+                **self._drawn_as(trace, at),
             )
             if answer.finish_reason != "broken" and not trace.end.over:
                 take(self._new_ids(answer)[len(trace.ids) - at :])
-
-    def check_cap(self, plan: ProbePlan) -> None:
-        """Refuse a cap that is beyond what the server's context leaves to any prompt.
-
-        A policy's certificate holds under its own cap, and under no other.
-        """
-        room = self.thinking_room((), plan)
-        if room < plan.max_think:
-            raise ModelError(
-                f"the policy's cap of {plan.max_think} thinking tokens is beyond the server's "
-                f"context of {self.context}, which leaves less than {room}: its certificate does "
-                "not hold there; serve the model with a longer context"
-            )
 
     def thinking_room(self, prompt_ids: Sequence[int], plan: ProbePlan) -> int:
         """Return the plan's cap on thinking, or less; see `sampling.thinking_room`."""
@@ -185,32 +173,29 @@ class ServedModel:
         """
         del precise
         plan = trace.plan
-        suffix, cap = self.chat.suffix_ids(plan.cue), plan.cap
-        k = self.check_entropy(plan.entropy)
-        forced = AnswerTokens(self.stops.after_cue(plan.cue))
-        ids, most = forced.ids, cap
-        rows: list[tuple[float, float, float]] = []
-        while not forced.over and len(ids) < cap:
+        suffix, k = self.chat.suffix_ids(plan.cue), self.check_entropy(plan.entropy)
+
+        async def ask(ids: Sequence[int], limit: int) -> tuple[Sequence[int], list[Figures]]:
             answer = await self._continue(
                 trace,
                 [*trace.prompt_ids, *trace.ids[:at], *suffix, *ids],
-                max_tokens=min(most, cap - len(ids)),
+                max_tokens=limit,
                 logprobs=k,
                 # A newline ends the request; one before any content does not end the answer.
                 stop=["\n"],
                 **_GREEDY,
             )
             new = self._new_ids(answer, newline=True)
-            rows += [(0.0, 0.0, 0.0)] * len(new) if k is None else _figures(answer, k)
-            forced.extend(new, cap)
-            if forced.ended:  # in open thinking: does the closer follow?
-                most = len(self.chat.closer.ids)
+            return new, [(0.0, 0.0, 0.0)] * len(new) if k is None else _figures(answer, k)
+
+        forced = AnswerTokens(self.stops.after_cue(plan.cue))
+        rows = await forced.decode(ask, plan.cap)
         if len(rows) < forced.counted:
             raise EngineError(
                 "the server returns no log-probability of a token that ends an answer"
             )
-        trace.probe_tokens += len(ids)
-        logprob, entropy, tail = mean_figures(rows[: forced.counted])
+        trace.probe_tokens += len(forced.ids)
+        logprob, entropy, tail = mean_figures(rows)
         return forced.forced(logprob, entropy, None if k is None else tail)
 
     async def write(
@@ -229,7 +214,7 @@ class ServedModel:
                 trace,
                 [*trace.prompt_ids, *trace.ids[:at], *closer, *ids],
                 max_tokens=plan.answer_cap - len(ids),
-                **_sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
+                **self._drawn_as(trace, drawn),
             )
             before = len(ids)
             for token in self._new_ids(answer):
@@ -240,6 +225,18 @@ class ServedModel:
             if show is not None:
                 show(ids[before:])
         return ids
+
+    def _drawn_as(self, trace: Trace, at: int) -> dict[str, Any]:
+        """Return how a trace is drawn on after `at` tokens, with a seed of that part's own.
+
+        All is said, or a server fills in the model's own.
+        """
+        sampling = self.sampling(trace.plan)
+        fields: dict[str, Any] = {**vars(sampling), "top_k": sampling.top_k or -1}
+        if sampling.temperature != 0:
+            name = f"{trace.plan.seed}:{trace.prompt.key}:{trace.prompt.sample}:{at}".encode()
+            fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
+        return fields
 
     async def _continue(self, trace: Trace, prefix: Sequence[int], **options: Any) -> Completion:
         """Ask once; refuse an answer to anything but what was sent."""
@@ -283,7 +280,7 @@ class ServedModel:
         return list(ids)
 
 
-def _figures(answer: Completion, k: int) -> list[tuple[float, float, float]]:
+def _figures(answer: Completion, k: int) -> list[Figures]:
     """Return the figures of an answer's tokens; one that was put there for the server has none."""
     length = len(answer.token_ids or ())
     logprobs, top = answer.logprobs or (), answer.top_logprobs or ()
@@ -295,21 +292,84 @@ def _figures(answer: Completion, k: int) -> list[tuple[float, float, float]]:
     return [token_figures(logprobs[i], top[i][:k]) for i in range(length)]
 
 
-def _sampling_params(
-    sampling: Sampling, plan: ProbePlan, prompt: Prompt, at: int
-) -> dict[str, Any]:
-    """Return the fields that say how a trace is drawn: all, or a server fills in the model's own.
+# --- Opening -------------------------------------------------------------------------------------
 
-    A part that continues a trace, after `at` tokens, has a seed of its own.
+
+async def open_client(
+    client: Client,
+    *,
+    tokenizer: str | None = None,
+    think_open: str | None = None,
+    think_close: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> ServedModel:
+    """Open the model of a client within a running event loop; refused, the client is closed.
+
+    `tokenizer` is a folder or a name; by default what the server names as the model's origin, else
+    the model.  Errors are those of `opening.open_servers`.
     """
-    fields: dict[str, Any] = {
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k or -1,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-    }
-    if fields["temperature"] != 0:
-        name = f"{plan.seed}:{prompt.key}:{prompt.sample}:{at}".encode()
-        fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
-    return fields
+    # Transformers says on import that torch is missing; nothing here needs it.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    model, key = client.model, client.key
+    try:
+        endpoint = await find_endpoint(client)
+        # May download: what is waited for can be interrupted, what holds the loop up cannot.
+        load = partial(_load_tokenizer, tokenizer, model, endpoint.root)
+        found = await run_sync(load, abandon_on_cancel=True)
+        chat = Chat.of(
+            found.tokenizer,
+            think_open=think_open,
+            think_close=think_close,
+            template_kwargs=chat_template_kwargs,
+        )
+        if key is not None:
+            chat = replace(chat, hide=key.hide_in_text)
+        # Decodes a whole vocabulary, which would hold up the event loop.
+        stops = await run_sync(AnswerStops.of, chat, found.stop_ids, len(found.tokenizer))
+        await _check_tokenizer(client, chat)
+        return ServedModel(
+            client=client,
+            chat=chat,
+            stop_ids=found.stop_ids,
+            stops=stops,
+            generation=found.generation,
+            endpoint=endpoint,
+        )
+    except BaseException:
+        with CancelScope(shield=True):  # cancelled, it would close nothing
+            await client.aclose()
+        raise
+
+
+def _load_tokenizer(named: str | None, model: str, root: str | None) -> LoadedTokenizer:
+    """Load the tokenizer from where the user says it is, else from where the model came from."""
+    if named is not None:
+        return load_tokenizer(named)
+    # A path of the server's machine is no name that anything here could be found under.
+    name = root if root and not Path(root).is_absolute() else model
+    folders = (place for place in (model, root) if place and Path(place).is_dir())
+    try:
+        return load_tokenizer(next(folders, name))
+    except ModelError as error:
+        raise ModelError(
+            f"{error}; the served model's own tokenizer is needed here: name its folder or its "
+            "name on the Hub with --tokenizer"
+        ) from error
+
+
+async def _check_tokenizer(client: Client, chat: Chat) -> None:
+    """Refuse our tokenizer where the server shows that its own splits text differently."""
+    text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
+    body = {"model": client.model, "prompt": text, "add_special_tokens": False}
+    for number, url in enumerate(client.urls):
+        try:
+            found = await client.ask(
+                "POST", "//tokenize", body, replica=number, opening=True, optional=True
+            )
+        except EngineError:
+            continue  # not every server has it
+        if found.get("tokens") not in (None, chat.encode(text)):
+            raise ModelError(
+                f"the tokenizer of {chat.name!r} is not the one that {url} "
+                "uses: they split the same text differently; name the right one with --tokenizer"
+            )

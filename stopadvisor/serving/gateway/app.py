@@ -347,13 +347,13 @@ class Gateway:
         record.route, record.reason, record.budget = "passthrough", reason, None
         return request
 
-    async def _rendered(self, service: PolicyService, asked: Request) -> tuple[int, ...] | str:
+    async def _rendered(self, service: PolicyService, asked: Request) -> list[int] | str:
         """Return the prompt's ids; the reason where it cannot be thought about under the policy."""
         messages = asked.prompt.messages
         size = sum(len(message["content"]) for message in messages)
         try:
             async with self._tokenizing if size > _SMALL else nullcontext():
-                prompt_ids = await _beside(service.model.open, messages, size=size)
+                prompt_ids = await _beside(service.model.chat.prompt_ids, messages, size=size)
         except ModelError:
             return "template"
         try:

@@ -17,8 +17,8 @@ from stopadvisor.engines.http.client import Client, StreamTimeouts
 from stopadvisor.engines.http.key import ForwardedKey, Key
 from stopadvisor.engines.openai.climbing import check_rungs
 from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
-from stopadvisor.engines.openai.opening import open_client
 from stopadvisor.engines.openai.rung_servers import RungServers
+from stopadvisor.engines.openai.served_model import open_client
 from stopadvisor.ground.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan

@@ -15,8 +15,7 @@ from typing import Any
 
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.local_tokenizer import LoadedTokenizer
-from stopadvisor.engines.model_files import content_revision
+from stopadvisor.engines.model_files import LoadedTokenizer, content_revision
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings
 from stopadvisor.ground.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy

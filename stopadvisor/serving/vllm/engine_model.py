@@ -164,24 +164,20 @@ class EngineModel:
         plan, likeliest = self.plan, None if precise else self.likeliest
         k = self.logprobs if likeliest is None else likeliest.count
         parameters = {"temperature": 0.0} if k is None else {"temperature": 0.0, "logprobs": k}
-        forced = AnswerTokens(self.stops.after_cue(plan.cue))
-        rows: list[Position] = []
         prefix = [*trace.prompt_ids, *trace.ids[:at], *self.suffix]
         kind = f"probe-{at}-precise" if precise else f"probe-{at}"
-        most = plan.cap
-        while not forced.over and len(forced.ids) < plan.cap:
-            limit = min(most, plan.cap - len(forced.ids))
+
+        async def ask(ids: Sequence[int], limit: int) -> tuple[Sequence[int], list[Position]]:
             asked = {**parameters, "max_tokens": limit}
-            new = await self.final(kind, [*prefix, *forced.ids], asked, self.answer_ends)
+            new = await self.final(kind, [*prefix, *ids], asked, self.answer_ends)
             trace.probe_tokens += len(new.token_ids)
             if new.finish_reason not in ("stop", "length") or not new.token_ids:
                 raise EngineError("the engine gave a forced answer up")
-            if k is not None:
-                rows += positions(new.logprobs, new.token_ids, k)
-            forced.extend(new.token_ids, plan.cap)
-            if forced.ended:  # in open thinking: does the closer follow?
-                most = len(self.chat.closer.ids)
-        rows = rows[: forced.counted]
+            rows = [] if k is None else positions(new.logprobs, new.token_ids, k)
+            return new.token_ids, rows
+
+        forced = AnswerTokens(self.stops.after_cue(plan.cue))
+        rows = await forced.decode(ask, plan.cap)
         logprob, entropy, tail = mean_figures(figures(rows)) if rows else (0.0, 0.0, 0.0)
         if likeliest is None:
             return forced.forced(logprob, entropy, tail if k else None)

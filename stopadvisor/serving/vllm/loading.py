@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stopadvisor.engines.local_tokenizer import LoadedTokenizer
+from stopadvisor.engines.model_files import LoadedTokenizer
 from stopadvisor.ground.errors import StopAdvisorError
 from stopadvisor.ground.printable import printable
 from stopadvisor.policy.frozen import Policy

@@ -48,7 +48,7 @@ class StopAdvisorPlugin:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Hold the policies against the engine; from here on requests are answered."""
         with _one_line():
-            from stopadvisor.engines.local_tokenizer import (
+            from stopadvisor.engines.model_files import (
                 LoadedTokenizer,
                 generation_settings,
                 load_tokenizer,

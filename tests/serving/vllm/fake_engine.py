@@ -12,8 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from stopadvisor.engines.local_tokenizer import LoadedTokenizer, load_tokenizer
-from stopadvisor.engines.model_files import content_revision
+from stopadvisor.engines.model_files import LoadedTokenizer, content_revision, load_tokenizer
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.frozen import Policy

@@ -1,9 +1,9 @@
-"""A language model at an endpoint that says whether an answer is right: `--grader` ready to use.
+"""A language model at an endpoint that says whether an answer is right: a grader to start from.
 
-``--grader stopadvisor.engines.openai.judge:judge`` asks the server that the environment names:
-``STOPADVISOR_JUDGE_URL`` (as ``--base-url``), ``STOPADVISOR_JUDGE_MODEL`` and, where it needs one,
-``STOPADVISOR_JUDGE_KEY``.  A judge errs: how often it differs from the plain comparison with gold
-is counted, and said by `probe` and `assess`.  Knows one question and one answer at a time.
+In this file's folder, `stopadvisor probe ... --grader judge:judge` (extra `openai`) asks the
+server that the environment names: STOPADVISOR_JUDGE_URL (as --base-url), STOPADVISOR_JUDGE_MODEL
+and, where it needs one, STOPADVISOR_JUDGE_KEY.  A judge errs: how often it differs from the plain
+comparison with gold is counted, and said by `probe` and `assess`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import re
 
 from stopadvisor.engines.http.client import Client, Key
 from stopadvisor.ground.errors import EngineError
-
-__all__ = ["judge"]
 
 _PROMPT = """\
 A question, its reference answer and a candidate answer follow. Does the candidate answer say the \
@@ -41,18 +39,7 @@ _SECONDS = 120.0
 
 
 def judge(question: str, gold: str, answer: str) -> bool | None:
-    """Ask the model whether an answer says the same as gold.
-
-    Returns
-    -------
-    bool or None
-        None where its reply holds no verdict, or was cut off.
-
-    Raises
-    ------
-    EngineError
-        The server or its name is missing, or it refuses; the command ends, and nothing is graded.
-    """
+    """True or False; None where the reply holds no verdict, or was cut off."""
     url, model = (os.environ.get(f"STOPADVISOR_JUDGE_{name}") for name in ("URL", "MODEL"))
     if not url or not model:
         missing = "MODEL" if url else "URL"
