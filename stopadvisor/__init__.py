@@ -31,46 +31,19 @@ if TYPE_CHECKING:
     from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = [
-    "CalibrationError",
-    "Decision",
-    "EngineError",
-    "ModelError",
-    "OutputError",
-    "Policy",
-    "PolicyError",
-    "PreflightError",
-    "ProbeError",
-    "ProbeTable",
-    "Question",
-    "RunDirectory",
-    "Stepper",
-    "StopAdvisorError",
-    "Workload",
-    "WorkloadError",
-    "__version__",
-    "assess",
-    "calibrate",
-    "load_policy",
-    "read_archive",
-    "read_workload",
-    "verify",
-]
+    "CalibrationError", "Decision", "EngineError", "ModelError", "OutputError", "Policy",
+    "PolicyError", "PreflightError", "ProbeError", "ProbeTable", "Question", "RunDirectory",
+    "Stepper", "StopAdvisorError", "Workload", "WorkloadError", "__version__", "assess",
+    "calibrate", "load_policy", "read_archive", "read_workload", "verify",
+]  # fmt: skip
 
 _MODULES = {
-    "Decision": "policy.stepper",
-    "Policy": "policy.frozen",
-    "ProbeTable": "probes.table",
-    "Question": "workload.questions",
-    "RunDirectory": "runs.directory",
-    "Stepper": "policy.stepper",
-    "Workload": "workload.questions",
-    "assess": "api",
-    "calibrate": "api",
-    "load_policy": "policy.frozen",
-    "read_archive": "runs.archives",
-    "read_workload": "workload.questions",
-    "verify": "api",
-}
+    **dict.fromkeys(("assess", "calibrate", "verify"), "api"),
+    **dict.fromkeys(("Policy", "load_policy"), "policy.frozen"),
+    **dict.fromkeys(("Decision", "Stepper"), "policy.stepper"),
+    **dict.fromkeys(("Question", "Workload", "read_workload"), "workload.questions"),
+    "ProbeTable": "probes.table", "RunDirectory": "runs.directory", "read_archive": "runs.archives",
+}  # fmt: skip
 """Module of each public name that is not in ``ground.errors``."""
 
 

@@ -36,7 +36,7 @@ from stopadvisor.paper.analysis import Assessed, assess_paper
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.asking import Schedule
 from stopadvisor.report.headline import assessed_headline, calibrated_headline
-from stopadvisor.report.html.fragment import sheet_html
+from stopadvisor.report.html.page import sheet_html
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.saved import save_assessment
 from stopadvisor.report.sheets.assess import PAPER_FLAW, assess_sheet
@@ -56,13 +56,8 @@ from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.storage import lock_directory
 
 __all__ = [
-    "AssessmentRequest",
-    "assess",
-    "assess_target",
-    "calibrate",
-    "is_workload_file",
-    "verify",
-]
+    "AssessmentRequest", "assess", "assess_target", "calibrate", "is_workload_file", "verify",
+]  # fmt: skip
 
 GraderFunction = Callable[[str, str, str], bool | None]
 """Of question, gold and answer: whether it is right; None where that cannot be told."""
@@ -260,11 +255,23 @@ def assess_target(
             "or a raw.npz archive"
         )
     from_workload = is_workload_file(target)
-    if from_workload:
-        engine = replace(request.engine, remark=progress.remark)
-        source = _probed(probing, engine, request.ladder, progress)
+    engine = replace(request.engine, remark=progress.remark)
+    if not from_workload:
+        if probing.regrade:
+            regrade_run(target, progress, probing.grader)
+        elif probing.grader is not None and target.is_dir():
+            check_graded_by(target, probing.grader)
+        # An archive keeps the split that it has.
+        seed = probing.seed if "seed" in given else None
+        split = probing.split if "split" in given else None
+        source = open_source(target, seed=seed, fractions=split, folder=probing.out)
+    elif request.ladder is not None:
+        replies = record_replies(probing, engine, request.ladder, progress, whole=True)
+        source = open_source(replies.run)
     else:
-        source = _opened(probing, given, progress)
+        run = probe(probing, partial(open_engine, engine), progress, whole=True).run
+        keep_model_files(engine.model, run)
+        source = open_source(run)
     if is_paper:
         source.require_one_trace("the paper's protocol")
         settings = wanted.settings()
@@ -287,10 +294,8 @@ def assess_target(
     of_sample, of_promise = remarks_on_sample(source, result), list(result.remarks)
     if not source.is_archive:
         of_sample += remarks_on_grader(RunDirectory.load(source.folder))
-    flaws = [PAPER_FLAW] if is_paper else []  # on the screen in any case
-    result = replace(
-        result, remarks=(*flaws, *of_sample, *of_promise), headline=assessed_headline(result)
-    )
+    remarks = (*[PAPER_FLAW] * is_paper, *of_sample, *of_promise)
+    result = replace(result, remarks=remarks, headline=assessed_headline(result))
     save_assessment(source, result, choice)
     # Probing has reported its own on the sample just now.
     for remark in of_promise if from_workload else of_sample + of_promise:
@@ -318,29 +323,6 @@ def _settings(wanted: SettingsOverrides, source: Source, pricing: PriceRequest |
             "have none: leave --loss out, and `stopadvisor label` asks for the gold that matters"
         )
     return settings
-
-
-def _probed(
-    probing: ProbeSettings, engine: EngineSettings, ladder: Path | None, progress: Progress
-) -> Source:
-    """Probe a workload, or ask all rungs, as far as that is not done."""
-    if ladder is not None:
-        return open_source(record_replies(probing, engine, ladder, progress, whole=True).run)
-    run = probe(probing, partial(open_engine, engine), progress, whole=True).run
-    keep_model_files(engine.model, run)
-    return open_source(run)
-
-
-def _opened(probing: ProbeSettings, given: Collection[str], progress: Progress) -> Source:
-    """Open a run, graded again if asked for, or an archive, which keeps its split otherwise."""
-    target = probing.workload
-    if probing.regrade:
-        regrade_run(target, progress, probing.grader)
-    elif probing.grader is not None and target.is_dir():
-        check_graded_by(target, probing.grader)
-    seed = probing.seed if "seed" in given else None
-    split = probing.split if "split" in given else None
-    return open_source(target, seed=seed, fractions=split, folder=probing.out)
 
 
 # --- Values as use cases take them ----------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 from collections.abc import Generator
@@ -135,6 +136,16 @@ _SERVED = "tests/integration/"
 _SNIPPETS = "tests/test_snippets.py"
 _FIRST = (_SERVED, _SNIPPETS)
 """What takes one worker longest: begun last, it would end alone."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file that `-m` leaves out as a whole: torch and clients take seconds."""
+    if collection_path.suffix != ".py":
+        return None
+    marks = re.search(r"^pytestmark = (.*)", collection_path.read_text("utf-8"), re.MULTILINE)
+    found = re.findall(r"pytest\.mark\.(\w+)", marks[1]) if marks else []
+    left_out = set(config.getoption("markexpr").split(" and "))
+    return any(f"not {mark}" in left_out for mark in found) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is not asked for

@@ -21,24 +21,11 @@ from stopadvisor.rules.families import FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES
 
 __all__ = [
-    "IDENTITY",
-    "TRIGGERS",
-    "anywhere_content",
-    "built",
-    "certificate_in",
-    "checked",
-    "example_content",
-    "example_contents",
-    "example_terms",
-    "family_content",
-    "file_bytes",
-    "full_budget_content",
-    "ladder_content",
-    "open_cue_content",
-    "policy_from",
-    "terms_of",
+    "IDENTITY", "TRIGGERS", "anywhere_content", "built", "certificate_in", "checked",
+    "example_content", "example_contents", "example_terms", "family_content", "file_bytes",
+    "full_budget_content", "ladder_content", "open_cue_content", "policy_from", "terms_of",
     "trigger_content",
-]
+]  # fmt: skip
 
 
 def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str, Any]:

@@ -27,19 +27,9 @@ from stopadvisor.probes.table import NO_PROBE, agreeing
 from stopadvisor.probes.trajectories import TYPES
 
 __all__ = [
-    "FREE_FORM",
-    "MARKED",
-    "POPULATIONS",
-    "UNSOLVED",
-    "KnownPopulation",
-    "draw_kinds",
-    "fit_data",
-    "make_table",
-    "regraded",
-    "renamed",
-    "with_own_positions",
-    "without_gold",
-]
+    "FREE_FORM", "MARKED", "POPULATIONS", "UNSOLVED", "KnownPopulation", "draw_kinds",
+    "fit_data", "make_table", "regraded", "renamed", "with_own_positions", "without_gold",
+]  # fmt: skip
 
 Shares = tuple[float, ...]
 

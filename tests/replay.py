@@ -24,14 +24,9 @@ from stopadvisor.rules.scores import LinearModel
 from tests.policy_content import example_terms, trigger_content
 
 __all__ = [
-    "RecordedRule",
-    "recorded_index",
-    "recorded_stop",
-    "replayed",
-    "rule_of",
-    "stand_in_ids",
+    "RecordedRule", "recorded_index", "recorded_stop", "replayed", "rule_of", "stand_in_ids",
     "stops",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -9,14 +10,21 @@ from jsonschema import Draft202012Validator
 from stopadvisor.cli.schema import result_class
 from stopadvisor.ground.results import schema_of
 
-__all__ = ["check_valid", "schema"]
+__all__ = ["check_valid", "schema", "validator"]
 
 
+@cache
 def schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema of a document."""
     return schema_of(result_class(name))
 
 
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """What holds a document against its schema."""
+    return Draft202012Validator(schema(name))
+
+
 def check_valid(name: str, document: Any) -> None:
     """Hold a document against its schema; what does not fit raises, with its place."""
-    Draft202012Validator(schema(name)).validate(document)
+    validator(name).validate(document)

@@ -12,7 +12,7 @@ import stopadvisor
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import CalibrationError, GraderError, WorkloadError
 from stopadvisor.ground.results import to_document
-from stopadvisor.report.html.fragment import sheet_html
+from stopadvisor.report.html.page import sheet_html
 from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.sheets.verify import verify_sheet
 from tests.material import make_run

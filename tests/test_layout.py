@@ -271,7 +271,9 @@ HELP = "from stopadvisor.cli.main import main\nassert main() == 0"
     ("code", "absent"),
     [
         pytest.param("import stopadvisor", HEAVY, id="import stopadvisor"),
-        pytest.param(HELP, HEAVY | {"scipy", "math_verify"}, id="stopadvisor --help"),
+        pytest.param(
+            HELP, HEAVY | {"scipy", "numpy", "joblib", "math_verify"}, id="stopadvisor --help"
+        ),
         pytest.param(
             "import stopadvisor.policy.frozen",
             HEAVY | {"scipy", "joblib", "math_verify", "click", "rich"},

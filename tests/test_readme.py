@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.main import COMMANDS, main
-from stopadvisor.cli.parts.exit_codes import EXIT_CODES
+from stopadvisor.cli.main import COMMANDS, EXIT_CODES, main
 from stopadvisor.ground import errors
 from tests.generate import pages
 from tests.snippets import KNOWN
@@ -41,20 +40,8 @@ OTHERS = {
     *("--policies", "--steps", "--small", "--jobs", "--questions"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long
-    *(
-        "--device",
-        "--shape",
-        "--half",
-        "--only",
-        "--rounds",
-        "--draws",
-        "--fits",
-        "--data",
-        "--splits",
-        "--requests",
-        "--minutes",
-        "--slo",
-    ),  # benchmarks
+    *("--device", "--shape", "--half", "--only", "--rounds", "--draws"),  # benchmarks
+    *("--fits", "--data", "--splits", "--requests", "--minutes", "--slo"),  # benchmarks
     *("--wing", "--module", "--count", "--piece"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
 }

@@ -16,9 +16,8 @@ from typing import Any, Literal
 import click
 
 from stopadvisor.api import AssessmentRequest, assess_target, is_workload_file
-from stopadvisor.cli.parts.config import CONFIG, effective_config
+from stopadvisor.cli.parts.command import CONFIG, Command, effective_config
 from stopadvisor.cli.parts.declare import PATH, VERBOSE, is_given, option, pop_settings, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.probing import (
     RECORDED_LADDER,
     check_recording,

@@ -14,6 +14,7 @@ import click
 
 from stopadvisor.certification.certify import CertifyRequest
 from stopadvisor.certification.issue import PolicyTarget, issue
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
@@ -24,7 +25,6 @@ from stopadvisor.cli.parts.declare import (
     pop_settings,
     show,
 )
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.settings import DESPITE, GUARANTEES, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.policy.signature import signing_key

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from stopadvisor.answers.function_grader import open_graders
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
@@ -22,7 +23,6 @@ from stopadvisor.cli.parts.declare import (
     is_given,
     show,
 )
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.ground.constants import KNOWN_MARKERS
 from stopadvisor.ground.progress import Progress
 from stopadvisor.report.progress import progress_on, remark_first

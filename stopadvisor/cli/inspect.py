@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SIGNATURE, VERBOSE, declare, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.inspected import inspected
 from stopadvisor.policy.run_policies import newest_policy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,9 +16,8 @@ from stopadvisor.answers.normal_form import normalize
 from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.certify import CertifyRequest, start_labelling
 from stopadvisor.certification.labelling import LabelledRun, LabelRun
-from stopadvisor.cli.parts.config import typed_again
+from stopadvisor.cli.parts.command import Command, typed_again
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, declare, option, pop_settings, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.settings import DESPITE, overrides, setting_options
 from stopadvisor.ground.errors import CalibrationError, WorkloadError
 from stopadvisor.ground.progress import Progress
@@ -110,15 +110,12 @@ def command(
     if sheet is not None:
         begun.file.add(read_sheet(sheet, begun.directory, labeller))
     elif export is None:
-        ask(begun, labeller, sys.stderr, click.getchar, _typed)
+        typed = partial(click.prompt, "right answer", default="", show_default=False, err=True)
+        ask(begun, labeller, sys.stderr, click.getchar, typed)
     labelled = finish(begun, path, export, limit)
     again = typed_again("alpha", "labeller", "export", "sheet", "limit")
     show(labelled, label_sheet(labelled, again), json=json)
     return 0
-
-
-def _typed() -> str:
-    return str(click.prompt("right answer", default="", show_default=False, err=True))
 
 
 def begin(path: Path, request: CertifyRequest, progress: Progress) -> LabelRun:

@@ -12,21 +12,34 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO, TextIOWrapper
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import click
 
 from stopadvisor._version import __version__
-from stopadvisor.cli.parts.exit_codes import EXIT_CODES, CommandError, FailedCommand
 from stopadvisor.ground.errors import StopAdvisorError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "CommandEntry", "cli", "main"]
+__all__ = ["COMMANDS", "EXIT_CODES", "CommandEntry", "FailedCommand", "cli", "main"]
 
+EXIT_CODES = {
+    0: "ok",
+    1: "failed in the middle of the job",
+    2: "wrong usage or unusable input: one line on stderr says what is wrong",
+    3: "nothing was certified; the policy that was written never stops",
+    4: "fresh probes contradict the certificate",
+    5: "preflight failed: measuring would mislead",
+    6: "audits show that the promise is broken",
+    7: "fresh probes neither confirm nor contradict: the gate stays shut",
+    8: "audits give an early warning, or show a change",
+    130: "interrupted; what was finished is kept, and the same command continues there",
+}
+"""What each means."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
@@ -235,6 +248,28 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  a bug: one line for users, the traceback on demand
         return _bug(error, as_json)
     return result if isinstance(result, int) else 0
+
+
+@dataclass(frozen=True)
+class CommandError:
+    """Why a command failed."""
+
+    type: str
+    """Its class."""
+    message: str
+    """One line that says what is wrong, and what is required."""
+    exit_code: int
+    """With which the command ended."""
+
+
+@dataclass(frozen=True)
+class FailedCommand:
+    """The document of a command that failed."""
+
+    SCHEMA: ClassVar[None] = None
+
+    error: CommandError
+    """What went wrong."""
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)

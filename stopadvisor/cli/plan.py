@@ -14,8 +14,8 @@ import click
 
 from stopadvisor.assessment.label_plan import plan_labels
 from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, is_open, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.settings import ALPHA, DELTA
 from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.plan import plan_sheet

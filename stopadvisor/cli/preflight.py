@@ -10,15 +10,14 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.config import typed_again
+from stopadvisor.cli.parts.command import Command, typed_again
 from stopadvisor.cli.parts.declare import PATH, pop_settings, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.probing import probe_options, take_probing
 from stopadvisor.collection.probing import try_questions
 from stopadvisor.engines.engine_settings import EngineSettings, open_engine
 from stopadvisor.ground.errors import PreflightError
 from stopadvisor.report.progress import progress_on
-from stopadvisor.report.sheets.preflight import preflight_sheet
+from stopadvisor.report.sheets.files import preflight_sheet
 from stopadvisor.report.words import shell_quote
 
 __all__ = ["command"]

@@ -16,8 +16,8 @@ import click
 from click.core import ParameterSource
 
 from stopadvisor.answers.function_grader import BY_GOLD, described, open_graders
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import PATH, pop_settings, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.probing import (
     RECORDED_LADDER,
     check_recording,
@@ -83,16 +83,24 @@ def command(
     """
     if ladder is not None:
         check_recording()
+    recorded = False
     if like is not None:
-        params = like_policy(ctx, params, like, quiet=quiet)
+        policy = load_policy(like)
+        sampling = policy.terms.sampling
+        recorded = sampling is not None and sampling.recorded is not None
+        params = like_policy(ctx, params, policy, like, quiet=quiet)
     settings = take_probing(
         params, workload, like_policy=like is not None, ladder=ladder is not None
     )
     engine = pop_settings(EngineSettings, params)
     with progress_on(sys.stderr, quiet=quiet) as progress:
         traces = settings.traces is not None
-        if like is not None and (remark := like_remark(like, traces=traces)):
-            progress.remark(remark)
+        if like is not None and traces != recorded:
+            there, here = ("recorded" if known else "drawn" for known in (recorded, traces))
+            progress.remark(
+                f"the policy's thinking was {there}, here it is {here}: nothing shows that it was "
+                "sampled alike"
+            )
         engine = replace(engine, remark=progress.remark)
         if ladder is not None:
             summary = record_replies(settings, engine, ladder, progress)
@@ -116,7 +124,7 @@ _OF_PLAN = (
 
 
 def like_policy(
-    ctx: click.Context, params: Mapping[str, Any], path: Path, *, quiet: bool
+    ctx: click.Context, params: Mapping[str, Any], policy: Policy, path: Path, *, quiet: bool
 ) -> dict[str, Any]:
     """Parameters of `probe` with what the policy says about probing.
 
@@ -125,11 +133,10 @@ def like_policy(
     Raises
     ------
     PolicyError
-        The file is refused, never stops, or comes from an archive.
+        The policy never stops, or comes from an archive.
     click.UsageError
         The command line asks for something else than the policy.
     """
-    policy = load_policy(path)
     if policy.kind != "stop":
         raise PolicyError(f"{path}: a full-budget policy asks for no probe")
     terms = policy.terms
@@ -154,10 +161,12 @@ def like_policy(
         del wanted["entropy"]  # the policy decides the same under any
     for name, value in wanted.items():
         if sources[name] == ParameterSource.COMMANDLINE and params[name] != value:
-            raise click.UsageError(
-                f"--like brings --{name.replace('_', '-')} {_as_option(value)}, got "
-                f"{_as_option(params[name])}"
+            brought, got = (
+                ",".join(map(str, side)) if isinstance(side, tuple) else side
+                for side in (value, params[name])
             )
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--like brings --{option} {brought}, got {got}")
     wanted["of_policy"] = "model" in wanted
     _check_grader(policy, params, quiet=quiet)
     own = policy.terms.task
@@ -186,20 +195,3 @@ def _check_grader(policy: Policy, params: Mapping[str, Any], *, quiet: bool) -> 
             f"{described(ours)}",
             err=True,
         )
-
-
-def like_remark(path: Path, *, traces: bool) -> str | None:
-    """What to know where thinking was recorded on one side alone; None where it was not."""
-    sampling = load_policy(path).terms.sampling
-    there = sampling is not None and sampling.recorded is not None
-    if there == traces:
-        return None
-    here = "recorded" if traces else "drawn"
-    return (
-        f"the policy's thinking was {'recorded' if there else 'drawn'}, here it is {here}: nothing "
-        "shows that it was sampled alike"
-    )
-
-
-def _as_option(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, Parsed, declare, option, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import API_KEY, REQUEST_TIMEOUT, model_name
 from stopadvisor.engines.engine_settings import DEFAULT_MODEL
 from stopadvisor.ground.results import to_document

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.report.html.page import write_report
 from stopadvisor.report.progress import progress_on

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.parts.config import typed_again
+from stopadvisor.cli.parts.command import Command, typed_again
 from stopadvisor.cli.parts.declare import (
     COUNT,
     OUTPUT,
@@ -27,7 +27,6 @@ from stopadvisor.cli.parts.declare import (
     pop_settings,
     show,
 )
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.model import SERVER, check_engine_options, model_options
 from stopadvisor.engines.engine_settings import EngineSettings, how_to_open, open_engine
 from stopadvisor.policy.frozen import Policy, load_policy
@@ -38,7 +37,6 @@ from stopadvisor.report.progress import progress_on
 from stopadvisor.report.sheets.run import run_sheet
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.serving.answer_pass import Answering
-from stopadvisor.serving.answer_summary import AnswerSummary
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
 
 __all__ = ["command"]
@@ -116,26 +114,30 @@ def command(
             progress.remark(f"following {policy}, the policy written last")
         opened = partial(_open, replace(model, remark=progress.remark), ladder)
         summary = answer_workload(settings, opened, progress)
-    server = _server(policy, summary, model)
+    # For `serve`: the server that answered, else the model for a vLLM to start.
+    server: tuple[str, ...] = ("--upstream", *model.base_url[:1])
+    if not model.at_server:
+        name = model.model or summary.model
+        server = server_words(load_policy(policy).terms, name) or ("--", name)
     sheet = run_sheet(summary, given=typed_again("out", "compare_full"), server=server)
     show(replace(summary, headline=sheet.headline), sheet, json=json)
     return 0
 
 
-def _server(policy: Path, summary: AnswerSummary, asked: EngineSettings) -> tuple[str, ...]:
-    """What `serve` takes: the server that answered, else the model for a vLLM to start."""
-    if asked.at_server:
-        return ("--upstream", asked.base_url[0])
-    model = asked.model or summary.model
-    return server_words(load_policy(policy).terms, model) or ("--", model)
-
-
 @contextmanager
 def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Iterator[Answering]:
-    """Open the model of a policy, its chat template filled in as at calibration."""
+    """Open the model of a policy, or the servers of its ladder, asked as at calibration."""
     terms = policy.terms
     if policy.ladder:
-        with _open_ladder(options, ladder, policy) as servers:
+        if ladder is None:
+            raise click.UsageError(
+                "this policy climbs a ladder: --ladder says where its servers are"
+            )
+        from stopadvisor.engines.openai.climbing import check_rungs, open_ladder
+
+        rungs = read_ladder(ladder)
+        check_rungs(policy, rungs)  # before a model is loaded
+        with how_to_open(options, rungs) as how, open_ladder(policy, rungs, **how) as servers:
             yield servers
         return
     if ladder is not None:
@@ -144,19 +146,4 @@ def _open(options: EngineSettings, ladder: Path | None, policy: Policy) -> Itera
     if options.model is None:
         options = replace(options, model=terms.model.name, of_policy=True)
     with open_engine(replace(options, chat_template_kwargs=terms.chat_template_kwargs)) as engine:
-        yield engine
-
-
-@contextmanager
-def _open_ladder(
-    options: EngineSettings, ladder: Path | None, policy: Policy
-) -> Iterator[Answering]:
-    """Open the servers of a ladder."""
-    if ladder is None:
-        raise click.UsageError("this policy climbs a ladder: --ladder says where its servers are")
-    from stopadvisor.engines.openai.climbing import check_rungs, open_ladder
-
-    rungs = read_ladder(ladder)
-    check_rungs(policy, rungs)  # before a model is loaded
-    with how_to_open(options, rungs) as how, open_ladder(policy, rungs, **how) as engine:
         yield engine

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, declare, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.report.sheets.files import samples_sheet
 from stopadvisor.runs.samples import MODEL, WORKLOADS, write_samples
 

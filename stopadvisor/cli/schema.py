@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, declare, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.ground.results import schema_of
 from stopadvisor.report.sheet import Sheet
 
@@ -36,10 +36,7 @@ RESULTS = {
     "calibrate": ("stopadvisor.certification.issue:CalibratedRun", "and `calibration.json`"),
     "diff": ("stopadvisor.report.comparison:PolicyComparison", "`inspect A B --json`"),
     "inspect": ("stopadvisor.policy.inspected:InspectedPolicy", ""),
-    "error": (
-        "stopadvisor.cli.parts.exit_codes:FailedCommand",
-        "`... --json`, where a command fails",
-    ),
+    "error": ("stopadvisor.cli.main:FailedCommand", "`... --json`, where a command fails"),
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "study": ("stopadvisor.studies.tables:StudyReport", "and `studies/NAME.json`"),

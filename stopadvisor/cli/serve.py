@@ -1,7 +1,7 @@
 """`stopadvisor serve`: start vLLM with a policy in it, or a gateway before servers that run.
 
-Parses options.  For vLLM it checks policy, signature and version while it is still cheap, and
-becomes vLLM; with ``--upstream`` it hands over to `serving.gateway`.
+For vLLM it checks policy, signature and version while it is still cheap, and becomes vLLM; with
+``--upstream`` it hands over to `serving.gateway`.
 """
 
 from __future__ import annotations
@@ -9,28 +9,40 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
+from itertools import chain
 from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from stopadvisor.cli.parts.declare import PATH, SIGNATURE, declare, pop_settings
-from stopadvisor.cli.parts.gateway import (
-    AUDITING,
-    GATEWAY,
-    audit_settings,
-    gateway_settings,
-    require_gateway,
+from stopadvisor.cli.parts.command import Command
+from stopadvisor.cli.parts.declare import (
+    COUNT,
+    PATH,
+    SIGNATURE,
+    Parsed,
+    SectionOption,
+    declare,
+    is_given,
+    option,
+    pop_settings,
 )
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.ground.errors import ModelError
-from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import prompt_templates
-from stopadvisor.serving.serve_settings import ServeSettings, load_policies
+from stopadvisor.runs.ladder import read_ladder
+from stopadvisor.serving.serve_settings import (
+    ALARM_ACTIONS,
+    AuditSettings,
+    GatewaySettings,
+    ServeSettings,
+    Timeouts,
+    load_policies,
+)
 from stopadvisor.serving.vllm.plugin_settings import NAME, check_vllm, variables_of
 
 __all__ = ["become_vllm", "command"]
@@ -45,6 +57,101 @@ _LOADED_UNASKED = (
     "vllm.stat_logger_plugins",
 )
 """Entry-point groups that vLLM loads in whole where ``VLLM_PLUGINS`` is unset."""
+
+_PACKAGES = (
+    *("aiohttp", "anyio", "httptools", "httpx2", "jinja2", "prometheus_client", "starlette"),
+    *("transformers", "uvicorn"),
+)
+
+_OF_RUNGS = ("upstreams", "api_key_env", "model", "tokenizer")
+"""Options that a ladder's file answers, or that have no use for it."""
+_gateway = option("Gateway")
+_seconds = partial(_gateway, metavar="SECONDS", type=click.FloatRange(min=0, min_open=True))
+_OWN = GatewaySettings(Path(), upstreams=())
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (host and port.isdecimal() and int(port) <= 65_535):
+        raise ValueError("expected HOST:PORT such as 127.0.0.1:8080")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+_GATEWAY = (
+    _gateway(
+        "--upstream",
+        "upstreams",
+        metavar="URL",
+        multiple=True,
+        help="Run a gateway to this server, such as http://host:8000/v1; repeat it for equal ones.",
+    ),
+    _gateway(
+        "--ladder",
+        metavar="LADDER.TOML",
+        type=PATH,
+        help="Of a policy that climbs, in place of --upstream: the rungs with their servers.",
+    ),
+    _gateway(
+        "--listen",
+        type=Parsed("host:port", _address),
+        default=f"{_OWN.host}:{_OWN.port}",
+        help="Address to listen on; port 0 takes any.",
+    ),
+    _gateway(
+        "--api-key-env",
+        metavar="NAME",
+        show_default="each client's own is sent on",
+        help="Environment variable with the upstreams' key.",
+    ),
+    _gateway(
+        "--model", show_default="as the policy names it", help="The model's name at the upstreams."
+    ),
+    _gateway(
+        "--tokenizer",
+        metavar="PATH",
+        show_default="that of the model",
+        help="Folder or name of the tokenizer.",
+    ),
+    _gateway(
+        "--concurrency", type=COUNT, default=_OWN.concurrency, help="Requests answered at once."
+    ),
+    _seconds("--grace", default=_OWN.grace, help="Time for open requests to finish after SIGTERM."),
+    _seconds(
+        "--patience",
+        "retry_timeout",
+        default=_OWN.retry_timeout,
+        help="Time to wait for an upstream at the start.",
+    ),
+    _seconds(
+        "--request-timeout", default=_OWN.timeouts.total, help="Longest time for a whole request."
+    ),
+)
+_audit = option("Audits")
+
+_AUDITING = (
+    _audit(
+        "--audit",
+        "share",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Share of stopped requests that finish thinking in the background, to compare, "
+        "such as 0.02.",
+    ),
+    _audit(
+        "--audit-log",
+        "folder",
+        type=PATH,
+        default=Path("audits"),
+        help="Folder of this server's log, which `monitor` reads; it holds no text.",
+    ),
+    _audit(
+        "--on-alarm",
+        type=click.Choice(ALARM_ACTIONS),
+        default="log",
+        help="What an alarm does: log it, stop no further requests (shadow), or exit with code 6 "
+        "(promise) or 8 (early warning, change).",
+    ),
+)
 
 
 @click.command(
@@ -76,19 +183,21 @@ _LOADED_UNASKED = (
 @SIGNATURE
 @click.option("--json", is_flag=True, help="Print a refusal as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Do not report on stderr what is started.")
-@declare(*GATEWAY, *AUDITING)
+@declare(*_GATEWAY, *_AUDITING)
 def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **params: Any) -> int:
     """Start `vllm serve MODEL` with POLICY in it, or a gateway in front of servers.
 
     Chat requests that the policy covers are answered under it, all others pass unchanged; the
     X-StopAdvisor header of each reply says which.
     """
-    params["audit"] = audit_settings(params)
-    settings = gateway_settings(policy, params)
+    is_audited = params["share"] is not None
+    audit = pop_settings(AuditSettings, params)
+    params["audit"] = audit if is_audited else None
+    settings = _gateway_settings(policy, params)
     if settings is not None:
         if words:
             raise click.UsageError(f"expected --upstream or a model, got both: {words[0]!r}")
-        require_gateway()
+        require_packages("serve", *_PACKAGES, what="the gateway")
         from stopadvisor.serving.gateway.server import serve
 
         return serve(settings, sys.stderr)
@@ -97,6 +206,37 @@ def command(policy: Path, words: tuple[str, ...], *, json: bool, quiet: bool, **
             "expected POLICY -- MODEL [VLLM OPTION]... or POLICY --upstream URL, got no MODEL"
         )
     become_vllm(pop_settings(ServeSettings, params, policy=policy), words, quiet=quiet)
+
+
+def _gateway_settings(policy: Path, params: dict[str, Any]) -> GatewaySettings | None:
+    """Take the gateway's settings out of click's parameters; None without an upstream."""
+    options = click.get_current_context().command.params
+    gateway = [o for o in options if isinstance(o, SectionOption) and o.section == "Gateway"]
+    given = {option.name: option.opts[0] for option in gateway if is_given(option.name or "")}
+    if not params["upstreams"] and params["ladder"] is None:
+        for name in given.values():
+            raise click.UsageError(f"{name} belongs to --upstream, got no --upstream")
+        return None
+    if (path := params["ladder"]) is not None:
+        for name in filter(given.get, _OF_RUNGS):
+            raise click.UsageError(f"{given[name]}: expected it in the --ladder file")
+        ladder = params["ladder"] = read_ladder(path)
+        for rung in ladder.rungs:
+            if rung.base_url is None or rung.model is None:
+                raise click.UsageError(
+                    f"{path}: rung {rung.name!r}: expected model and base_url, got none: the "
+                    "gateway asks servers alone"
+                )
+        params["upstreams"] = (ladder.reference.base_url,)
+        params["api_key_env"] = ladder.reference.api_key_env
+    host, port = params["listen"]
+    timeouts = Timeouts(total=params["request_timeout"])
+    return pop_settings(
+        GatewaySettings, params, policy=policy, host=host, port=port, timeouts=timeouts
+    )
+
+
+# --- Inside vLLM ----------------------------------------------------------------------------------
 
 
 def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -> NoReturn:
@@ -109,27 +249,18 @@ def become_vllm(settings: ServeSettings, words: Sequence[str], *, quiet: bool) -
         how = "in the shadow of" if settings.shadow else "under"
         digests = ", ".join(policy.digest[:8] for _, policy in policies)
         click.echo(f"vLLM {version} {how} {digests}: {' '.join(argv[5:])}", err=True)
-        for text in () if settings.any_text else _templates(policies):
+        texts = (prompt_templates(each.terms).values() for _, each in policies)
+        for text in dict.fromkeys(chain(*texts)) if not settings.any_text else ():
             click.echo(f"covers questions asked as {dumps(text, ensure_ascii=False)}", err=True)
-        click.echo(f"next: {_next(settings, words)}", err=True)
+        # Stop requests and audit some, once the shadow's counts are right; then watch the promise.
+        policy = shlex.quote(str(settings.policy))
+        step = f"serve {policy} --audit {_AUDITED} -- {shlex.join(words)}"
+        if settings.audit is not None:
+            step = f"monitor {policy} {shlex.quote(str(settings.audit.folder))}"
+        click.echo(f"next: stopadvisor {step}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(argv[0], argv, environment)
-
-
-def _templates(policies: Iterable[tuple[Path, Policy]]) -> dict[str, None]:
-    """Text that stands around the question in requests that a policy covers, each once."""
-    return dict.fromkeys(
-        text for _, policy in policies for text in prompt_templates(policy.terms).values()
-    )
-
-
-def _next(settings: ServeSettings, words: Sequence[str]) -> str:
-    """Stop requests and audit some, once the shadow's counts are right; then watch the promise."""
-    policy = shlex.quote(str(settings.policy))
-    if settings.audit is not None:
-        return f"stopadvisor monitor {policy} {shlex.quote(str(settings.audit.folder))}"
-    return f"stopadvisor serve {policy} --audit {_AUDITED} -- {shlex.join(words)}"
 
 
 def _plugins(environment: Mapping[str, str]) -> list[str]:
@@ -167,11 +298,9 @@ def _process(
     settings: ServeSettings, words: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment of the process to become."""
-    words = list(words)
-    if not any(word.partition("=")[0] == _SCHEDULING for word in words):
-        words += [_SCHEDULING, "priority"]  # probes first; all others are of one priority
-    plugins = _plugins(environment)
-    changed = {"VLLM_PLUGINS": ",".join(plugins), **variables_of(settings)}
     # -P: a module in the current directory must not stand in for one of vLLM's.
     argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", *words]
-    return argv, {**environment, **changed}
+    if not any(word.partition("=")[0] == _SCHEDULING for word in words):
+        argv += [_SCHEDULING, "priority"]  # probes first; all others are of one priority
+    plugins = ",".join(_plugins(environment))
+    return argv, {**environment, "VLLM_PLUGINS": plugins, **variables_of(settings)}

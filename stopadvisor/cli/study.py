@@ -17,8 +17,8 @@ import click
 from stopadvisor.assessment.settings import asked_alpha
 from stopadvisor.certification.looks import open_calibration as open_calibration_part
 from stopadvisor.certification.looks import show_fit
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, Parsed, declare, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.settings import ALPHA, DELTA, setting_options
 from stopadvisor.ground.constants import (
     DEFAULT_ALPHA,

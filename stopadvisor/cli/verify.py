@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
+from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import COUNT, OUTPUT, PATH, VERBOSE, declare, show
-from stopadvisor.cli.parts.help_page import Command
 from stopadvisor.cli.parts.settings import setting_options
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.run_policies import newest_policy
@@ -81,12 +81,16 @@ def command(
     check they share delta.
     """
     request = CheckRequest(**params)
-    named_policy, named_probes = _named(files)
-    file, probes = named_policy or newest_policy(), named_probes or newest_run()
+    if len(files) > 2:
+        raise click.UsageError(f"expected [POLICY] [RUN|RAW.NPZ], got {len(files)} files")
+    # One file alone is known by what it holds.
+    is_run = len(files) == 1 and (files[0].is_dir() or files[0].suffix == ".npz")
+    file = files[0] if files and not is_run else newest_policy()
+    probes = files[-1] if is_run or len(files) == 2 else newest_run()
     policy = load_policy(file)
     source = open_source(probes)
     with progress_on(sys.stderr, quiet=quiet) as progress:
-        if named_policy is None or named_probes is None:
+        if len(files) < 2:
             progress.remark(f"checking {file} on {probes}")
         checked = check_policy(policy, str(file), source, str(probes), request)
         for remark in checked.remarks:
@@ -96,15 +100,3 @@ def command(
     if checked.verdict == "contradicted":
         return CONTRADICTED
     return UNDECIDED if gate and checked.verdict != "confirmed" else 0
-
-
-def _named(files: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
-    """Policy and probes, as far as they are named: one file alone by what it holds."""
-    if len(files) > 2:
-        raise click.UsageError(f"expected [POLICY] [RUN|RAW.NPZ], got {len(files)} files")
-    if len(files) == 2:
-        return files
-    if not files:
-        return None, None
-    (file,) = files
-    return (None, file) if file.is_dir() or file.suffix == ".npz" else (file, None)

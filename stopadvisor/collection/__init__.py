@@ -1,5 +1,5 @@
 """From a workload to graded probes: pilot, preflight, probing in batches, labels."""
 
 __all__ = [
-    "labels", "markers", "model_checks", "probe_settings", "probing", "rung_recording",
+    "labels", "model_checks", "probe_settings", "probing", "rung_recording",
 ]  # fmt: skip

@@ -7,20 +7,10 @@ Only ``cli.main`` turns them into process exit codes.
 from __future__ import annotations
 
 __all__ = [
-    "CalibrationError",
-    "EngineError",
-    "GraderError",
-    "ModelError",
-    "NothingToChoose",
-    "OutputError",
-    "PolicyError",
-    "PreflightError",
-    "ProbeError",
-    "StopAdvisorError",
-    "StudyError",
-    "UndecidedError",
-    "WorkloadError",
-]
+    "CalibrationError", "EngineError", "GraderError", "ModelError", "NothingToChoose",
+    "OutputError", "PolicyError", "PreflightError", "ProbeError", "StopAdvisorError",
+    "StudyError", "UndecidedError", "WorkloadError",
+]  # fmt: skip
 
 
 class StopAdvisorError(Exception):

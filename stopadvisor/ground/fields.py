@@ -29,28 +29,10 @@ from stopadvisor.ground.errors import PolicyError, StopAdvisorError
 from stopadvisor.ground.printable import short_repr
 
 __all__ = [
-    "MOST_TOKENS",
-    "Condition",
-    "Count",
-    "Kind",
-    "Line",
-    "Most",
-    "Name",
-    "Positive",
-    "Sha256",
-    "Share",
-    "ShareOrEnd",
-    "Some",
-    "TokenCount",
-    "TokenId",
-    "expect",
-    "kind_of",
-    "matching",
-    "one_of",
-    "parse",
-    "parse_as",
-    "plain",
-]
+    "MOST_TOKENS", "Condition", "Count", "Kind", "Line", "Most", "Name", "Positive", "Sha256",
+    "Share", "ShareOrEnd", "Some", "TokenCount", "TokenId", "expect", "kind_of", "matching",
+    "one_of", "parse", "parse_as", "plain",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 
@@ -191,11 +173,7 @@ def kind_of(annotation: Any) -> Kind:
         options = ", ".join(map(repr, arguments))
         return _scalar(f"one of {options}", lambda value: type(value) is str and value in arguments)
     if origin is tuple:
-        return (
-            _pair(kind_of(arguments[0]))
-            if arguments[-1] is not ...
-            else _list(kind_of(arguments[0]))
-        )
+        return (_list if arguments[-1] is ... else _pair)(kind_of(arguments[0]))
     if origin is Mapping:
         return _map(kind_of(arguments[1]))
     if is_dataclass(annotation):
@@ -273,11 +251,9 @@ def _map(kind: Kind) -> Kind:
 def _record(cls: type[Any]) -> Kind:
     hints = get_type_hints(cls, include_extras=True)
     kinds = {field.name: kind_of(hints[field.name]) for field in fields(cls)}
-    required = frozenset(
-        field.name
-        for field in fields(cls)
-        if field.default is MISSING and field.default_factory is MISSING
-    )
+    required = {
+        f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING
+    }
 
     def read(value: Any, name: str) -> Any:
         expect(type(value) is dict, name, "a dict", value)
@@ -310,10 +286,8 @@ def _read_anything(value: Any, name: str, depth: int = 0) -> Any:
             for key, item in value.items()
         }
     if value is not None:
-        kind = _SCALARS.get(type(value))
-        expect(kind is not None, name, "a plain value", value)
-        assert kind is not None
-        kind.read(value, name)
+        expect(type(value) in _SCALARS, name, "a plain value", value)
+        _SCALARS[type(value)].read(value, name)
     return value
 
 

@@ -1,35 +1,259 @@
-"""What a report shows, saved when `assess` computes it, and read back.
+"""What a report shows: `assess` finds and saves it, the page reads it back and computes nothing.
 
-``figures.json`` stands in a run next to the ``assessment.json`` that it is of.  Reading computes
-nothing.
+``figures.json`` stands in a run next to the ``assessment.json`` that it is of: numbers of
+`assessment.diagnostics` and the texts of lost questions, as they were found on fit questions, out
+of fold.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
+
+import numpy as np
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.diagnostics import (
+    AlphaSavings,
+    Curve,
+    Ending,
+    accuracy_at_cost,
+    endings_of,
+    fit_curves,
+    fixed_curve,
+    savings_by_alpha,
+)
 from stopadvisor.certification.issue import CalibratedRun
-from stopadvisor.ground.errors import ProbeError
+from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import Assessed
-from stopadvisor.report.figures import Figures, figures_of
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.report.words import shell_quote
-from stopadvisor.runs.directory import CALIBRATION, KeptThinking, read_thinking
+from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.runs.directory import CALIBRATION, KeptThinking, RunDirectory, read_thinking
+from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.sources import ASSESSMENT, Source, read_assessment, read_calibration
 from stopadvisor.runs.storage import write_json_atomically
+from stopadvisor.workload.questions import read_workload
 
-__all__ = ["FIGURES", "ReportData", "WrittenPage", "read_report", "save_assessment"]
+__all__ = [
+    "FIGURES", "Figures", "FrontierFigure", "LostQuestions", "OtherStop", "QuestionExample",
+    "ReportData", "TrajectoryStep", "WrittenPage", "read_report", "save_assessment",
+]  # fmt: skip
 
 FIGURES = "figures.json"
 
-Saved = TypeVar("Saved")
+_Saved = TypeVar("_Saved")
+_LONGEST_TEXT = 1500
+"""Characters of a question that are shown."""
+_MOST_LOST = 12
+"""Lost questions that are shown."""
+
+
+@dataclass(frozen=True)
+class FrontierFigure:
+    """Accuracy against cost."""
+
+    rules: tuple[Curve, ...]
+    """The learned rule first, where there is one."""
+    fixed: Curve
+    """What takes no rule: everything stopped at one budget, or one rung for everybody."""
+    chosen: tuple[str, float, float] | None
+    """Rule, cost in percent and accuracy of the advised point; None: full thinking."""
+    fixed_at_chosen: float | None
+    """Accuracy of fixed budgets at the advised point's cost; None without one."""
+
+
+@dataclass(frozen=True)
+class TrajectoryStep:
+    """One checkpoint of a question that was still thinking."""
+
+    budget: int
+    answer: str | None
+    """As it was forced; None where the probes hold no texts."""
+    correct: bool
+    confidence: float | None
+    """None where the server returned no log-probabilities."""
+
+
+@dataclass(frozen=True)
+class OtherStop:
+    """Where another rule ends a question."""
+
+    family: str
+    position: int | None
+    """Thinking tokens; None: it thinks to the end."""
+    correct: bool
+
+
+@dataclass(frozen=True)
+class QuestionExample:
+    """One lost question on its way through the checkpoints."""
+
+    id: str
+    question: str | None
+    """None where the file is gone, or never was."""
+    gold: str | None
+    trace_tokens: int
+    steps: tuple[TrajectoryStep, ...]
+    stop: int
+    """Index of the step at which the rule stops."""
+    family: str
+    """The rule."""
+    others: tuple[OtherStop, ...]
+    """What the other compared rules do, at thresholds of the same promise."""
+
+
+@dataclass(frozen=True)
+class LostQuestions:
+    """Fit questions that full thinking answers right and the advised rule stops wrong."""
+
+    shown: tuple[QuestionExample, ...]
+    """The first of them in the order of the run."""
+    n: int
+    """How many there are."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """``figures.json``: what `assess` saves for the report; None where the data do not allow it."""
+
+    assessment: str
+    """SHA-256 of the ``assessment.json`` that they are of."""
+    frontier: FrontierFigure | None
+    alpha: AlphaSavings | None
+    lost: LostQuestions | None
+    remarks: tuple[str, ...] = ()
+    """What could not be shown, and why."""
+
+
+def figures_of(choice: Choice, source: Source, assessment: str) -> Figures:
+    """Figures of a choice; none where no rule was measured.
+
+    `assessment` is the SHA-256 of its ``assessment.json``.
+    """
+    if choice.nothing is not None:
+        return Figures(assessment, None, None, None)
+    lost = None
+    remarks: tuple[str, ...] = ()
+    if choice.advised is not None and choice.fit.table.rungs is None:
+        texts = _Texts.of(source)
+        lost, remarks = _lost_questions(choice, texts), texts.remarks
+    return Figures(assessment, _frontier(choice), savings_by_alpha(choice), lost, remarks)
+
+
+def _frontier(choice: Choice) -> FrontierFigure:
+    advised = choice.advised
+    rules = [r for r in choice.compared if r.scorer.family != FIXED_BUDGET or r is advised]
+    curves, fixed = fit_curves(choice.fit, rules), fixed_curve(choice.fit)
+    if advised is None:
+        return FrontierFigure(curves, fixed, None, None)
+    curve = next(c for c, r in zip(curves, rules, strict=True) if r is advised)
+    cost, accuracy = curve.cost[choice.advised_index], curve.accuracy[choice.advised_index]
+    chosen = (advised.scorer.family, cost, accuracy)
+    return FrontierFigure(curves, fixed, chosen, accuracy_at_cost(fixed, cost))
+
+
+# --- Lost questions ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Words for the questions of a run, by question id; empty where it has none."""
+
+    records: Mapping[str, ProbeRecord]
+    questions: Mapping[str, str]
+    remarks: tuple[str, ...]
+    """What lost questions cannot show, and why."""
+
+    @classmethod
+    def of(cls, source: Source) -> _Texts:
+        """Read questions and forced answers of a run."""
+        if source.manifest is None:
+            remark = "A published archive holds no texts: lost questions show none."
+            return cls({}, {}, (remark,))
+        records = {r.id: r for r in RunDirectory.load(source.folder).records() if r.sample == 0}
+        remarks: tuple[str, ...] = ()
+        if source.manifest["engine"]["engine"] == IMPORTED:
+            remarks = ("Imported probes bring no questions: lost ones show answers alone.",)
+        try:
+            workload = read_workload(source.manifest["workload"]["path"])
+        except WorkloadError:
+            gone = "The workload file is gone, so that lost questions show no text."
+            return cls(records, {}, remarks or (gone,))
+        texts = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}
+        return cls(
+            records, {i: texts[r.key] for i, r in records.items() if r.key in texts}, remarks
+        )
+
+
+def _lost_questions(choice: Choice, texts: _Texts) -> LostQuestions | None:
+    endings = endings_of(choice)
+    mine = next((each for each in endings if each.rule is choice.advised), None)
+    if mine is None:
+        return None
+    others = [each for each in endings if each.rule.scorer.family != mine.rule.scorer.family]
+    table = mine.rule.view
+    lost = (mine.positions != NO_PROBE) & (table.samples == 0) & table.full_correct & ~mine.correct
+    rows = np.flatnonzero(lost).tolist()
+    return LostQuestions(
+        tuple(_example(row, mine, others, texts) for row in rows[:_MOST_LOST]), len(rows)
+    )
+
+
+def _example(row: int, mine: Ending, others: Sequence[Ending], texts: _Texts) -> QuestionExample:
+    table = mine.rule.view
+    name = table.ids[row]
+    record, positions = texts.records.get(name), table.positions[row]
+    answers = {} if record is None else {c.budget: _short(c.answer) for c in record.checkpoints}
+    confidence = np.exp(table.mean_logprob[row])
+    known = np.isfinite(confidence) & (table.entropy_source != "none")
+    steps = tuple(
+        TrajectoryStep(
+            int(positions[j]),
+            answers.get(int(positions[j])),
+            bool(table.correct_online[row, j]),
+            float(confidence[j]) if known[j] else None,
+        )
+        for j in np.flatnonzero((positions != NO_PROBE) & ~table.ended[row]).tolist()
+    )
+    ends = tuple(
+        OtherStop(
+            each.rule.scorer.family,
+            None if each.positions[row] == NO_PROBE else int(each.positions[row]),
+            bool(each.correct[row]),
+        )
+        for each in others
+    )
+    return QuestionExample(
+        name,
+        _short(texts.questions.get(name), _LONGEST_TEXT),
+        None if record is None else _short(record.gold),
+        int(table.trace_tokens[row]),
+        steps,
+        int(mine.stops[row]),
+        mine.rule.scorer.family,
+        ends,
+    )
+
+
+@overload
+def _short(text: str, most: int = ...) -> str: ...
+@overload
+def _short(text: str | None, most: int = ...) -> str | None: ...
+def _short(text: str | None, most: int = 200) -> str | None:
+    """A text without spaces around it, cut where a page would not show more."""
+    text = None if text is None else text.strip()
+    return text if text is None or len(text) <= most else f"{text[:most]} …"
+
+
+# --- In a run ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -124,7 +348,7 @@ def _read_figures(file: Path) -> Figures | None:
     return _parsed(Figures, content, file, "assess")
 
 
-def _parsed(kind: type[Saved], content: object, file: Path, command: str) -> Saved:
+def _parsed(kind: type[_Saved], content: object, file: Path, command: str) -> _Saved:
     try:
         return from_document(kind, content, file)
     except ProbeError as error:

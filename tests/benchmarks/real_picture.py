@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from stopadvisor.cli.main import main as stopadvisor  # noqa: E402
-from stopadvisor.report.html.theme import COLOURS, SERIES, style  # noqa: E402
+from stopadvisor.report.html.charts import COLOURS, SERIES, style  # noqa: E402
 from stopadvisor.studies.rivals import OURS  # noqa: E402
 from tests.benchmarks.real_runs import write_run  # noqa: E402
 

@@ -8,10 +8,9 @@ from inspect import cleandoc
 
 import click
 
-from stopadvisor.cli.main import COMMANDS
+from stopadvisor.cli.main import COMMANDS, EXIT_CODES
+from stopadvisor.cli.parts.command import SECTIONS, Command
 from stopadvisor.cli.parts.declare import SectionOption
-from stopadvisor.cli.parts.exit_codes import EXIT_CODES
-from stopadvisor.cli.parts.help_page import SECTIONS, Command
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS"]

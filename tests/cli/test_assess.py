@@ -19,6 +19,7 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.material import CERTIFY, Call, edit_records, looks_of, make_run, write_archive
 from tests.scripted import write_sums
 
+RUN = Path("runs/sums")
 FAST = ["--families", "confidence"]
 """One side instead of two, in a fraction of the time."""
 
@@ -52,15 +53,9 @@ def test_figures_of_a_document_agree_with_each_other(call: Call, target: str) ->
     assert set(found["recommendation"]["schedule"]) <= set(found["workload"]["budgets"])
 
 
-def test_what_is_printed_is_what_is_written(call: Call) -> None:
-    _, out, _ = call("runs/sums", "--json", *FAST)
-    assert Path("runs/sums/assessment.json").read_text(encoding="utf-8") == out
-    _, again, _ = call("runs/sums", "--json", *FAST)
-    assert again == out
-
-
 def test_the_options_used_stand_in_the_run_and_can_be_used_again(call: Call) -> None:
     _, first, _ = call("runs/sums", "--json", "--alpha", "0.2", *FAST)
+    assert Path("runs/sums/assessment.json").read_text(encoding="utf-8") == first
     file = Path("runs/sums/stopadvisor.toml")
     written = file.read_text(encoding="utf-8")
     assert tomllib.loads(written)["assess"]["alpha"] == 0.2
@@ -110,16 +105,6 @@ def test_tokens_are_not_time(call: Call) -> None:
     served = 100 * (1 / (1 - row["saving_pct"] / 100) - 1)
     shown = call("runs/sums", "--alpha", "0.15", *words)[1]
     assert f"the same hardware serves {served:.0f}% more requests" in shown
-
-
-def test_nothing_feasible_is_full_budget_with_nulls(call: Call) -> None:
-    found = call.json("runs/sums", "--alpha", "0.001", *FAST)
-    advice = found["recommendation"]
-    assert (advice["policy"], advice["family"], advice["schedule"]) == ("full-budget", None, None)
-    assert found["serving"]["operating_point"] is None
-    assert set(found["serving"]["kv-fork"].values()) == {None}
-    assert found["fit_saving_lower_pct"] is None
-    assert found["matched_risk"][0]["scalar"]["threshold"] is None
 
 
 # --- Blindness ------------------------------------------------------------------------------------
@@ -295,6 +280,7 @@ def test_remarks_go_to_stderr_and_into_the_document(call: Call) -> None:
     [
         (["--price", "1/2/nan"], "weights must be finite"),
         (["--protocol", "paper", "--serving", "vllm"], "the paper's serving regimes"),
+        (["--protocol", "paper", "--loss", "drop"], "counts lost answers alone: leave --loss out"),
         (["--serving", "overlap"], "overlap is called vllm: say --serving vllm"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -310,21 +296,6 @@ def test_a_target_that_is_not_there_is_told_what_it_may_be(call: Call) -> None:
         assert words in said
 
 
-def test_a_file_that_is_no_archive_is_one_line(call: Call) -> None:
-    Path("text.npz").write_text("hello", encoding="utf-8")
-    assert "text.npz" in call.refused("text.npz")
-    assert "missing.npz" in call.refused("missing.npz")
-    assert "not a run directory" in call.refused(".")
-
-
-def test_a_place_that_cannot_be_written_is_one_line(call: Call) -> None:
-    Path("runs/sums/assessment.json").mkdir()
-    assert "cannot write" in call.refused("runs/sums", *FAST)
-    shutil.rmtree("runs")
-    Path("runs").write_text("in the way", encoding="utf-8")
-    assert "cannot make runs" in call.refused("raw.npz")
-
-
 def test_a_full_disk_is_one_line_and_keeps_the_old_assessment(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,3 +308,74 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_assessment(
     monkeypatch.setattr(os, "fsync", full)
     assert "No space left on device" in call.refused("runs/sums", "--alpha", "0.1", *FAST)
     assert Path("runs/sums/assessment.json").read_bytes() == old
+
+
+# --- Whatever was measured ------------------------------------------------------------------------
+
+
+def all_wrong(row: dict[str, Any], part: str) -> None:
+    row["natural_correct"] = False
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = False
+
+
+def all_right(row: dict[str, Any], part: str) -> None:
+    row["natural_correct"] = True
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = True
+
+
+def few_right(row: dict[str, Any], part: str) -> None:
+    """As under a wrong template: 1 question in 16 is right, at any place."""
+    right = row["key"][0] == "0"
+    row["natural_correct"] = right
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = right
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (all_wrong, "all forced answers are wrong"),
+        (all_right, "all forced answers are right"),
+        (few_right, "alpha must be below the full-thinking accuracy (0.0"),
+    ],
+)
+def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -> None:
+    edit_records(RUN, edit)
+    found = call.json(RUN, *FAST, "--alpha", "0.15")
+    assert json.loads((RUN / "assessment.json").read_bytes()) == found
+    assert found["recommendation"]["policy"] == "full-budget"
+    assert any(said in reason for reason in found["recommendation"]["reasons"])
+    assert sum(row["count"] for row in found["profile"].values()) == found["split"]["fit"]
+    assert (found["matched_risk"][0]["learned"], found["label_savings"]) == (None, [])
+    text = call.screen(RUN, *FAST, "--alpha", "0.15")
+    assert text.startswith("Don't stop early on vLLM: ")
+    assert said[1:] in text  # it begins a sentence here
+
+
+def test_its_page_says_so_without_the_pictures_of_rules(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOPADVISOR_REPORT", "1")
+    pytest.importorskip("matplotlib")
+    edit_records(RUN, all_right)
+    code, _, err = call(RUN, *FAST, "--alpha", "0.15")
+    assert code == 0, err
+    page = (RUN / "report.html").read_text(encoding="utf-8")
+    assert "all forced answers are right" in page
+    assert 'id="part-frontier"' not in page
+
+
+def test_calibrate_follows_that_advice(call: Call) -> None:
+    edit_records(RUN, all_right)
+    found = call.json(RUN, *FAST, *CERTIFY, code=3, command="calibrate")
+    assert (found["kind"], found["look"]) == ("full-budget", None)
+    assert "all forced answers are right" in found["refusal"]["reason"]
+
+
+def test_an_alpha_that_cannot_be_missed_is_refused_by_calibrate(call: Call) -> None:
+    edit_records(RUN, few_right)
+    assert "never being right would meet it" in call.refused(
+        RUN, *FAST, *CERTIFY, command="calibrate"
+    )

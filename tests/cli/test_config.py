@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli.parts.config import CONFIG
+from stopadvisor.cli.parts.command import CONFIG
 from tests.material import Call
 
 

@@ -59,11 +59,6 @@ def test_a_learned_rule_says_what_its_probability_is_of(call: Call, family: str,
     assert f"when the estimated probability that {said} at least" in out
 
 
-def test_json_policies_are_read_too(call: Call) -> None:
-    save("entropy", "policy.json")
-    assert call("policy.json")[0] == 0
-
-
 @pytest.mark.parametrize(
     ("data", "said"),
     [

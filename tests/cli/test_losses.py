@@ -105,12 +105,6 @@ def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
         assert overrides(named).also == ()
 
 
-def test_the_paper_counts_lost_answers_alone(call: Call) -> None:
-    assert "--protocol paper counts lost answers alone: leave --loss out" in call.refused(
-        "assess", RUN, "--protocol", "paper", "--loss", "drop"
-    )
-
-
 def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> None:
     said = call.refused("calibrate", RUN, *FAST, "--alpha", "lost=0.2,category=algebra:lost=0.3")
     assert "no calibration question is of category 'algebra'; there are none" in said

@@ -105,7 +105,7 @@ def test_everybody_counts_the_same_labels(assessed_run: Path, tmp_path: Path, ca
     run = shutil.copytree(assessed_run, tmp_path / "run")
     promises = call.json("assess", run, "--families", "confidence,fixed-budget")["promises"]
     offered = {row["alpha"]: row for row in promises}
-    for alpha in offered:
+    for alpha in (0.02, 0.15):  # each opens the run anew
         wanted = offered[alpha]["labels_for_90"]
         found = call.json("plan", run, "--alpha", str(alpha), "--power", "0.9")
         assert found["calibration_labels"] == wanted, alpha

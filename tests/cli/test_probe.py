@@ -80,14 +80,6 @@ def test_a_second_call_asks_nothing_and_runs_no_second_preflight(bench: Bench) -
     assert bench.engine.calls == []
 
 
-def test_limit_and_growth_stay_in_one_run(bench: Bench) -> None:
-    runs = {bench.json("--limit", "20")["run"], bench.json("--limit", "50")["run"]}
-    write_sums(bench.file, 130)
-    grown = bench.json()
-    assert runs == {grown["run"]}
-    assert (grown["questions"], grown["new"]) == (130, 80)
-
-
 def test_a_run_keeps_the_split_it_began_with(bench: Bench) -> None:
     begun = bench.json("--limit", "50")
     write_sums(bench.file, 2010)  # of so many a fifth would be kept for test
@@ -123,15 +115,6 @@ def test_only_fit_questions_are_seen_before_probing(bench: Bench) -> None:
     *before, (last, _) = bench.engine.calls
     assert {key for keys, _ in before for key in keys} <= fit
     assert last == (questions[0].key,)
-
-
-def test_a_model_whose_content_changed_is_another_run(bench: Bench) -> None:
-    first = bench.json()["run"]
-    bench.engine = ScriptedEngine(revision="r2")
-    assert bench.json()["run"] != first
-    assert 'engine.model_revision: "r1" there, "r2" now; choose another --out' in bench.refused(
-        "--out", first
-    )
 
 
 def test_out_names_the_run_directory(bench: Bench) -> None:
@@ -219,16 +202,6 @@ def test_a_cap_beyond_the_context_is_refused_in_one_line(bench: Bench) -> None:
     assert bench("--max-think", "500", command="preflight")[0] == 2
     code, _, err = capped(bench, "--budgets", "0,450")
     assert (code, "--budgets must end at --max-think 448 or before, got 450" in err) == (2, True)
-
-
-def test_a_question_too_long_for_the_runs_cap_is_refused(bench: Bench) -> None:
-    bench.engine.context = 1024
-    assert capped(bench, "--out", bench.out)[0] == 0
-    with bench.file.open("a") as file:
-        file.write(json.dumps({"question": "please " * 90 + "1 + 1", "gold": "2"}) + "\n")
-    assert "--max-think must be at most 402, got 448" in bench.refused(
-        "--max-think", "auto", "--out", bench.out
-    )
 
 
 # --- Refusals before a model is loaded ------------------------------------------------------------

@@ -46,7 +46,6 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
         ("assess RUN --families confidence", {*CHOICE, "comparing promises"}),
         ("assess RUN --alpha 0.15 --families learned", {*CHOICE, "fitting a rule"}),
         ("calibrate RUN --alpha 0.15", CHOICE),
-        ("plan RUN --alpha 0.15", CHOICE),
         ("study frontier RUN", {"studying runs", "reading probes"}),
         ("study rivals RUN --set splits=2 --alpha 0.15", {"splits of old", "measuring rules"}),
         ("import probes r.jsonl --out new", {"reading r.jsonl"}),

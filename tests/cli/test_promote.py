@@ -65,13 +65,6 @@ def test_promote_is_the_way_there_and_back(call: Call) -> None:
     assert json.loads((RUN / "calibration.json").read_bytes())["alpha"] == 0.3
 
 
-def test_a_calibration_that_is_nested_without_end_is_refused_in_one_line(call: Call) -> None:
-    careful = policy_of("15")
-    calibration_of(careful).write_text("[" * 100_000)
-    err = call.refused("promote", careful)
-    assert "is not readable (" in " ".join(err.split())
-
-
 def test_the_run_is_calibrated_on_after_a_promotion(call: Call) -> None:
     call.json("promote", policy_of("15"))
     found = call.json("calibrate", RUN, *FAST, *CERTIFY, "--alpha", "0.3")

@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.report.html import page
 from stopadvisor.report.html.page import refresh_report, write_report
 from stopadvisor.runs.sources import ASSESSMENT
-from tests.material import CERTIFY, Call, write_archive
+from tests.material import CERTIFY, Call
 
 pytestmark = pytest.mark.slow
 
@@ -176,12 +176,3 @@ def test_figures_of_another_assessment(run: Path, call: Call) -> None:
     document["profile"]["unsolved"]["count"] += 1
     (run / ASSESSMENT).write_text(json.dumps(document), encoding="utf-8")
     assert "not of this assessment.json" in call.refused(run)
-
-
-def test_an_archive(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_archive(tmp_path / "raw.npz")
-    assert call("raw.npz", "--no-report", command="assess")[0] == 0
-    code, _, err = call("raw.npz")
-    assert code == 0
-    assert "A published archive holds no texts" in err

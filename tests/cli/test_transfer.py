@@ -90,29 +90,3 @@ def test_requests_that_make_no_sense(call: Call, words: list[str], message: str)
     save_policy(policy_from(full_budget_content()), "full.joblib")
     assert message in call.refused("calibrate", *CERTIFY, TARGET, *words)
     assert not (TARGET / "looks.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_savings_are_told_in_the_policys_own_terms(call: Call) -> None:
-    words = (
-        "calibrate",
-        *CERTIFY,
-        "runs/target",
-        "--price",
-        "0.5/0.05/2",
-        "--serving",
-        "prefix-cache",
-    )
-    assert call(*words, *FAST, "--out", "priced.joblib", "--quiet")[0] == 0
-    make_run(Path("later"), 900)
-    run = RunDirectory.load(Path("later"))
-    run.rewrite(run.records()[600:])
-    code, out, err = call(
-        "calibrate", *CERTIFY, "later", "--from", "priced.joblib", *ALPHA, "--json"
-    )
-    assert code == 0, err
-    expected = json.loads(out)["expected"]
-    assert expected["weights"]["unit"] == "money per million tokens"
-    code, screen, _ = call("inspect", "later/policy.joblib")
-    assert code == 0
-    assert "% of the price on vLLM's prefix cache" in " ".join(screen.split())

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.main import main
 from stopadvisor.runs.samples import SAMPLES
 from tests.material import Call
 
@@ -69,9 +68,3 @@ def test_an_installation_without_them_says_so(
     monkeypatch.setattr("stopadvisor.runs.samples.__file__", str(file))
     err = call.refused("samples")
     assert err.endswith("the samples were not installed with it; install it again")
-
-
-def test_the_examples_of_all_commands_begin_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    examples = capsys.readouterr().out.partition("Examples:")[2]
-    assert examples.split()[:2] == ["stopadvisor", "samples"]

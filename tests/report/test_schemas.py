@@ -15,12 +15,10 @@ import pytest
 
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.cli.schema import RESULTS
-from stopadvisor.ground.results import to_document
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.policy.inspected import inspected
 from tests.engines.rung_server import Said, rung_server, say
 from tests.material import keep_studies, make_run, write_archive, write_easiest
-from tests.policy_content import example_contents, ladder_content, policy_from
+from tests.policy_content import ladder_content, policy_from
 from tests.schemas import check_valid, schema
 from tests.scripted import ScriptedEngine
 from tests.serving.test_climbing import RUNGS, ladder_at
@@ -67,13 +65,6 @@ def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["inspect", "nothing"], ["plan", "--alpha", "2"]):
         assert main([*words, "--json"]) == 2
         check("error", json.loads(capsys.readouterr().out))
-
-
-@pytest.mark.parametrize("name", sorted(example_contents()))
-def test_policies_of_other_programs(name: str) -> None:
-    """What a policy file may leave out or add fits the schema too."""
-    policy = policy_from(example_contents()[name])
-    check_valid("inspect", to_document(inspected(policy, Path("p.joblib"))))
 
 
 def test_plan(run_without_gold: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,7 @@ import pytest
 from stopadvisor.report.screen import draw
 from stopadvisor.report.sheet import Sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
-from stopadvisor.report.sheets.files import profile_serving_sheet, promote_sheet
-from stopadvisor.report.sheets.preflight import preflight_sheet
+from stopadvisor.report.sheets.files import preflight_sheet, profile_serving_sheet, promote_sheet
 from stopadvisor.report.sheets.verify import verify_sheet
 from tests.goldens import Goldens
 from tests.report import results

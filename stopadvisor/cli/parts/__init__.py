@@ -1,5 +1,3 @@
-"""What commands share: options, what is made of them, the layout of help, progress, exit codes."""
+"""What commands share: options, what is made of them, help and configuration."""
 
-__all__ = [
-    "config", "declare", "exit_codes", "gateway", "help_page", "model", "probing", "settings",
-]  # fmt: skip
+__all__ = ["command", "declare", "model", "probing", "settings"]

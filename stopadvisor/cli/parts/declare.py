@@ -21,23 +21,10 @@ if TYPE_CHECKING:
     from stopadvisor.report.sheet import Sheet
 
 __all__ = [
-    "COUNT",
-    "OUTPUT",
-    "PATH",
-    "SHARE",
-    "SIGNATURE",
-    "VERBOSE",
-    "Decorator",
-    "Parsed",
-    "SectionOption",
-    "declare",
-    "grader_option",
-    "is_given",
-    "is_open",
-    "option",
-    "pop_settings",
-    "show",
-]
+    "COUNT", "OUTPUT", "PATH", "SHARE", "SIGNATURE", "VERBOSE", "Decorator", "Parsed",
+    "SectionOption", "declare", "grader_option", "is_given", "is_open", "option",
+    "pop_settings", "show",
+]  # fmt: skip
 
 Decorator = Callable[[Any], Any]
 """What adds an option to a command's function."""

@@ -14,14 +14,9 @@ from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.template_arguments import reserved_arguments
 
 __all__ = [
-    "API_KEY",
-    "CHAT_TEMPLATE",
-    "REQUEST_TIMEOUT",
-    "SERVER",
-    "check_engine_options",
-    "model_name",
-    "model_options",
-]
+    "API_KEY", "CHAT_TEMPLATE", "REQUEST_TIMEOUT", "SERVER", "check_engine_options",
+    "model_name", "model_options",
+]  # fmt: skip
 
 _OF_SERVER = (
     "base_url", "tokenizer", "api_key_env", "request_timeout", "patience"

@@ -43,19 +43,6 @@ def take_probing(
     """
     if not ladder:
         check_engine_options(params)
-    _check_probing(params)
-    if not like_policy:
-        _check_schedule(params)
-    temperature = params.pop("temperature")
-    params["greedy"] = temperature == 0
-    params["temperature"] = temperature or None
-    params["preflight"] = not params.pop("no_preflight")
-    params["batch_size"] = None if params["engine"] == "openai" else params["concurrency"]
-    return pop_settings(ProbeSettings, params, workload=workload)
-
-
-def _check_probing(params: Mapping[str, Any]) -> None:
-    """Refuse options of probing that contradict each other."""
     if params["temperature"] == 0 and params["samples"] > 1:
         raise click.UsageError(
             f"--temperature 0 always draws the same trace, got --samples {params['samples']}"
@@ -65,6 +52,14 @@ def _check_probing(params: Mapping[str, Any]) -> None:
         raise click.UsageError(
             f"--budgets must end at --max-think {max_think} or before, got {budgets[-1]}"
         )
+    if not like_policy:
+        _check_schedule(params)
+    temperature = params.pop("temperature")
+    params["greedy"] = temperature == 0
+    params["temperature"] = temperature or None
+    params["preflight"] = not params.pop("no_preflight")
+    params["batch_size"] = None if params["engine"] == "openai" else params["concurrency"]
+    return pop_settings(ProbeSettings, params, workload=workload)
 
 
 def _check_schedule(params: Mapping[str, Any]) -> None:
@@ -79,27 +74,25 @@ def _check_schedule(params: Mapping[str, Any]) -> None:
             "--budgets and --every exclude each other: next to its markers a run probes at one or "
             "the other"
         )
-    strange = ["every"] if schedule == "grid" else []
-    if schedule != "marker":
-        strange.append("markers")
-    for name in strange:
-        if params[name] is not None:
-            needed = "stride or marker" if name == "every" else "marker"
-            raise click.UsageError(f"--{name} needs --schedule {needed}, got {schedule}")
+    if schedule == "grid" and every is not None:
+        raise click.UsageError(f"--every needs --schedule stride or marker, got {schedule}")
+    if schedule != "marker" and params["markers"] is not None:
+        raise click.UsageError(f"--markers needs --schedule marker, got {schedule}")
 
 
-def _words(text: str) -> tuple[str, ...] | None:
-    if text == "auto":
-        return None
+def _auto(name: str, parse: Callable[[str], Any]) -> Parsed:
+    """A type of values that `auto` leaves open."""
+    return Parsed(f"auto|{name}", lambda text: None if text == "auto" else parse(text))
+
+
+def _words(text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(words):
         raise ValueError("expected `auto` or words such as Wait,Hmm")
     return words
 
 
-def _budgets(text: str) -> tuple[int, ...] | None:
-    if text == "auto":
-        return None
+def _budgets(text: str) -> tuple[int, ...]:
     try:
         budgets = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -110,9 +103,7 @@ def _budgets(text: str) -> tuple[int, ...] | None:
     return budgets
 
 
-def _count(text: str) -> int | None:
-    if text == "auto":
-        return None
+def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError("expected `auto` or a whole number >= 1")
     return int(text)
@@ -135,8 +126,7 @@ def _entropy(text: str) -> str:
 
 
 def _template(text: str) -> str:
-    named = "\n" not in text and "{question}" not in text
-    if named:
+    if "\n" not in text and "{question}" not in text:
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -158,7 +148,7 @@ _PROBE = (
     ),
     _probing(
         "--budgets",
-        type=Parsed("auto|N,N,...", _budgets),
+        type=_auto("N,N,...", _budgets),
         default="auto",
         help="Thinking tokens at which to probe; auto scales the paper's grid to a pilot's traces.",
     ),
@@ -174,21 +164,21 @@ _PROBE = (
     ),
     _probing(
         "--every",
-        type=Parsed("auto|N", _count),
+        type=_auto("N", _count),
         default="auto",
         help="Tokens from one probe of a stride to the next; auto: about 32 in a pilot's long "
         "traces.",
     ),
     _probing(
         "--markers",
-        type=Parsed("auto|word,word,...", _words),
+        type=_auto("word,word,...", _words),
         default="auto",
         help="Words that are markers; auto: those with which the model begins sentences, as a "
         "pilot finds them.",
     ),
     _probing(
         "--max-think",
-        type=Parsed("auto|N", _count),
+        type=_auto("N", _count),
         default="auto",
         help="Cut thinking here; use production's own cap. auto: 8192, or what the context leaves.",
     ),

@@ -35,15 +35,9 @@ from stopadvisor.rules.serving_profile import SERVING_PROFILE, read_serving_prof
 from stopadvisor.runs.prices import LOCAL_GPU, PriceRequest, read_config
 
 __all__ = [
-    "ALPHA",
-    "DELTA",
-    "DESPITE",
-    "GUARANTEES",
-    "PRICING",
-    "overrides",
-    "price_request",
+    "ALPHA", "DELTA", "DESPITE", "GUARANTEES", "PRICING", "overrides", "price_request",
     "setting_options",
-]
+]  # fmt: skip
 
 
 def overrides(params: dict[str, Any]) -> SettingsOverrides:
@@ -122,10 +116,6 @@ def _price(text: str) -> Weights:
         ) from error
 
 
-def _families(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-
-
 class _Stack(click.Choice[str]):
     """A serving stack; one that had another name is answered with the new one."""
 
@@ -136,6 +126,9 @@ class _Stack(click.Choice[str]):
 
 
 _NEXT_LIMIT = re.compile(rf",(?=\s*(?:{'|'.join((*LOSSES, 'category'))})=)")
+_FAMILIES = Parsed(
+    "name,name,...", lambda text: tuple(dict.fromkeys(map(str.strip, text.split(","))))
+)
 _OWN = Settings()
 _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "alpha": (
@@ -154,7 +147,7 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
         f"(seconds). Else assess takes {SERVING_PROFILE} in the model's folder, or computes them.",
     ),
     "families": (
-        "Certificate", Parsed("name,name,...", _families), ",".join(_OWN.families),
+        "Certificate", _FAMILIES, ",".join(_OWN.families),
         "Rules to compare.",
     ),
 }  # fmt: skip

@@ -1,3 +1,3 @@
 """The page: one HTML file with its pictures and sentences."""
 
-__all__ = ["fragment", "page"]
+__all__ = ["page"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.diagnostics import AlphaSavings
 from stopadvisor.policy.shown import promised
-from stopadvisor.report.figures import FrontierFigure
+from stopadvisor.report.saved import FrontierFigure
 from stopadvisor.report.words import alpha_of, by_load, percent, share
 from stopadvisor.rules.families import rule_name
 

@@ -1,14 +1,16 @@
-"""The page itself: one HTML file with its style and pictures inside, and no script.
+"""Sheets as HTML: whole for notebooks, and on the page, one file with its pictures, without script.
 
-Puts words, sheets and pictures into the template; chooses and computes nothing.  The drawing and
-template libraries are imported when a page is made, since they are an extra.
+Puts words, sheets and pictures into the template, escaped; chooses and computes nothing.  The
+drawing and template libraries are imported when a page is made, since they are an extra.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,22 +26,33 @@ from stopadvisor.report.html.captions import (
     frontier_caption,
     prices_caption,
 )
-from stopadvisor.report.html.fragment import section_html, words_html
-from stopadvisor.report.html.lost import lost_question
-from stopadvisor.report.saved import ReportData, WrittenPage, read_report
-from stopadvisor.report.sheet import Fact
+from stopadvisor.report.saved import (
+    QuestionExample,
+    ReportData,
+    TrajectoryStep,
+    WrittenPage,
+    read_report,
+)
+from stopadvisor.report.sheet import Fact, Section, Sheet
 from stopadvisor.report.sheets.assess import assess_sheet
 from stopadvisor.report.sheets.calibrate import calibrate_sheet
-from stopadvisor.report.words import alpha_of, share, shell_quote
+from stopadvisor.report.words import alpha_of, listed, share, shell_quote
+from stopadvisor.rules.families import rule_name
+from stopadvisor.runs.directory import KeptThinking
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["missing_packages", "refresh_report", "render", "write_report"]
+__all__ = [
+    "lost_question", "missing_packages", "refresh_report", "render", "sheet_html", "write_report",
+]  # fmt: skip
 
 _HERE = Path(__file__).parent
+_NUMBER = ' class="number"'
+_CHARACTERS = 12_000
+"""Of one thinking, without those of its probes."""
 
 
 def missing_packages() -> tuple[str, ...]:
@@ -109,8 +122,8 @@ def render(data: ReportData) -> str:
         finalize=lambda value: printable(value) if type(value) is str else value,
     )  # fmt: skip
     environment.filters |= {
-        "section": lambda section: Markup(section_html(section)),
-        "words": lambda text: Markup(words_html(text)),
+        "section": lambda section: Markup(_section_html(section)),
+        "words": lambda text: Markup(_words_html(text)),
     }
     result, calibration, lost = data.result, data.calibration, data.figures.lost
     examples = () if lost is None else lost.shown
@@ -146,7 +159,6 @@ def render(data: ReportData) -> str:
 def _pictures(data: ReportData) -> list[tuple[Caption, str]]:
     """The pictures that there is something to say of, each with its words."""
     from stopadvisor.report.html import charts
-    from stopadvisor.report.html.theme import inline_svg, style
 
     run, frontier, alpha = data.result, data.figures.frontier, data.figures.alpha
     found: list[tuple[Caption | None, Callable[[], Figure]]] = [
@@ -160,9 +172,9 @@ def _pictures(data: ReportData) -> list[tuple[Caption, str]]:
     pictures = []
     for said, draw in found:
         if said is not None:
-            with style(said.name):
+            with charts.style(said.name):
                 told = said.sentence.replace("`", "")
-                pictures.append((said, inline_svg(draw(), said.name, said.title, told)))
+                pictures.append((said, charts.inline_svg(draw(), said.name, said.title, told)))
     return pictures
 
 
@@ -194,3 +206,144 @@ def _provenance(result: AssessedRun, calibration: CalibratedRun | None) -> list[
             f"{weights.decoded:g} ({weights.unit})",
         ),
     ]
+
+
+# --- Lost questions ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The thinking up to a probe, and the probe; the middle of a long piece is left out."""
+
+    head: str
+    left_out: int
+    """Characters."""
+    tail: str
+    probe: str
+    """The probe in words; empty after the last one."""
+    stops: bool
+    """Whether a rule stops at it."""
+
+
+@dataclass(frozen=True)
+class LostQuestion:
+    """One question as the template writes it."""
+
+    id: str
+    title: str
+    question: str | None
+    others: str
+    """Where the other compared rules stop."""
+    pieces: tuple[_Piece, ...]
+
+
+def lost_question(example: QuestionExample, kept: KeptThinking | None) -> LostQuestion:
+    """Put a lost question into words; without its thinking the probes alone."""
+    stop = example.steps[example.stop]
+    answer = "" if stop.answer is None else f" with {stop.answer!r}"
+    gold = "" if example.gold is None else f"; {example.gold!r} is right"
+    title = (
+        f"{example.id}: stopped at {stop.budget} of {example.trace_tokens} thinking tokens"
+        f"{answer}{gold}"
+    )
+    told = []
+    for other in example.others:
+        verdict = "right" if other.correct else "wrong"
+        does = "thinks to the end" if other.position is None else f"stops at {other.position}"
+        told.append(f"{rule_name(other.family)} {does} ({verdict})")
+    others = f"At the same promise {listed(told)}." if told else ""
+    return LostQuestion(example.id, title, example.question, others, _pieces(example, kept))
+
+
+def _pieces(example: QuestionExample, kept: KeptThinking | None) -> tuple[_Piece, ...]:
+    """Cut the thinking at its probes, and where a rule stops without one."""
+    stops = {example.steps[example.stop].budget: [rule_name(example.family)]}
+    for other in example.others:
+        if other.position is not None:
+            stops.setdefault(other.position, []).append(rule_name(other.family))
+    steps = {step.budget: step for step in example.steps}
+    positions = sorted({*steps, *stops})
+    text, known = "", dict.fromkeys(positions, 0)
+    if kept is not None:
+        text, known = kept.text, dict(kept.characters)
+        positions = [at for at in positions if at in known]
+    cuts = [0, *(known[at] for at in positions), len(text)]
+    most = _CHARACTERS // (2 * len(cuts))
+    probes = [(_probe(at, steps.get(at), stops.get(at, [])), at in stops) for at in positions]
+    pieces = []
+    for (start, end), (probe, stopping) in zip(pairwise(cuts), [*probes, ("", False)], strict=True):
+        thought = text[start:end]
+        out = max(0, len(thought) - 2 * most)
+        head, tail = (thought[:most], thought[-most:]) if out else (thought, "")
+        pieces.append(_Piece(head, out, tail, probe, stopping))
+    return tuple(pieces)
+
+
+def _probe(at: int, step: TrajectoryStep | None, stops: list[str]) -> str:
+    words = [f"{at} tokens"]
+    if step is not None:
+        answer = "answer" if step.answer is None else repr(step.answer)
+        words.append(f"{answer} {'right' if step.correct else 'wrong'}")
+        if step.confidence is not None:
+            words.append(f"confidence {share(step.confidence)}")
+    return ", ".join(words) + (f" | stops: {', '.join(stops)}" if stops else "")
+
+
+# --- Sheets ---------------------------------------------------------------------------------------
+
+
+def sheet_html(sheet: Sheet) -> str:
+    """Return a sheet: headline, facts, next command, sections, footnote."""
+    parts = [f"<p><strong>{_text(sheet.headline)}</strong></p>", *_facts(sheet.facts)]
+    if sheet.command is not None:
+        name, command = _text(sheet.command_name), _text(sheet.command)
+        parts.append(f"<p>{name}: <code>{command}</code></p>")
+    for section in sheet.sections:
+        if section.title:
+            parts.append(f"<p><strong>{_text(section.title)}</strong></p>")
+        parts.append(_section_html(section))
+    if sheet.footnote:
+        parts.append(f"<p><small>{_text(sheet.footnote)}</small></p>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _section_html(section: Section) -> str:
+    """Return a section without its title: a table or facts, then paragraphs."""
+    return "".join((*_rows(section), *(f"<p>{_words_html(text)}</p>" for text in section.texts)))
+
+
+def _words_html(text: str) -> str:
+    """Our own texts: commands between backticks as code, no sign torn from its number."""
+    parts = _text(text.replace(" %", "%")).replace("&gt; ", "&gt;\u00a0").split("`")
+    return "".join(f"<code>{p}</code>" if k % 2 else p for k, p in enumerate(parts))
+
+
+def _rows(section: Section) -> Iterator[str]:
+    if not section.header:
+        yield from _facts([(name, value) for name, value in section.rows])
+        return
+    # As on the screen: the first columns to the left, and a last one without a name.
+    numeric = [k >= section.left and bool(name) for k, name in enumerate(section.header)]
+    head = _cells(section.header, numeric, 'th scope="col"')
+    rows = "".join(f"<tr>{_cells(row, numeric)}</tr>" for row in section.rows)
+    yield f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(row: Sequence[str], numeric: Sequence[bool], tag: str = "td") -> str:
+    return "".join(
+        f"<{tag}{_NUMBER * n}>{_words_html(value)}</{tag[:2]}>"
+        for value, n in zip(row, numeric, strict=True)
+    )
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if facts:
+        rows = "".join(
+            f'<tr><th scope="row">{_text(name)}</th><td>{_words_html(value)}</td></tr>'
+            for name, value in facts
+        )
+        yield f"<table><tbody>{rows}</tbody></table>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -1,14 +1,15 @@
-"""Sheets of commands that write files: samples, imports, probes, profiles, a page, a promotion."""
+"""Sheets of `preflight`, and of commands that write files: samples, imports, probes and others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from stopadvisor.collection.model_checks import PreflightReport
 from stopadvisor.collection.probe_settings import ProbeSummary
 from stopadvisor.policy.run_policies import Promotion
 from stopadvisor.policy.shown import promised
 from stopadvisor.report.saved import WrittenPage
-from stopadvisor.report.sheet import Fact, Section, Sheet
+from stopadvisor.report.sheet import Fact, Section, Sheet, Tone
 from stopadvisor.report.words import listed, percent, plural, share, shell_quote
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.imported import ImportedDataset, ImportedLog, ImportedProbes, ImportedReplies
@@ -16,7 +17,8 @@ from stopadvisor.runs.samples import Samples
 
 __all__ = [
     "import_dataset_sheet", "import_log_sheet", "import_probes_sheet", "import_replies_sheet",
-    "probe_sheet", "profile_serving_sheet", "promote_sheet", "report_sheet", "samples_sheet",
+    "preflight_sheet", "probe_sheet", "profile_serving_sheet", "promote_sheet", "report_sheet",
+    "samples_sheet",
 ]  # fmt: skip
 
 
@@ -126,6 +128,54 @@ def _graded(probes: ImportedProbes) -> str:
         return "none: a reply will count by whether it agrees with full thinking"
     text = plural(probes.n_graded, "label") + " by gold, the others as recorded"
     return f"{text}; {plural(ungraded, 'trace')} with neither" if ungraded else text
+
+
+_FIRST = ("fail", "warn", "pass")
+_LABEL = {"fail": "FAILED: ", "warn": "warning: ", "pass": "ok: "}
+_VERDICTS: dict[str, tuple[str, Tone]] = {
+    "pass": ("Ready to probe: thinking markers and answer cue work", "good"),
+    "warn": ("Ready to probe, with warnings: read them first", "doubtful"),
+    "fail": ("Not ready to probe: results measured like this would mislead", "bad"),
+}
+
+
+def preflight_sheet(report: PreflightReport) -> Sheet:
+    """Return the verdict, what was seen of each check, and what to do about it."""
+    text, tone = _VERDICTS[report.status]
+    facts: list[Fact] = []
+    # What has to be read comes first.
+    for check in sorted(report.checks, key=lambda check: _FIRST.index(check.status)):
+        facts.append((check.name, f"{_LABEL[check.status]}{check.detail}"))
+        if check.advice:
+            facts.append(("  to do", check.advice))
+    markers, sections = report.marker_words, []
+    if rows := [
+        (
+            word.text,
+            "used" if word.used else "",
+            f"{word.per_1000:.1f}",
+            share(word.median_place),
+            share(word.without),
+        )
+        for word in markers.words
+        if word.sentences
+    ]:
+        sections.append(
+            Section(
+                f"Words with which the model turns back, in {plural(markers.n_traces, 'trace')}",
+                ("word", "", "per 1,000 tokens", "place", "traces without"),
+                tuple(rows),
+                (
+                    "Sentences that begin with the word; place: the share of the thinking before "
+                    "it, median; used: probe --schedule marker asks just before it.",
+                ),
+                left=2,
+            )
+        )
+    if report.cost is not None:
+        sections.append(Section(texts=(f"Probing takes {report.cost}.",)))
+    headline = f"{text} (tried on {plural(report.n_questions, 'question')})."
+    return Sheet(headline, tone, tuple(facts), sections=tuple(sections))
 
 
 def probe_sheet(summary: ProbeSummary) -> Sheet:

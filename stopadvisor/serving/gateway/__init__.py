@@ -1,3 +1,3 @@
 """The policy before any OpenAI-compatible server: a proxy that stops what the policy covers."""
 
-__all__ = ["gateway_settings", "server"]
+__all__ = ["server"]

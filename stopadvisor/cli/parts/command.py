@@ -1,0 +1,302 @@
+"""What every command has: help like a manual page, and values out of `stopadvisor.toml`.
+
+A key of that file is an option's name without its dashes.  At the top it is for every command that
+has such an option, in a table for the command of that name.  The command line and environment
+variables go before the file.  Knows click, the names of options that several commands share, and no
+command: each brings its own words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from stopadvisor.cli.main import EXIT_CODES
+from stopadvisor.cli.parts.declare import SectionOption
+
+__all__ = ["CONFIG", "SECTIONS", "Command", "effective_config", "typed_again"]
+
+SECTIONS = (
+    *("Options", "Analysis", "Certificate", "Serving costs", "Model", "Probing", "Gateway"),
+    *("Audits", "Configuration"),
+)
+"""Sections of a long list of options, in this order; an option that names none is in the first."""
+_LONG = 20
+"""Of more options `--help` shows those that most people name, and `--help-all` all, in sections."""
+_MOST_NAMED = {
+    *("--model", "--engine", "--base-url", "--upstream", "--max-think", "--prompt-template"),
+    *("--alpha", "--loss", "--grader", "--serving", "--limit", "--out", "--json", "--quiet"),
+    *("--audit", "--audit-log", "--on-alarm"),
+}
+"""Of options in sections, those that `--help` shows."""
+_RENAMED = {
+    "allow-large-alpha": "--despite large-alpha",
+    "allow-truncated": "--despite truncated",
+    "batch": "--concurrency",
+    "batch-size": "--concurrency",
+    "despite-advice": "--despite advice",
+    "greedy": "--temperature 0",
+    "guarantee": "--alpha lost=LIMIT,category=NAME:LOSS=LIMIT",
+    "host": "--listen HOST:PORT",
+    "key": "--require-signature",
+    "model-name": "--model",
+    "most": "--limit",
+    "policies": "--looks",
+    "port": "--listen HOST:PORT",
+    "resamples": "--set resamples=N",
+    "serving-profile": "--price FILE",
+    "think-close": "--think-tags OPEN CLOSE",
+    "think-open": "--think-tags OPEN CLOSE",
+    "upstream-key-env": "--api-key-env",
+}
+"""Old options without their dashes, and what the refusal says to use now."""
+_ALL = f"{__name__}.all"
+"""Set in a context whose help shows every option."""
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show every option and exit.",
+)
+
+
+class Command(click.Command):
+    """A command whose help ends with files, examples and exit codes.
+
+    `reads` and `writes` name files, in words, none where empty; `examples` are whole command lines
+    that work, `exit_codes` those that this command ends with.  The others are `click.Command`'s.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        reads: str = "",
+        writes: str = "",
+        examples: Sequence[str],
+        exit_codes: Sequence[int] = (0, 2),
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, **more)
+        self.reads = reads
+        self.writes = writes
+        self.examples = tuple(examples)
+        self.exit_codes = tuple(exit_codes)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, and what every command takes."""
+        more = [*_CONFIG_OPTIONS, *([_HELP_ALL] if self.is_long else [])]
+        return [*super().get_params(ctx), *more]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line over the values of a configuration file."""
+        if not ctx.resilient_parsing:
+            try:
+                typed, _, _ = self.make_parser(ctx).parse_args(list(args))
+            except click.NoSuchOption as error:
+                new = _RENAMED.get(error.option_name.removeprefix("--"))
+                if new is None:
+                    raise
+                ctx.fail(f"{error.option_name} is now {new}")
+            path = typed.get("config")
+            if path or CONFIG.is_file():
+                ctx.default_map = _defaults_from(Path(path or CONFIG), ctx)
+            ctx.meta[_TYPED] = typed
+            if typed.get("show_config"):
+                click.echo(effective_config(ctx), nl=False)
+                ctx.exit()
+        return super().parse_args(ctx, args)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether `--help-all` shows more than `--help`."""
+        return len(self.params) > _LONG
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options: all in sections, or those that most people name."""
+        in_sections = _ALL in ctx.meta
+        shows_all = in_sections or not self.is_long
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        for param in self.get_params(ctx):
+            section = param.section if isinstance(param, SectionOption) else SECTIONS[0]
+            if not (shows_all or section == SECTIONS[0] or _MOST_NAMED & {*param.opts}):
+                continue
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
+                rows[section if in_sections else SECTIONS[0]].append(record)
+        for title, records in rows.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections below the options."""
+        for title, text in (("Reads", self.reads), ("Writes", self.writes)):
+            if text:
+                with formatter.section(title):
+                    formatter.write_text(text)
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")  # to copy: one line
+        if self.is_long and _ALL not in ctx.meta:
+            codes = ", ".join(map(str, self.exit_codes))
+            formatter.write_paragraph()
+            formatter.write_text(f"Exit codes: {codes}; --help-all says what they mean.")
+            return
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), EXIT_CODES[code]) for code in self.exit_codes])
+
+
+# --- The configuration file -----------------------------------------------------------------------
+
+CONFIG = Path("stopadvisor.toml")
+"""Read from the working directory where `--config` names no other file."""
+
+
+_TYPED = f"{__name__}.typed"
+"""Where a context keeps what the command line names, by parameter."""
+
+_CONFIG_OPTIONS = (
+    SectionOption(
+        ["--config"],
+        section="Configuration",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        expose_value=False,
+        show_default=f"{CONFIG}, where there is one",
+        help="Take values of options from this file: TOML, a key an option, a table a command.",
+    ),
+    SectionOption(
+        ["--show-config"],
+        section="Configuration",
+        is_flag=True,
+        expose_value=False,
+        help="Print the values of all options as such a file, and exit.",
+    ),
+)
+"""Options that every command takes."""
+
+
+def _defaults_from(path: Path, ctx: click.Context) -> dict[str, Any]:
+    """Read a configuration file: the defaults of a command, by parameter, as click takes them.
+
+    Raises
+    ------
+    UsageError
+        The file is no TOML, or names an option or a command that there is not.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise click.UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.UsageError(f"{path}: expected TOML: {error}") from error
+    name, ours, group = ctx.info_name or "", _options(ctx.command), ctx.parent
+    tables = {key: value for key, value in content.items() if isinstance(value, dict)}
+    shared = {key: value for key, value in content.items() if key not in tables}
+    if group is not None:
+        assert isinstance(group.command, click.Group)
+        commands = group.command.list_commands(group)
+        _refuse_unknown(path, tables.keys() - commands, commands, "")
+        if others := shared.keys() - ours:  # options of other commands
+            found = (group.command.get_command(group, other) for other in commands)
+            known = {key for command in found if command for key in _options(command)}
+            _refuse_unknown(path, others - known, known, "")
+    own = tables.get(name, {})
+    _refuse_unknown(path, own.keys() - ours, ours, f"{name}.")
+    named = {key: value for key, value in shared.items() if key in ours} | own
+    return {ours[key].name or "": _as_typed(path, key, named[key], ours[key]) for key in named}
+
+
+def _refuse_unknown(path: Path, unknown: set[str], known: Any, prefix: str) -> None:
+    for key in sorted(unknown):
+        near = get_close_matches(key, list(known), n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise click.UsageError(f"{path}: field '{prefix}{key}': no such option or command{meant}")
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """Give a command's options by their long names, without dashes."""
+    return {
+        max(param.opts, key=len).removeprefix("--"): param
+        for param in command.params
+        if isinstance(param, click.Option)
+    }
+
+
+def _as_typed(path: Path, key: str, value: Any, option: click.Option) -> Any:
+    """Give a value as it would be typed, so that the option's own type reads and checks it."""
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise click.UsageError(f"{path}: field '{key}': expected true or false, got {value!r}")
+        return value
+    if option.multiple or option.nargs > 1:
+        return [_text(part) for part in (value if isinstance(value, list) else [value])]
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool | dict) else str(value)
+
+
+def typed_again(*but: str) -> str:
+    """Repeat the options that the command line names, but for some, for a command that follows."""
+    ctx = click.get_current_context()
+    typed, words = ctx.meta[_TYPED], []
+    for option in _options(ctx.command).values():
+        value = typed.get(option.name)
+        if option.name in ("json", "quiet", *but) or value in (None, False):
+            continue
+        name = max(option.opts, key=len)
+        if option.is_flag:
+            words.append(name)
+        else:
+            for one in value if option.multiple else [value]:
+                words += [name, *map(str, one if option.nargs > 1 else [one])]
+    return shlex.join(words)
+
+
+def effective_config(ctx: click.Context) -> str:
+    """Give every option of a command that has a value, as the table of a configuration file."""
+    lines = [f"[{ctx.info_name}]\n"]
+    for key, option in _options(ctx.command).items():
+        value, source = option.consume_value(ctx, ctx.meta[_TYPED])
+        plain = isinstance(value, bool | int | float | str | Path | list | tuple)
+        if option.hidden or value == () or not plain:
+            continue
+        if option.is_flag:
+            value = option.type_cast_value(ctx, value)  # a variable says 0 or 1
+            if source == ParameterSource.DEFAULT and not value:
+                continue
+        lines.append(f"{key} = {_toml(value)}\n")
+    return "".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool):
+        return json.dumps(value)
+    text = str(value)
+    is_number = re.fullmatch(r"-?\d+(\.\d+)?", text) and str(float(text)) in (text, f"{text}.0")
+    return text if is_number else json.dumps(text)  # a JSON string is a TOML string too
