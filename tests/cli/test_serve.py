@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 from stopadvisor.cli import serve
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import save_policy
+from stopadvisor.serving.audit_log import replay
+from stopadvisor.serving.audit_records import find_series
 from stopadvisor.serving.gateway import server
 from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.vllm import plugin_settings
@@ -25,7 +28,7 @@ from tests.benchmarks.gateway import running_gateway
 from tests.engines.fake_server import fake_server
 from tests.material import Call
 from tests.policy_content import example_content, policy_from
-from tests.serving.gateways import chat_body, save_policy_of
+from tests.serving.gateways import chat_body, save_policy_of, until
 
 Started = tuple[Sequence[str], Mapping[str, str]]
 """The words and the environment of a process."""
@@ -213,3 +216,47 @@ def test_a_gateway_of_its_own_process_serves_and_drains(tmp_path: Path) -> None:
     for event in ("upstream-up", "ready", "request", "draining", "stopped"):
         assert event in events
     assert events[-1] == "stopped"
+
+
+@pytest.mark.slow
+def test_a_gateway_that_is_killed_comes_back_with_its_audits(tmp_path: Path) -> None:
+    """kill -9 under load, and a power failure's torn line: what was answered stays counted."""
+    policy, folder = tmp_path / "p.json", tmp_path / "audits"
+    words = ("--audit", "1", "--audit-log", str(folder))
+    with fake_server(chat="reasoning_content", pace=0.002) as upstream:
+        certificate = {**example_content()["certificate"], "loss": "differs"}
+        digest = save_policy_of(upstream, policy, certificate=certificate).digest
+        before = policy.read_bytes()
+
+        def ask(url: str) -> str | None:
+            """Return what a whole reply says; None where the connection breaks off."""
+            client = http.client.HTTPConnection(url.split("/")[2], timeout=20)
+            try:
+                client.request("POST", "/v1/chat/completions", json.dumps(chat_body()))
+                content: str = json.load(client.getresponse())["choices"][0]["message"]["content"]
+            except (OSError, http.client.HTTPException):
+                return None
+            finally:
+                client.close()
+            return content
+
+        with (
+            running_gateway(policy, upstream.url, *words) as (url, pid),
+            ThreadPoolExecutor(8) as threads,
+        ):
+            asked = [threads.submit(ask, url) for _ in range(200)]
+            until(lambda: sum(one.done() for one in asked) >= 40)
+            os.kill(pid, signal.SIGKILL)
+        replies = [one.result() for one in asked]
+        (log,) = folder.iterdir()
+        with log.open("a") as file:
+            file.write('{"kind":"requ')
+        with running_gateway(policy, upstream.url, *words) as (url, _):
+            replies += [ask(url) for _ in range(5)]
+    assert replies[-1] is not None
+    assert set(replies) == {replies[-1], None}
+    assert policy.read_bytes() == before
+    course, (remark,) = replay(find_series([folder], digest))
+    assert remark.endswith("torn, left out")
+    assert course.counts["requests"] >= len(replies) - replies.count(None) - 8, "those under way"
+    assert course.counts["resolved"] > 0

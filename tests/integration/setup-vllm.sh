@@ -5,10 +5,11 @@
 #   tests/integration/setup-vllm.sh --path   only say where it is, or would be
 #
 # It is kept in ${XDG_CACHE_HOME:-~/.cache}/stopadvisor, or where STOPADVISOR_VLLM says: about
-# 4 GB, two to four minutes.  A finished one is left alone.  PYTHON names the interpreter.
+# 4 GB, two to four minutes.  A finished one is left alone.  PYTHON names the interpreter, and
+# STOPADVISOR_VLLM_VERSION another version, for this and for the tests.
 set -euo pipefail
 
-version=0.32.0
+version=${STOPADVISOR_VLLM_VERSION:-0.32.0}
 home=${STOPADVISOR_VLLM:-${XDG_CACHE_HOME:-$HOME/.cache}/stopadvisor/vllm-$version}
 if [ "${1:-}" = --path ]; then
   echo "$home"

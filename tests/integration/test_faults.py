@@ -5,17 +5,29 @@ Each kind of broken request is tried at a server that tells a story (`tests/engi
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from openai import AsyncOpenAI, OpenAIError
 
 from stopadvisor.cli.main import main
-from tests.integration.server import NAME, ROOT, VllmServer
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Request, policy_plan
+from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.vllm.plugin_settings import variables_of
+from tests.integration.asking import Seen, ask, ask_all, differing
+from tests.integration.conftest import POLICY
+from tests.integration.server import AS_CALIBRATED, NAME, ROOT, VllmServer, with_plugin
 from tests.material import write_easiest
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -74,3 +86,55 @@ def test_a_server_that_dies_and_comes_back_costs_time_alone(
             for key in FIGURES:
                 assert row[key] == pytest.approx(other[key], abs=CLOSE)
             assert {**row, **dict.fromkeys(FIGURES)} == {**other, **dict.fromkeys(FIGURES)}
+
+
+@pytest.mark.long  # two starts of vLLM
+def test_a_killed_engine_makes_no_reply_wrong_and_a_restart_serves_again(
+    vllm_home: Path, policy: Policy, requests: list[Request], local: HfEngine, tmp_path: Path
+) -> None:
+    replies = dict(local.serve(requests, policy_plan(policy), policy))
+    replayed = [replies[number] for number in range(len(requests))]
+    settings = variables_of(ServeSettings(POLICY))
+    words = (*AS_CALIBRATED, "--max-logprobs", "-1", "--scheduling-policy", "priority")
+    server = VllmServer(vllm_home, tmp_path, words, with_plugin(tmp_path, settings))
+    try:
+        server.start()
+        seen = asyncio.run(ask_while_its_engine_is_killed(server, requests))
+        answered = [number for number, found in enumerate(seen) if found is not None]
+        assert 10 <= len(answered) < len(seen)
+        found = [one for one in seen if one is not None]
+        assert differing(policy, found, [replayed[number] for number in answered]) == []
+        assert server._process is not None
+        assert server._process.has_ended(60.0), "as vLLM does without its engine"
+        server.kill()
+        server.start()
+        again = ask_all(server.port, requests[:24], stream=True)
+        assert differing(policy, again, replayed[:24]) == []
+    finally:
+        server.kill()
+
+
+async def ask_while_its_engine_is_killed(
+    server: VllmServer, requests: list[Request]
+) -> list[Seen | None]:
+    """Ask whole and streamed; None for an error, and for a stream that does not say its end."""
+    async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
+
+        async def one(number: int, request: Request) -> Seen | None:
+            try:
+                found = await ask(client, request, stream=number % 2 == 1)
+            except (OpenAIError, httpx2.HTTPError):
+                return None
+            return found if found.finish else None
+
+        work = [asyncio.create_task(one(i, request)) for i, request in enumerate(requests)]
+        while sum(task.done() for task in work) < 10:
+            await asyncio.sleep(0.01)
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        (engine,) = (
+            child
+            for child in children
+            if b"EngineCore" in Path(f"/proc/{child}/cmdline").read_bytes()
+        )
+        os.kill(int(engine), signal.SIGKILL)
+        return list(await asyncio.gather(*work))

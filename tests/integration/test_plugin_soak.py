@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,18 +24,26 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow, pytes
 ROUND = 500
 ROUNDS = 20
 AT_ONCE = 48
+IMPATIENT = 0.45
+"""Share of every other round's clients that leave at a random moment, if they are not answered."""
+WARM = 5
+"""Rounds after which nothing may grow."""
 MOST_GROWTH = 32 * 2**20
-"""Bytes by which the server's process may grow over the second half of the rounds."""
+"""Bytes by which the server's process may grow over the other rounds."""
 
 
-def memory(server: VllmServer) -> int:
-    """Bytes that the server's process holds."""
+def held_by(server: VllmServer) -> tuple[float, ...]:
+    """Bytes, tasks, open files and threads of the server's process, which has nothing to do."""
     status = Path(f"/proc/{server.pid}/status").read_text()
-    return 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+    memory, threads = (
+        int(re.findall(rf"{name}:\s+(\d+)", status)[0]) for name in ("VmRSS", "Threads")
+    )
+    files = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+    return 1024 * memory, metrics(server)["stopadvisor_event_loop_tasks"], files, threads
 
 
 async def ask_round(
-    server: VllmServer, requests: list[Request], *, leave: random.Random | None
+    server: VllmServer, requests: list[Request], patience: Sequence[float | None]
 ) -> list[Seen | None]:
     """Ask every other one for a stream; None for a client that has left."""
     places = asyncio.Semaphore(AT_ONCE)
@@ -41,11 +51,8 @@ async def ask_round(
 
         async def one(number: int, request: Request) -> Seen | None:
             async with places:
-                patience = None
-                if leave is not None and number % 5 == 4:
-                    patience = leave.uniform(0.0, 2.0)
                 try:
-                    async with asyncio.timeout(patience):
+                    async with asyncio.timeout(patience[number]):
                         return await ask(client, request, stream=number % 2 == 1)
                 except TimeoutError:
                     return None
@@ -72,19 +79,38 @@ def test_ten_thousand_requests_some_left_by_their_clients(
         local.serve(requests, policy_plan(policy), policy, batch_size=64)
     )
     replayed = [replies[i] for i in range(len(requests))]
-    chance, left, held = random.Random(5), 0, []
+    chance, left, began, usual = random.Random(5), 0, time.monotonic(), 0.0
+    at_first, held = metrics(plugin), []
     for number in range(ROUNDS):
-        leave = chance if number % 2 else None
-        before = metrics(plugin)["vllm:generation_tokens_total"]
-        seen = asyncio.run(ask_round(plugin, requests, leave=leave))
+        leave = number % 2 == 1
+        patience = [
+            chance.uniform(0.0, 1.5 * usual) if leave and chance.random() < IMPATIENT else None
+            for _ in requests
+        ]
+        before, asked = metrics(plugin)["vllm:generation_tokens_total"], time.monotonic()
+        seen = asyncio.run(ask_round(plugin, requests, patience))
         answered = [(a, b) for a, b in zip(seen, replayed, strict=True) if a is not None]
         assert differing(policy, [a for a, _ in answered], [b for _, b in answered]) == []
-        if leave is None:
+        assert [a.usage["prompt_tokens"] for a, _ in answered] == [
+            b.prompt_tokens for _, b in answered
+        ]
+        if not leave:
+            usual = (time.monotonic() - asked) * AT_ONCE / ROUND
             decoded = metrics(plugin)["vllm:generation_tokens_total"] - before
             assert sum(found.usage["completion_tokens"] for found, _ in answered) == decoded
             assert len(answered) == len(requests)
         left += len(requests) - len(answered)
         assert set(asyncio.run(until_idle(plugin, requests[0])).values()) == {0.0}
-        held.append(memory(plugin))
-    assert left > 100
-    assert held[-1] - held[ROUNDS // 2 - 1] < MOST_GROWTH
+        held.append(held_by(plugin))
+    new = {name: value - at_first.get(name, 0.0) for name, value in metrics(plugin).items()}
+    decoded, counted = new["vllm:generation_tokens_total"], new["stopadvisor_tokens_total"]
+    grown = [after - before for before, after in zip(held[WARM - 1], held[-1], strict=True)]
+    print(
+        f"\n{ROUND * ROUNDS} requests, {left} left, {time.monotonic() - began:.0f} s; decoded "
+        f"{decoded:.0f}, counted {counted:.0f}; bytes, tasks, files, threads {grown}, bytes after "
+        f"each round {[int(one[0]) for one in held]}"
+    )
+    assert 0.1 * ROUND * ROUNDS < left < 0.2 * ROUND * ROUNDS
+    assert counted == pytest.approx(decoded, rel=0.01), "those that were left, too"
+    assert grown[0] < MOST_GROWTH
+    assert max(grown[1:]) <= 2

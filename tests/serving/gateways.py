@@ -159,7 +159,7 @@ class Answer:
         return "".join(
             (event["choices"][0]["delta"] or {}).get(name) or ""
             for event in self.events
-            if event["choices"]
+            if event.get("choices")
         )
 
 

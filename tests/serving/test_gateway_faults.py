@@ -292,6 +292,38 @@ def test_a_dead_server_costs_no_request_and_comes_back(policies: Path) -> None:
         until(lambda: gateway.get("/readyz").status == 503)
 
 
+def test_a_server_that_is_killed_under_load_makes_no_reply_wrong(policies: Path) -> None:
+    servers = [OddServer(chat="reasoning_content", pace=0.003) for _ in range(2)]
+    for server in servers:
+        server.start()
+    with running(policies / "never.json", *servers) as gateway:
+        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
+        with ThreadPoolExecutor(12) as threads:
+            asked = [
+                threads.submit(gateway.ask, chat_body(f"{n}+4", stream=n % 2 == 1))
+                for n in range(60)
+            ]
+            until(lambda: sum(one.done() for one in asked) >= 12)
+            servers[0].kill()
+        answers = [one.result() for one in asked]
+        assert not any(upstream.in_flight for upstream in gateway.gateway.pool.all)
+    servers[1].stop()
+    assert {answer.status for answer in answers} == {200}
+    story, broken = Story(), [answer for answer in answers if b'"error"' in answer.body]
+    assert all(answer in answers[1::2] for answer in broken), "their streams had begun"
+    for number, answer in enumerate(answers):
+        if number % 2 == 0:
+            message = answer.json["choices"][0]["message"]
+            said = (message["reasoning_content"], message["content"])
+        else:
+            said = (answer.text("reasoning_content"), answer.text("content"))
+        if answer in broken:
+            assert story.thinking.startswith(said[0])
+            assert story.visible.startswith(said[1])
+        else:
+            assert said == (story.thinking, story.visible)
+
+
 @pytest.mark.parametrize("status", [502, 503, 504])
 def test_a_busy_server_is_left_for_another(policies: Path, status: int) -> None:
     first, second = OddServer(chat="reasoning_content"), OddServer(chat="reasoning_content")

@@ -108,10 +108,10 @@ class Gateway:
             log=self.log,
         )
         self.auditors = Auditors(settings.audit, self.metrics, self._end)
+        self._audit(self.policies)
         self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
         self._intake = Intake(settings.timeouts)
         self._admission = Admission(settings.concurrency, self.metrics, self.auditors.shed)
-        self._audit(self.policies)
 
     @property
     def is_ready(self) -> bool:

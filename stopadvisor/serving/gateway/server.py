@@ -62,20 +62,27 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
     # What it would log are errors of ours with their stacks, and access lines.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
-    return asyncio.run(_run(settings, policies, key, Log(err)))
+    with listen(settings.host, settings.port) as listening:
+        return asyncio.run(_run(settings, policies, key, Log(err), listening))
 
 
-async def _run(settings: GatewaySettings, policies: PolicySet, key: Key | None, log: Log) -> int:
+async def _run(
+    settings: GatewaySettings,
+    policies: PolicySet,
+    key: Key | None,
+    log: Log,
+    listening: socket.socket,
+) -> int:
     gateway = Gateway(settings, Metrics(), log, policies, key)
     if gateway.exit_code:  # an earlier alarm is still on
         log.write("alarm", code=gateway.exit_code)
+        await gateway.aclose()
         return gateway.exit_code
     loop = asyncio.get_running_loop()
     # Its own would log stacks; of a full table of files, one for each connection that waits.
     loop.set_exception_handler(
         lambda _, what: log.write("fault", error=type(what.get("exception")).__name__)
     )
-    listening = listen(settings.host, settings.port)
     server = GatewayServer.of(routes(gateway), settings)
     keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
     reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
@@ -114,7 +121,6 @@ async def _run(settings: GatewaySettings, policies: PolicySet, key: Key | None, 
         begun = () if serving is None else (serving,)
         await asyncio.gather(*keeping, *begun, return_exceptions=True)
         await gateway.aclose()
-        listening.close()
 
 
 class GatewayServer(uvicorn.Server):

@@ -59,6 +59,8 @@ def take_route(app: Any) -> None:
         dependencies=route.dependencies,
         responses=route.responses,
     )
+    # vLLM 0.31 leaves the original, which would come first.
+    app.routes[app.routes.index(route)] = app.routes.pop()
 
 
 def unforeseen(app: Any) -> Callable[..., Any] | None:
@@ -69,7 +71,10 @@ def unforeseen(app: Any) -> Callable[..., Any] | None:
 
 def facts_of(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
     """Read what the engine was started with."""
-    from vllm.renderers.chat_utils import load_chat_template
+    try:
+        from vllm.renderers.chat_utils import load_chat_template
+    except ImportError:  # 0.31
+        from vllm.entrypoints.chat_utils import load_chat_template
 
     config = engine_client.vllm_config
     model = config.model_config

@@ -68,6 +68,8 @@ class StopAdvisorPlugin:
                     generation = generation_settings(facts.model)
                 tokenizer = LoadedTokenizer(tokenizer.tokenizer, generation)
             metrics, settings = Metrics(), self._settings
+            loop = asyncio.get_running_loop()
+            metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
             # vLLM has no other way out from inside: open requests end at once.
             auditors = Auditors(settings.audit, metrics, os._exit)
             engine = VllmEngine(engine_client)
@@ -84,11 +86,11 @@ class StopAdvisorPlugin:
         reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
 
         def reload() -> None:
-            again = asyncio.get_running_loop().create_task(loader.reload(route))
+            again = loop.create_task(loader.reload(route))
             reloads.add(again)
             again.add_done_callback(reloads.discard)
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 @contextmanager

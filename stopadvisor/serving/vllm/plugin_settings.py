@@ -18,7 +18,7 @@ __all__ = ["NAME", "check_vllm", "is_tried", "settings_of", "variables_of"]
 
 NAME = "stopadvisor"
 """Of the plugin, in ``VLLM_PLUGINS``."""
-_TRIED = ("0.32",)
+_TRIED = ("0.31", "0.32")
 """Series of vLLM that the plugin was tried with, the oldest first."""
 _POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
 _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"

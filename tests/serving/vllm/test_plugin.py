@@ -53,6 +53,7 @@ class App:
 
     def add_api_route(self, path: str, endpoint: Any, **more: Any) -> None:
         self.added.append((path, endpoint, more))
+        self.routes.append(SimpleNamespace(path=path, endpoint=endpoint))
 
 
 @pytest.fixture
@@ -68,6 +69,8 @@ def test_the_route_takes_the_place_of_the_original() -> None:
     StopAdvisorPlugin().attach_router(app)
     ((path, endpoint, more),) = app.added
     assert (path, more["methods"]) == ("/v1/chat/completions", ["POST"])
+    assert [route.path for route in app.routes] == ["/health", path], "vLLM 0.31 leaves its own"
+    assert app.routes[1].endpoint is endpoint
     assert (more["dependencies"], more["responses"]) == (["checked"], {200: {}})
     assert endpoint.__wrapped__ is original, "vLLM reads and checks requests by its signature"
 
@@ -87,7 +90,7 @@ def test_the_route_takes_the_place_of_the_original() -> None:
         ({"STOPADVISOR_POLICY": ""}, 2, "expected a policy's file or a folder, got none"),
         ({"STOPADVISOR_POLICY": "/none.joblib"}, 2, "/none.joblib"),
         ({"STOPADVISOR_SHADOW": "2"}, 2, "expected 0 or 1, got '2'"),
-        ({"version": "0.31.4"}, 2, "takes no older one, got 0.31.4"),
+        ({"version": "0.30.4"}, 2, "takes no older one, got 0.30.4"),
         ({"missing": "stopadvisor.serving.serve_settings"}, 2, "does not fit this environment"),
         ({"routes": "none"}, 2, "expected vLLM's own route POST /v1/chat/completions, got none"),
     ],

@@ -58,14 +58,14 @@ def test_a_file_or_a_folder_of_policies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "tried"),
-    [("0.32.0", True), ("0.32.3+cpu", True), ("0.33.1.dev5+g12", False), ("0.320.0", False)],
+    [("0.31.0", True), ("0.32.3+cpu", True), ("0.33.1.dev5+g12", False), ("0.320.0", False)],
 )
 def test_newer_versions_are_let_in_for_the_self_test(version: str, tried: bool) -> None:
     assert check_vllm(version) == version
     assert is_tried(version) == tried
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.9.1"])
+@pytest.mark.parametrize("version", ["0.30.9", "0.9.1"])
 def test_older_versions_are_refused(version: str) -> None:
     with pytest.raises(ModelError) as refused:
         check_vllm(version)
