@@ -5,6 +5,7 @@
 | the chat's route, and its handler with its signature | ``app.routes`` |
 | the handler of errors that nobody foresaw | ``app.exception_handlers`` |
 | settings of model, cache, scheduler and parallelism | ``engine_client.vllm_config`` |
+| a chat template that is named at start | ``vllm.renderers.chat_utils``; in 0.31 elsewhere |
 | sampling where a request names none | ``ModelConfig.get_diff_sampling_param`` |
 | an input of token ids | ``vllm.inputs.tokens_input`` |
 | flat lists of log-probabilities, parameters not copied | ``SamplingParams`` |
