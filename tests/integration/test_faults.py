@@ -23,7 +23,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Request, policy_plan
-from stopadvisor.serving.policy_files import ServeSettings
+from stopadvisor.serving.serve_settings import ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import variables_of
 from tests.integration.asking import Seen, ask, ask_all, differing
 from tests.integration.conftest import POLICY
@@ -130,11 +130,6 @@ async def ask_while_its_engine_is_killed(
         work = [asyncio.create_task(one(i, request)) for i, request in enumerate(requests)]
         while sum(task.done() for task in work) < 10:
             await asyncio.sleep(0.01)
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        (engine,) = (
-            child
-            for child in children
-            if b"EngineCore" in Path(f"/proc/{child}/cmdline").read_bytes()
-        )
+        (engine,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         os.kill(int(engine), signal.SIGKILL)
         return list(await asyncio.gather(*work))
