@@ -19,8 +19,7 @@ import pytest
 from stopadvisor.cli import serve
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.serving.audit_log import replay
-from stopadvisor.serving.audit_records import find_series
+from stopadvisor.serving.audit_log import find_series, replay
 from stopadvisor.serving.gateway import server
 from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
 from stopadvisor.serving.vllm import plugin_settings
