@@ -59,8 +59,6 @@ def check_transfer(terms: PolicyTerms, target: Source) -> Scorer:
     Looks at no outcome.  PolicyError where it never stops, holds no testing order, was not probed
     for, or was fitted or calibrated on questions of the target: their labels would be used twice.
     """
-    if terms.ladder is not None:
-        raise PolicyError("the policy climbs a ladder: assess and calibrate the target by itself")
     table = target.table
     scorer = scorer_of(terms, table, along_order=bool(terms.order))
     if not terms.order:
@@ -117,7 +115,7 @@ def transferred_terms(
     if not look.opened:
         made = replace(made, profile=None)  # of calibration questions: a failed look shows nothing
     # Rows of another archive are no names: they would be taken for rows of this one.
-    named = terms.model is not None or terms.workload_sha256 == target.workload_sha256
+    named = not _of_archive(terms) or terms.workload_sha256 == target.workload_sha256
     if named and terms.split is not None and made.split is not None:
         seen = {*terms.split.fit, *terms.split.calibration}
         made = replace(made, split=replace(made.split, fit=tuple(sorted(seen))))
@@ -214,9 +212,14 @@ def _remarks(source: PolicyTerms, target: Source, taken: TakenLook, n_shown: int
             f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
             "policy and alpha could have been chosen by them (--from before assess uses them too)"
         )
-    if source.model is None and source.workload_sha256 != target.workload_sha256:
+    if _of_archive(source) and source.workload_sha256 != target.workload_sha256:
         found.append(
             "the policy comes from an archive, which does not name its questions: that none of "
             "these fitted it cannot be checked"
         )
     return found
+
+
+def _of_archive(terms: PolicyTerms) -> bool:
+    """Whether it was made of an archive, which names no model and no questions."""
+    return terms.model is None and terms.ladder is None
