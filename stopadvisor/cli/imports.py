@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -45,7 +46,7 @@ from stopadvisor.runs.imported import (
 )
 from stopadvisor.runs.ladder import read_ladder
 from stopadvisor.runs.recording import SUFFIX_TOKENS, read_recording
-from stopadvisor.runs.replies import read_replies
+from stopadvisor.runs.replies import read_replies, read_reply_logs
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.imports.inspect_log import read_inspect
 from stopadvisor.workload.imports.logged import LogOptions, gather
@@ -66,9 +67,18 @@ _OPTIONS = {
     "dataset": ("questions", "copy", "seed"),
 }
 """By format: the options that it takes."""
+_OF_RUNGS = (*_OF_RUNS, "ladder", "rungs", "task", "think_tags")
+"""Of inspect with `--rung`."""
 
 _Imported = tuple[ImportedLog | ImportedDataset | ImportedProbes | ImportedReplies, Sheet]
 """What was read, and how it looks."""
+
+
+def _rung(text: str) -> tuple[str, Path]:
+    name, _, log = text.partition("=")
+    if not name or not log:
+        raise ValueError("expected NAME=LOG, a rung of the ladder and its log")
+    return name, Path(log)
 
 
 def _columns(text: str) -> dict[str, str]:
@@ -95,10 +105,12 @@ def _columns(text: str) -> dict[str, str]:
         "stopadvisor import dataset math500 --from MATH-500/test.jsonl -o math500.jsonl",
         "stopadvisor import probes recorded.jsonl -o runs/recorded --max-think 16384",
         "stopadvisor import replies replies.jsonl --ladder ladder.toml -o runs/ladder",
+        "stopadvisor import inspect --rung small=a.eval --rung large=b.eval --ladder ladder.toml "
+        "-o runs/ladder",
     ],
 )
 @click.argument("kind", metavar="FORMAT", type=click.Choice(list(_OPTIONS)))
-@click.argument("sources", metavar="FILE...", type=PATH, nargs=-1, required=True)
+@click.argument("sources", metavar="FILE...", type=PATH, nargs=-1)
 @click.option("--out", "-o", type=PATH, required=True, help="Workload or run directory to make.")
 @click.option(
     "--map",
@@ -148,8 +160,16 @@ def _columns(text: str) -> dict[str, str]:
     "--ladder",
     metavar="LADDER.TOML",
     type=PATH,
-    show_default="none: replies need one",
+    show_default="none: replies and --rung need one",
     help="Of replies: the rungs in the order of climbing, the reference last, with their prices.",
+)
+@click.option(
+    "--rung",
+    "rungs",
+    metavar="NAME=LOG",
+    type=Parsed("name=log", _rung),
+    multiple=True,
+    help="Of inspect, in place of FILE: the log of one rung of the ladder.  [repeatable]",
 )
 @grader_option(click.option)
 @click.option(
@@ -202,12 +222,14 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
     FORMAT `replies` makes a run of whole replies, one of each rung of LADDER.TOML. A line is a
     question: id, gold and rungs, each with name, answer, finished and completion_tokens, and where
-    known correct, prompt_tokens, cached_tokens and mean_logprob.
+    known correct, prompt_tokens, cached_tokens and mean_logprob. FORMAT `inspect` with a --rung for
+    each rung makes the same of logs, joined by the samples' ids, an epoch for each repeated reply.
     """
     kind = params["kind"]
     _check_options(ctx, kind, params)
     with progress_on(sys.stderr, quiet=params["quiet"]) as progress:
-        imported, sheet = _MAKERS.get(kind, _import_log)(params, progress)
+        make = _import_replies if params["rungs"] else _MAKERS.get(kind, _import_log)
+        imported, sheet = make(params, progress)
     show(imported, sheet, json=params["json"])
     return 0
 
@@ -215,10 +237,16 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
     """Refuse options of other formats, and formats that lack theirs."""
     sources, names = params["sources"], " ".join(map(str, params["sources"]))
-    others = {name for own in _OPTIONS.values() for name in own} - {*_OPTIONS[kind]}
+    of_rungs = kind == "inspect" and bool(params["rungs"])
+    own = _OF_RUNGS if of_rungs else _OPTIONS[kind]
+    others = {name for each in (*_OPTIONS.values(), _OF_RUNGS) for name in each} - {*own}
     for option in ctx.command.params:
         if option.name in others and is_given(option.name):
             raise click.UsageError(f"{option.opts[0]} is no option of format {kind}")
+    if of_rungs == bool(sources):
+        raise click.UsageError("format inspect takes FILE or --rung" if sources else "name a FILE")
+    if len({name for name, _ in params["rungs"]}) < len(params["rungs"]):
+        raise click.UsageError("--rung: expected each rung once")
     if kind == "dataset":
         if names not in BENCHMARKS:
             known = ", ".join(BENCHMARKS)
@@ -227,8 +255,9 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
         raise click.UsageError("format csv needs --map question=COLUMN")
     elif kind not in LOGS and len(sources) > 1:
         raise click.UsageError(f"format {kind} takes one file, got {len(sources)}")
-    elif kind == "replies" and params["ladder"] is None:
-        raise click.UsageError("format replies needs --ladder LADDER.TOML")
+    elif (kind == "replies" or of_rungs) and params["ladder"] is None:
+        what = "--rung" if of_rungs else "format replies"
+        raise click.UsageError(f"{what} needs --ladder LADDER.TOML")
     elif any(params["out"].resolve() == source.resolve() for source in sources):
         raise click.UsageError(f"--out {params['out']} is a file to be read")
 
@@ -236,8 +265,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
 def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read the logs, write the workload, and read back what was written."""
     kind, sources, columns = params["kind"], params["sources"], params["columns"] or {}
-    markers = KNOWN_MARKERS if params["think_tags"] is None else (params["think_tags"],)
-    log = LOGS[kind](sources, LogOptions(columns, markers))
+    log = LOGS[kind](sources, LogOptions(columns, _markers(params)))
     gathered = gather(log, task=params["task"], traces_only=params["traces_only"])
     imported = write_log(kind, sources, gathered, params["out"])
     remark_first(progress, "left out", gathered.left_out)
@@ -258,6 +286,10 @@ def _import_log(params: Mapping[str, Any], progress: Progress) -> _Imported:
             f"{without[0]}"
         )
     return imported, import_log_sheet(imported)
+
+
+def _markers(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return KNOWN_MARKERS if params["think_tags"] is None else (params["think_tags"],)
 
 
 def _import_dataset(params: Mapping[str, Any], progress: Progress) -> _Imported:
@@ -311,9 +343,13 @@ def _import_probes(params: Mapping[str, Any], progress: Progress) -> _Imported:
 
 def _import_replies(params: Mapping[str, Any], progress: Progress) -> _Imported:
     """Read recorded replies, label them, write the run, and say what was written."""
-    rungs = read_ladder(params["ladder"])
+    rungs, logs = read_ladder(params["ladder"]), dict(params["rungs"])
     with open_graders(params["grader"]) as graders:
-        recorded = read_replies(params["sources"][0], rungs, graders.right)
+        if logs:
+            options = LogOptions(markers=_markers(params))
+            recorded = read_reply_logs(logs, rungs, graders.right, options, params["task"])
+        else:
+            recorded = read_replies(params["sources"][0], rungs, graders.right)
         of_grades = graders.right.remarks()
     fractions = params["split"] or default_split(len(recorded.records))
     seed = params["seed"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.answers.function_grader import Grades
-from stopadvisor.answers.normal_form import normalize
+from stopadvisor.answers.normal_form import extract_natural, guess_task, normalize
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError, WorkloadError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
@@ -30,9 +30,12 @@ from stopadvisor.runs.recording import (
     label_or_gold,
     question_fields,
 )
-from stopadvisor.workload.lines import read_rows
+from stopadvisor.workload.imports.inspect_log import read_inspect
+from stopadvisor.workload.imports.logged import Logged, LogOptions, open_log
+from stopadvisor.workload.lines import read_rows, refuse
+from stopadvisor.workload.questions import ASSUMED_TASK
 
-__all__ = ["ReplyRecord", "RungReply", "read_replies", "reply_table"]
+__all__ = ["ReplyRecord", "RungReply", "read_replies", "read_reply_logs", "reply_table"]
 
 _NEVER = 2**40
 """Length of a trace that no column reaches: a reply of a ladder can be served at every one."""
@@ -101,19 +104,104 @@ def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRe
         The file cannot be read, or a line is not as it should be; the message gives ``FILE:LINE``
         and the field.
     """
+    data, rows = read_rows(path)
+    lines = [RecordedObject(where, row) for where, row in rows]
+    found = [(line, _rungs_of(line, ladder)) for line in lines]
+    return _recorded(path, hashlib.sha256(data).hexdigest(), found, grader)
+
+
+def read_reply_logs(
+    logs: Mapping[str, Path], ladder: Ladder, grader: Grades, options: LogOptions, task: str | None
+) -> Recorded[ReplyRecord]:
+    """Read logs of inspect_ai, one of each rung, joined by the ids of their questions.
+
+    A rung that is repeated has as many epochs.  `task` is the kind of all answers; None: as gold
+    says.
+
+    Raises
+    ------
+    WorkloadError
+        A log cannot be read or is another rung's, or a question has not one reply of each; the
+        message gives file, sample and field.
+    """
+    if logs.keys() != {rung.name for rung in ladder.rungs}:
+        wanted = ", ".join(rung.name for rung in ladder.rungs)
+        raise WorkloadError(f"--rung: expected a log of each rung: {wanted}, got {', '.join(logs)}")
+    digest, asked = hashlib.sha256(), dict[str, list[Logged]]()
+    for rung in ladder.rungs:
+        with open_log(file := logs[rung.name]) as opened:
+            while data := opened.read(2**20):
+                digest.update(data)
+        content = read_inspect([file], options)
+        for remark in content.left_out:
+            raise WorkloadError(remark)
+        replies = dict[str, list[Logged]]()
+        for entry in sorted(content.entries, key=lambda entry: entry.epoch):
+            if entry.name is None:
+                refuse(entry.where, "id", "a name for the question", None)
+            replies.setdefault(entry.name, []).append(entry)
+        for name in {**asked, **replies}:
+            found = replies.get(name, [])
+            if len(found) != rung.repeat:
+                what = f"expected {rung.repeat} of rung {rung.name!r}, got {len(found)}"
+                raise WorkloadError(f"{file}: replies to question {name!r}: {what}")
+            if rung is not ladder.rungs[0] and name not in asked:
+                where, other = found[0].where, logs[ladder.rungs[0].name]
+                refuse(where, "id", f"a question of {other} too", name)
+            first = asked.setdefault(name, found)[0]
+            for entry in found:
+                for field in ("messages", "gold"):
+                    ours, theirs = getattr(first, field), getattr(entry, field)
+                    if ours != theirs:
+                        refuse(entry.where, field, f"those of {first.where}: {ours!r:.80}", theirs)
+            asked[name] = [*asked[name], *found] if asked[name] is not found else found
+    columns = [rung.name for rung in ladder.columns]
+    found_lines = [_joined(entries, columns, task) for entries in asked.values()]
+    return _recorded(logs[ladder.reference.name], digest.hexdigest(), found_lines, grader)
+
+
+def _joined(
+    entries: Sequence[Logged], columns: Sequence[str], task: str | None
+) -> tuple[RecordedObject, list[RecordedObject]]:
+    """The line that the logs' replies to one question come to, and each of its replies."""
+    first = entries[0]
+    task = task or (ASSUMED_TASK if first.gold is None else guess_task(first.gold))
+    row = {"id": first.name, "messages": list(first.messages), "gold": first.gold, "task": task}
+    replies = []
+    for name, entry in zip(columns, entries, strict=True):
+        usage = RecordedObject(entry.where, dict(entry.usage or {}), "output.usage.")
+        cached = usage.whole("input_tokens_cache_read", 0)
+        # As inspect_ai counts, a prompt is what was read anew, written to a cache and found there.
+        read = usage.whole("input_tokens") + usage.whole("input_tokens_cache_write", 0)
+        reply = {
+            "name": name,
+            "answer": None if entry.reply is None else extract_natural(task, entry.reply),
+            "finished": entry.ended and entry.reply is not None,
+            "prompt_tokens": read + cached,
+            "cached_tokens": cached,
+            "completion_tokens": usage.whole("output_tokens"),
+        }
+        replies.append(RecordedObject(entry.where, reply))
+    return RecordedObject(first.where, row), replies
+
+
+def _recorded(
+    path: Path,
+    sha256: str,
+    lines: Sequence[tuple[RecordedObject, Sequence[RecordedObject]]],
+    grader: Grades,
+) -> Recorded[ReplyRecord]:
+    """Records of lines and their replies, graded by gold where they bring no labels."""
     if grader.reads_questions:
         raise WorkloadError("--grader: recorded replies are graded by gold, or bring their labels")
-    data, rows = read_rows(path)
     records, brings_labels = [], False
     first: dict[str, str] = {}
-    for where, row in rows:
-        line = RecordedObject(where, row)
-        found = _rungs_of(line, ladder)
+    for line, found in lines:
         labelled = any(reply.fields.get("correct") is not None for reply in found)
         brings_labels |= labelled
         question = question_fields(line, labelled=labelled)
         record = ReplyRecord(**question, rungs=tuple(_reply(each, question) for each in found))
-        if (other := first.setdefault(record.id, where)) != where:
+        if (other := first.setdefault(record.id, line.where)) != line.where:
             line.refuse("id", f"a question once, it stands in {other} too", record.id)
         records.append(record)
     items: list[tuple[str, str, str | None]] = [
@@ -129,7 +217,7 @@ def read_replies(path: Path, ladder: Ladder, grader: Grades) -> Recorded[ReplyRe
 
     return Recorded(
         path,
-        hashlib.sha256(data).hexdigest(),
+        sha256,
         tuple(replace(r, rungs=tuple(map(graded, r.rungs))) if r.gold else r for r in records),
         len(items),
         LABELS_AS_RECORDED if brings_labels else dict(grader.identity),

@@ -14,7 +14,7 @@ from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from tests.material import CERTIFY, Call
-from tests.runs.test_replies import reply, written
+from tests.runs.test_replies import reply, sample, written
 
 LADDER = """
 [[rung]]
@@ -117,6 +117,24 @@ def test_what_takes_probes_refuses_a_ladder_in_one_line(
 def test_replies_need_a_ladder(tmp_path: Path, call: Call) -> None:
     file = written(tmp_path / "lines.jsonl", [{"id": "q"}])
     assert "--ladder" in call.refused("import", "replies", file, "-o", tmp_path / "run")
+
+
+def test_logs_of_an_evaluation_become_a_run(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "ladder.toml").write_text(LADDER)
+    words = ["import", "inspect", "--ladder", tmp_path / "ladder.toml", "-o", tmp_path / "run"]
+    for name in ("small", "large"):
+        samples = [sample(number, f"It is {number + 1}.") for number in range(20)]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"samples": samples}))
+        words += ["--rung", f"{name}={tmp_path / name}.json"]
+    found = call.json(*words)
+    assert (found["n_questions"], found["n_graded"]) == (20, 40)
+    assert [each["accuracy"] for each in found["rungs"]] == [1.0, 1.0]
+    assert len(RunDirectory.load(tmp_path / "run").replies()) == 20
+    assert "takes FILE or --rung" in call.refused(*words, tmp_path / "small.json")
+    assert "name a FILE" in call.refused("import", "csv", "-o", tmp_path / "other")
+    assert "--rung is no option of format replies" in call.refused(
+        "import", "replies", "x", "--rung", "a=b", "-o", tmp_path / "other"
+    )
 
 
 def test_a_certificate_is_about_the_exact_rule_that_is_exported(

@@ -15,8 +15,9 @@ from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.recording import Recorded
-from stopadvisor.runs.replies import ReplyRecord, read_replies
+from stopadvisor.runs.replies import ReplyRecord, read_replies, read_reply_logs
 from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.workload.imports.logged import LogOptions
 
 SMALL = Rung("small", (1.0, 0.5, 2.0), model="tiny")
 LARGE = Rung("large", (3.0, 1.0, 4.0), reasoning_effort="high")
@@ -179,3 +180,79 @@ def test_the_fingerprint_covers_what_replies_cost(tmp_path: Path) -> None:
         rungs = [reply("small", "1", tokens), reply("large", "1", 20)]
         found.append(run_of(folder, [{"id": "q", "gold": "1", "rungs": rungs}], TWO).fingerprint())
     assert found[0] != found[1]
+
+
+# --- Logs of a program, one of each rung ----------------------------------------------------------
+
+
+def sample(number: int, text: str, tokens: int = 20, **changes: Any) -> dict[str, Any]:
+    """What inspect_ai logs of one reply."""
+    question = f"{number} + 1?"
+    asked, said = {"role": "user", "content": question}, {"role": "assistant", "content": text}
+    usage = {"input_tokens": 9, "output_tokens": tokens, "input_tokens_cache_read": 3}
+    output = {"choices": [{"stop_reason": "stop"}], "usage": usage}
+    own = {"id": number, "epoch": 1, "input": question, "target": str(number + 1)}
+    return {**own, "messages": [asked, said], "output": output, **changes}
+
+
+def logs_of(folder: Path, ladder: Ladder, **samples: list[dict[str, Any]]) -> Recorded[ReplyRecord]:
+    logs = {name: folder / f"{name}.json" for name in samples}
+    for name, file in logs.items():
+        file.write_text(json.dumps({"samples": samples[name]}))
+    with open_graders(None) as graders:
+        return read_reply_logs(logs, ladder, graders.right, LogOptions(), None)
+
+
+def small_ones(**changes: Any) -> list[dict[str, Any]]:
+    return [sample(1, "<think>1, 2</think>It is 2."), sample(2, "It is 4.", **changes)]
+
+
+def large_ones() -> list[dict[str, Any]]:
+    return [sample(2, "The answer is 3.", 50), sample(1, "The answer is 2.", 50)]
+
+
+def test_logs_of_rungs_are_joined_by_question(tmp_path: Path) -> None:
+    cut = {"choices": [{"stop_reason": "max_tokens"}], "usage": sample(0, "")["output"]["usage"]}
+    found = logs_of(tmp_path, TWO, small=small_ones(output=cut), large=large_ones())
+    rows = {record.id: record for record in found.records}
+    first, second = rows["1"].rungs
+    assert (rows["1"].gold, rows["1"].task, first.answer) == ("2", "numeric", "2")
+    assert (first.correct, first.finished, first.completion_tokens) == (True, True, 20)
+    assert (first.prompt_tokens, first.cached_tokens) == (12, 3)
+    assert (second.name, second.correct, second.completion_tokens) == ("large", True, 50)
+    assert [reply.correct for reply in rows["2"].rungs] == [False, True]
+    assert not rows["2"].rungs[0].finished
+    assert found.n_graded == 4
+
+
+def test_epochs_are_the_samples_of_a_repeated_rung(tmp_path: Path) -> None:
+    given = [sample(1, f"It is {k}.", epoch=k) for k in (5, 2, 4, 1, 3)]
+    (record,) = logs_of(tmp_path, VOTE, vote=given).records
+    assert [reply.answer for reply in record.rungs] == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "message"),
+    [
+        (small_ones()[:1], large_ones(), "large.json: samples[0]: field 'id': expected a question"),
+        (small_ones(), large_ones()[:1], "question '1': expected 1 of rung 'large', got 0"),
+        ([*small_ones(), *small_ones()], large_ones(), "expected 1 of rung 'small', got 2"),
+        (small_ones(id=None), large_ones(), "small.json: samples[1]: field 'id'"),
+        (small_ones(target="9"), large_ones(), "large.json: samples[0]: field 'gold'"),
+        (small_ones(output={}), large_ones(), "'output.usage.input_tokens': expected a whole"),
+        (small_ones(messages=[]), large_ones(), "small.json: samples[1]: reply: expected one"),
+        (small_ones(target=["3", "4"]), large_ones(), "target holds 2 right answers, expected one"),
+    ],
+)
+def test_logs_that_do_not_go_together_are_refused(
+    tmp_path: Path, small: list[dict[str, Any]], large: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(WorkloadError) as error:
+        logs_of(tmp_path, TWO, small=small, large=large)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_each_rung_has_its_log(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="a log of each rung: small, large, got small"):
+        logs_of(tmp_path, TWO, small=small_ones())

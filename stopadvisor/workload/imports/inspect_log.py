@@ -147,6 +147,9 @@ def _logged(
             left_out.append(f"{where}: reply: expected text, got none")
     else:
         left_out.append(f"{where}: reply: expected one, got {_error(sample)}")
+    found = sample.get("output")
+    output: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    epoch, usage = sample.get("epoch"), output.get("usage")
     options = sample.get("choices")
     gold = gold_text(sample.get("target"), where, "target", left_out)
     return Logged(
@@ -156,14 +159,15 @@ def _logged(
         name=plain_text(sample.get("id"), where, "id"),
         thinking=thinking,
         reply=reply,
-        ended=_stop_reason(sample) == "stop",
+        ended=_stop_reason(output) == "stop",
+        epoch=epoch if type(epoch) is int else 1,
+        usage=usage if isinstance(usage, dict) else None,
     )
 
 
-def _stop_reason(sample: Mapping[str, Any]) -> Any:
+def _stop_reason(output: Mapping[str, Any]) -> Any:
     """Why the model ended, as inspect_ai says it; None where it does not."""
-    output = sample.get("output")
-    choices = output.get("choices") if isinstance(output, dict) else None
+    choices = output.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return first.get("stop_reason") if isinstance(first, dict) else None
 

@@ -71,6 +71,10 @@ class Logged:
     group: str | None = None
     task: str | None = None
     """Kind of answer; None: guessed from gold."""
+    epoch: int = 1
+    """Which of the question's replies it is, as far as the log numbers them."""
+    usage: Mapping[str, Any] | None = None
+    """Tokens of the reply, as the log counts them."""
 
 
 @dataclass(frozen=True)
