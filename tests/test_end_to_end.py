@@ -14,7 +14,7 @@ from stopadvisor.assessment.fit_assessment import assess
 from stopadvisor.certification.calibration import ExportedRule, calibrate
 from stopadvisor.ground.constants import PAPER_BOOTSTRAP_RESAMPLES, PROBE_CAP
 from stopadvisor.paper.analysis import assess_paper
-from stopadvisor.paper.peaks import peak_serving
+from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting, paper_split, threshold_grid
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.costs import Weights
@@ -209,7 +209,7 @@ def test_grids_and_mean_tokens_equal_the_published_scripts(
         for rule, kind in ((row.learned, "learned"), (row.scalar, "scalar")):
             mean = full * (1 - rule.total_saving_pct / 100)
             assert mean == pytest.approx(want[kind]["total"], abs=1e-9)
-    serving = peak_serving(setting)
-    assert serving.peak_gain == pytest.approx(expected[name]["regimes"]["peak_gain"], abs=1e-12)
-    assert serving.threshold == expected[name]["regimes"]["tau"]
+    best = learned_peak(setting)
+    assert best.gain == pytest.approx(expected[name]["regimes"]["peak_gain"], abs=1e-12)
+    assert best.threshold == expected[name]["regimes"]["tau"]
     assert PAPER_BOOTSTRAP_RESAMPLES == 5000

@@ -40,7 +40,7 @@ RESULTS = {
     "run": ("stopadvisor.serving.answer_summary:AnswerSummary", ""),
     "samples": ("stopadvisor.runs.samples:Samples", ""),
     "study": ("stopadvisor.studies.tables:StudyReport", "and `studies/NAME.json`"),
-    "study-all": ("stopadvisor.studies.report:StudyReports", "`study all --json`"),
+    "study-all": ("stopadvisor.studies.tables:StudyReports", "`study all --json`"),
     "study-list": ("stopadvisor.studies.registry:StudyList", "`study list --json`"),
     "verify": ("stopadvisor.certification.check_policy:CheckedPolicy", ""),
     "schema-list": ("stopadvisor.cli.schema:SchemaList", "`schema --json`, without a name"),

@@ -32,8 +32,13 @@ from stopadvisor.report.sheets.study import skipped_sheet, study_list_sheet, stu
 from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.studies.registry import ALONE, STUDIES, StudyList, run_study
-from stopadvisor.studies.report import SkippedStudy, StudyReports, write_study
-from stopadvisor.studies.tables import StudyOptions, StudyReport
+from stopadvisor.studies.tables import (
+    SkippedStudy,
+    StudyOptions,
+    StudyReport,
+    StudyReports,
+    write_study,
+)
 
 __all__ = ["command"]
 

@@ -20,7 +20,7 @@ from stopadvisor.assessment.fit_assessment import check_labels, remarks_on_promi
 from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
 from stopadvisor.ground.constants import PAPER_ALPHAS
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.paper.peaks import PaperServing, peak_serving
+from stopadvisor.paper.peaks import learned_peak, savings_at
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperSetting, match_risk, paper_split
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.schedules import grid_positions
@@ -106,14 +106,14 @@ def assess_paper(
     levels = sorted({*PAPER_ALPHAS, alpha})
     setting, (calibration, test) = PaperSetting.build(table), paper_split(table.n_questions)
     rows = match_risk(setting, calibration, test, alphas=levels, delta=delta)
-    priced = peak_serving(setting)
+    best = learned_peak(setting)
+    saved = savings_at(best, setting)
     row = next(r for r in rows if r.alpha == alpha)
     shape = profile(trajectory(table), rng=np.random.default_rng(source.seed))
-    advice = recommend_paper(shape, row, priced, serving)
+    advice = recommend_paper(shape, row, serving, saved[serving])
     if advice.family is not None:
         # The paper probes at every checkpoint.
         advice = replace(advice, schedule=tuple(table.budgets.tolist()))
-    saving = {name: PaperSaving(value) for name, value in priced.saving_pct.items()}
     accuracy = float(table.full_correct.mean())
     return AssessedByPaper(
         alpha=alpha,
@@ -137,20 +137,16 @@ def assess_paper(
         remarks=tuple(remarks_on_promise(source, alpha, accuracy)),
         matched_risk=rows,
         serving=PaperStacks(
-            f"learned at its peak-gain threshold {priced.threshold:g}, probing at every "
+            f"learned at its peak-gain threshold {best.threshold:g}, probing at every "
             "checkpoint; all questions, out of fold",
-            saving["kv-fork"],
-            saving["prefix-cache"],
-            saving["black-box"],
+            *map(PaperSaving, saved.values()),
         ),
         full_accuracy=accuracy,
     )
 
 
-def recommend_paper(
-    shape: Profile, row: MatchedRisk, serving: PaperServing, regime: str
-) -> Recommendation:
-    """Recommend by the figures of the paper's protocol."""
+def recommend_paper(shape: Profile, row: MatchedRisk, regime: str, saving: float) -> Recommendation:
+    """Recommend by the figures of the paper's protocol; `saving` is in percent, at peak gain."""
     reasons = [profile_reason(shape)]
     spread = row.delta_saving_pp
     reasons.append(
@@ -165,7 +161,6 @@ def recommend_paper(
     if not point.feasible:
         reasons.append("Certificate: the test passes no threshold, so full thinking stays.")
         return Recommendation("full-budget", None, None, None, regime, tuple(reasons))
-    saving = serving.saving_pct[regime]
     reasons.append(
         f"Serving: under {regime} the learned rule saves {saving:.1f} % at its peak-gain threshold."
     )

@@ -8,7 +8,6 @@ no sources and certifies nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,8 +26,8 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.stats.bootstrap import block_sums, resample_counts
 
 __all__ = [
-    "PaperServing", "Peak", "find_peak", "fixed_budgets", "learned_peak", "peak", "peak_serving",
-    "peak_thresholds", "resample_gains",
+    "Peak", "find_peak", "fixed_budgets", "learned_peak", "peak", "peak_thresholds",
+    "resample_gains", "savings_at",
 ]  # fmt: skip
 
 
@@ -113,35 +112,27 @@ def learned_peak(setting: PaperSetting) -> Peak:
     return peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed)
 
 
-@dataclass(frozen=True)
-class PaperServing:
-    """The learned rule at its threshold of peak gain, under the three serving regimes."""
+def savings_at(best: Peak, setting: PaperSetting) -> dict[str, float]:
+    """What a rule saves at its peak under each of the paper's serving regimes.
 
-    threshold: float
-    peak_gain: float
-    saving_pct: Mapping[str, float]
-    """Of each regime: percent of the tokens of full thinking, every probe at its cap."""
-
-
-def peak_serving(setting: PaperSetting) -> PaperServing:
-    """Savings of the learned rule at its peak.
+    In percent of the tokens of full thinking, every probe at its cap.
 
     References
     ----------
     Paper, Section "Training and Metrics", Eq. for G(tau); Appendix "Cost and Serving Profiles".
     """
-    best, costs = learned_peak(setting), setting.costs
+    costs, at = setting.costs, best.stops[:, None]
     by_regime = {
         "kv-fork": costs.total,
         "prefix-cache": costs.prefix_cache,
         "black-box": costs.black_box,
     }
-    full, at = costs.full_total.mean(), best.stops[:, None]
-    saving = {
-        name: float(100 * (1 - np.take_along_axis(values, at, axis=1).mean() / full))
-        for name, values in by_regime.items()
+    return {
+        name: float(
+            100 * (1 - np.take_along_axis(spent, at, axis=1).mean() / costs.full_total.mean())
+        )
+        for name, spent in by_regime.items()
     }
-    return PaperServing(best.threshold, best.gain, saving)
 
 
 # --- Resamples ------------------------------------------------------------------------------------

@@ -1,3 +1,3 @@
-"""The paper's constructions over finished runs, one module per study."""
+"""The paper's constructions over finished runs, related ones in a module."""
 
-__all__ = ["registry", "report", "tables"]
+__all__ = ["registry", "tables"]

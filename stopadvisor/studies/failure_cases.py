@@ -20,11 +20,11 @@ from stopadvisor.runs.access import View
 from stopadvisor.runs.archives import read_answers
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ARCHIVE, Source
-from stopadvisor.studies.runner import paper_setting, paper_views
+from stopadvisor.studies.registry import paper_setting, paper_views
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["OUTLINE", "find_cases", "run"]
+__all__ = ["OUTLINES", "find_cases"]
 
 # fmt: off
 _COUNTS = layout("counts", "Cases, alpha = {alpha:g}", run="Run", protocol="Protocol",
@@ -43,19 +43,13 @@ _PATHS = layout("trajectories", "Their trajectories", "with both rules' scores; 
 _TEXTS = layout("texts", "Their texts, where the run holds them", run="Run", id="Question",
     question="Text", gold="Gold", natural_answer="Natural answer")
 # fmt: on
-_PAPER = 'Appendix, Table "Failure cases"'
-OUTLINE = Outline(
-    "failure-cases", _PAPER, (_COUNTS, _CASES, _PATHS, _TEXTS), defaults={"cases": "5"}
-)
-
-
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Cases and trajectories; ``extra["cases"]`` is the number of questions shown of each case."""
-    shown = OUTLINE.whole(options, "cases")
+    shown = _OUTLINE.whole(options, "cases")
     views = paper_views(sources)
     pairs = zip(sources, views, strict=True)
     rows = [row for source, view in pairs for row in _rows(source, view, shown, options)]
-    return OUTLINE.result(rows, options, views)
+    return _OUTLINE.result(rows, options, views)
 
 
 def _rows(source: Source, view: View, shown: int, options: StudyOptions) -> Iterator[Row]:
@@ -152,3 +146,13 @@ def _texts(source: Source) -> tuple[_Answers, _Texts]:
         for r in records
         if r.sample == 0
     }
+
+
+_OUTLINE = Outline(
+    "failure-cases",
+    'Appendix, Table "Failure cases"',
+    (_COUNTS, _CASES, _PATHS, _TEXTS),
+    run=_run,
+    defaults={"cases": "5"},
+)
+OUTLINES = (_OUTLINE,)

@@ -1,21 +1,33 @@
-"""The studies by name: what each shows, what it needs, and the module that is loaded for it.
+"""The studies by name, how one is run, and what those of the paper share.
 
-A module has an `OUTLINE` and either `rows`, which takes the view of one run, or `run`, which takes
-all sources.  It is imported when its study runs, so that listing the studies imports none of them.
+A module of studies holds their `OUTLINES`.  It is imported when one of them runs, so that listing
+the studies imports none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import chain
 
-from stopadvisor.ground.errors import StudyError
+import numpy as np
+
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.errors import CalibrationError, StudyError
+from stopadvisor.ground.progress import tracked
+from stopadvisor.paper.peaks import resample_gains
+from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.runner import study_each
-from stopadvisor.studies.tables import StudyOptions, StudyReport
+from stopadvisor.studies.tables import Outline, StudyOptions, StudyReport
 
-__all__ = ["ALONE", "STUDIES", "StudyLine", "StudyList", "run_study"]
+__all__ = [
+    "ALONE", "STUDIES", "StudyLine", "StudyList", "compare_at_risk", "gains_resampled",
+    "outline_of", "paper_setting", "paper_views", "run_study", "study_settings",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,24 @@ STUDIES = {line.name: line for line in _STUDIES}
 """By name, in the order of `study list`, and of the tables that `study all` prints."""
 ALONE = "rivals"
 """`study all` leaves it out: it takes minutes."""
+_MODULES = {
+    "peak_gain": ("frontier", "validation-selected", "schedules", "proxies", "serving", "map"),
+    "matched_risk": ("alpha-grid", "split-sensitivity", "probe-cap", "calibration-size"),
+    "learned_rule": ("ablation", "classifiers", "calibration"),
+    "related_runs": ("cues", "temperature"),
+    "transfer": ("transfer",),
+    "failure_cases": ("failure-cases",),
+    "rivals": ("rivals",),
+}
+"""Which studies each module holds."""
+
+
+def outline_of(name: str) -> Outline:
+    """The outline of a study; imports its module."""
+    stem = next(stem for stem, names in _MODULES.items() if name in names)
+    outlines = import_module(f"stopadvisor.studies.{stem}").OUTLINES
+    found: Outline = next(each for each in outlines if each.study == name)
+    return found
 
 
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
@@ -116,8 +146,76 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
     if strange := options.extra.keys() - line.options.keys():
         known = ", ".join(line.options) or "none"
         raise StudyError(f"study {name} has no option {min(strange)!r}; its own options: {known}")
-    module = import_module(f"stopadvisor.studies.{name.replace('-', '_')}")
-    if hasattr(module, "rows"):
-        return study_each(module.OUTLINE, sources, options, module.rows)
-    found: StudyReport = module.run(sources, options)
-    return found
+    outline = outline_of(name)
+    if outline.run is not None:
+        return outline.run(sources, options)
+    assert outline.rows is not None
+    views = paper_views(sources)
+    made = [outline.rows(shown, options) for shown in tracked("studying runs", views)]
+    return outline.result(chain.from_iterable(made), options, views)
+
+
+# --- What studies of the paper share --------------------------------------------------------------
+
+
+def paper_views(sources: Sequence[Source]) -> list[View]:
+    """What may be shown of each source, under the paper's ``last-checkpoint`` reference.
+
+    Raises
+    ------
+    StudyError
+        A question that may be shown has no gold.
+    """
+    views = [view(source, name) for source, name in zip(sources, labels(sources), strict=True)]
+    for shown in views:
+        if shown.table.graded_by != "gold":
+            raise StudyError(
+                f"{shown.label}: the paper's analysis takes gold for every question, and not all "
+                "of these have it"
+            )
+    return [replace(v, table=v.table.with_reference("last-checkpoint")) for v in views]
+
+
+def paper_setting(view: View) -> PaperSetting:
+    """Scores and costs of a view under the paper's protocol."""
+    try:
+        return PaperSetting.build(view.table)
+    except CalibrationError as error:
+        raise StudyError(f"{view.label}: {error}") from error
+
+
+def compare_at_risk(
+    setting: PaperSetting, options: StudyOptions, *, rivals: Sequence[str] = SCALAR_FAMILIES
+) -> MatchedRisk:
+    """The learned rule against others at `options.alpha`, on the paper's 40/60 split."""
+    (comparison,) = match_risk(
+        setting,
+        *paper_split(len(setting.correct)),
+        alphas=[options.alpha],
+        delta=options.delta,
+        rivals=rivals,
+        n_resamples=options.resamples,
+    )
+    return comparison
+
+
+def gains_resampled(
+    stops: Mapping[str, IntArray], setting: PaperSetting, options: StudyOptions
+) -> dict[str, FloatArray]:
+    """Gain of each rule in each resample, (n_resamples,); thresholds frozen, the same resamples."""
+    return resample_gains(
+        stops,
+        setting.costs.thinking,
+        setting.correct,
+        n_resamples=options.resamples,
+        rng=np.random.default_rng(options.seed),
+    )
+
+
+def study_settings(options: StudyOptions) -> Settings:
+    """Settings of the deploy protocol in a study."""
+    return Settings(
+        alpha=options.alpha,
+        delta=options.delta,
+        serving=options.serving,  # type: ignore[arg-type]  # Settings itself checks it
+    )

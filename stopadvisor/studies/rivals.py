@@ -22,11 +22,11 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.access import View, labels, view
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.runner import study_settings
+from stopadvisor.studies.registry import study_settings
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 
 __all__ = [
-    "OURS", "OUTLINE", "AppliedRule", "Saving", "Split", "Trial", "certified", "draw_split", "run",
+    "OURS", "OUTLINES", "AppliedRule", "Saving", "Split", "Trial", "certified", "draw_split",
 ]  # fmt: skip
 
 OURS = "StopAdvisor"
@@ -50,13 +50,12 @@ _SAVINGS = layout("savings", "Net saving at equal certified risk, α = {alpha:g}
     lost=("Lost", "share"), stops=("Stops", "share"), ahead_pp=("Ahead", "pp"),
     ahead_ci=("95 % CI", "pp"))
 # fmt: on
-OUTLINE = Outline("rivals", "", (_SAVINGS,), protocols=("deploy",), defaults={"splits": "30"})
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Compare the rules on each source."""
     views = [view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
-    n_splits = OUTLINE.whole(options, "splits")
+    n_splits = _OUTLINE.whole(options, "splits")
     settings = replace(study_settings(options), allow_truncated=True)
     rows: list[Row | str] = []
     for shown in views:
@@ -64,7 +63,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
         if bare:
             rows.append(f"{shown.label}: no gold for every question: what differs counts as lost")
         rows += _rows(shown, replace(settings, loss="differs") if bare else settings, n_splits)
-    return OUTLINE.result(rows, options, views)
+    return _OUTLINE.result(rows, options, views)
 
 
 def _rows(shown: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
@@ -218,3 +217,9 @@ class Trial:
         """Share of the splits in which the certified rule ever stops a held-out question."""
         stopped = (self.cost[name] != self.full_cost) & self.held_out
         return float(stopped.any(axis=1).mean())
+
+
+_OUTLINE = Outline(
+    "rivals", "", (_SAVINGS,), run=_run, protocols=("deploy",), defaults={"splits": "30"}
+)
+OUTLINES = (_OUTLINE,)

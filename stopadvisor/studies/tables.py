@@ -1,21 +1,29 @@
-"""The options and the result of a study, and how it declares its tables.
+"""The options and the result of a study, how it declares its tables, and the files it writes.
 
 One declaration gives a column's key, title and unit; rows, JSON and CSV follow from it.  Knows no
-study by name, and no files.
+study by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
-from stopadvisor.ground.errors import StudyError
+from stopadvisor.ground.errors import OutputError, StudyError
+from stopadvisor.ground.printable import csv_cell
+from stopadvisor.ground.results import to_document
 from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
 from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
-    "Cell", "Column", "Outline", "Row", "StudyOptions", "StudyReport", "Table", "layout",
+    "Cell", "Column", "Outline", "Row", "SkippedStudy", "StudyOptions", "StudyReport",
+    "StudyReports", "Table", "layout", "write_study",
 ]  # fmt: skip
 
 Cell = str | int | float | bool | None
@@ -106,6 +114,42 @@ class StudyReport:
     """What was left out and why, and what limits the reading."""
 
 
+@dataclass(frozen=True)
+class SkippedStudy:
+    """A study that the runs do not allow."""
+
+    study: str
+    """Its name."""
+    reason: str
+    """Why not."""
+
+
+@dataclass(frozen=True)
+class StudyReports:
+    """All studies of some runs."""
+
+    studies: tuple[StudyReport, ...]
+    """Those that these runs allow."""
+    skipped: tuple[SkippedStudy, ...]
+    """The others."""
+
+
+def write_study(report: StudyReport, run: Path) -> None:
+    """Write ``STUDY.json``, and each table as ``STUDY.TABLE.csv``, into ``studies/`` of a run."""
+    folder = run / "studies"
+    if folder.is_symlink():
+        raise OutputError(f"cannot write to {folder}: links in a run directory are not followed")
+    make_folder(folder)
+    for table in report.tables:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([column.name for column in table.columns])
+        for row in table.rows:
+            writer.writerow(["" if cell is None else csv_cell(cell) for cell in row])
+        replace_file(folder / f"{report.study}.{table.name}.csv", encode(text.getvalue()))
+    write_json_atomically(folder / f"{report.study}.json", to_document(report))
+
+
 # --- Declaring tables -----------------------------------------------------------------------------
 
 
@@ -136,13 +180,17 @@ def layout(name: str, title: str, note: str = "", /, **columns: str | tuple[str,
 
 @dataclass(frozen=True)
 class Outline:
-    """Name, source in the paper and tables of a study."""
+    """A study: its name, its source in the paper, its tables, and what computes their rows."""
 
     study: str
     paper: str
     """As in `StudyReport`."""
     tables: tuple[Table, ...]
     """In the order of the screen."""
+    rows: Callable[[View, StudyOptions], Iterable[Row | str]] | None = None
+    """Of one run, under the paper's protocol; a text is a remark."""
+    run: Callable[[Sequence[Source], StudyOptions], StudyReport] | None = None
+    """Of all runs at once, where there are no `rows`."""
     protocols: tuple[str, ...] = ("paper",)
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Defaults of the options that this study alone has."""
@@ -153,13 +201,7 @@ class Outline:
         return table.title.format(alpha=options.alpha, serving=options.serving, **words)
 
     def whole(self, options: StudyOptions, name: str) -> int:
-        """One of the study's own options, as a whole number >= 1.
-
-        Raises
-        ------
-        StudyError
-            It is not such a number.
-        """
+        """One of the study's own options, as a whole number >= 1; StudyError for others."""
         value = {**self.defaults, **options.extra}[name]
         if not (value.isdecimal() and int(value) >= 1):
             raise StudyError(f"option {name} must be a whole number >= 1, got {value!r}")

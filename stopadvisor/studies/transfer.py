@@ -35,11 +35,11 @@ from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.runs.access import View, open_all, open_test, unsealed_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval
-from stopadvisor.studies.runner import paper_setting, paper_views, study_settings
+from stopadvisor.studies.registry import paper_setting, paper_views, study_settings
 from stopadvisor.studies.tables import Outline, Row, StudyOptions, StudyReport, layout
 from stopadvisor.workload.questions import PARTS
 
-__all__ = ["OUTLINE", "fresh_test", "run"]
+__all__ = ["OUTLINES", "fresh_test"]
 
 _POLICY = "policy.joblib"
 
@@ -56,16 +56,13 @@ _SAVINGS = layout("savings", "Exported policies on the target's test questions, 
     would_certify="Certifies", labels="Labels", questions="Questions", checkpoints="Checkpoints",
     accuracy=("Accuracy", "share"), full_accuracy=("Full acc.", "share"))
 # fmt: on
-OUTLINE = Outline(
-    "transfer", 'Appendix "Transfer Protocols"', (_GAINS, _SAVINGS), ("paper", "deploy")
-)
 
 
-def run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
+def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Transfer between every ordered pair of the runs."""
     views = paper_views(sources)
     rows = [*_gains(sources, views), *_savings(sources, views, options)]
-    return OUTLINE.result(rows, options, views)
+    return _OUTLINE.result(rows, options, views)
 
 
 # --- The paper's gains ----------------------------------------------------------------------------
@@ -242,3 +239,13 @@ def _on_test(
         return Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, (0.0, 0.0)))
     rng = np.random.default_rng(seed)
     return measure_rule(*rule, test, settings.costing, loss=settings.counted, rng=rng)
+
+
+_OUTLINE = Outline(
+    "transfer",
+    'Appendix "Transfer Protocols"',
+    (_GAINS, _SAVINGS),
+    run=_run,
+    protocols=("paper", "deploy"),
+)
+OUTLINES = (_OUTLINE,)

@@ -18,7 +18,6 @@ from stopadvisor.assessment.recommendation import (
 )
 from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
 from stopadvisor.paper.analysis import recommend_paper
-from stopadvisor.paper.peaks import PaperServing
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule
 from stopadvisor.probes.trajectories import Profile, profile
 from stopadvisor.rules.families import FIXED_BUDGET
@@ -332,8 +331,7 @@ def matched(
     ],
 )
 def test_the_papers_own_recommendation(row: MatchedRisk, saving: float, policy: str) -> None:
-    serving = PaperServing(0.5, 0.1, {"kv-fork": saving})
-    found = recommend_paper(shape("learned"), row, serving, "kv-fork")
+    found = recommend_paper(shape("learned"), row, "kv-fork", saving)
     assert found.policy == policy
     assert found.family == {"learned": "learned", "scalar": "entropy"}.get(policy)
     assert any("take thresholds for given" in text for text in found.reasons)

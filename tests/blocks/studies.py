@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
-from stopadvisor.studies.registry import STUDIES
-from stopadvisor.studies.tables import Outline, StudyOptions
+from stopadvisor.studies.registry import STUDIES, outline_of
+from stopadvisor.studies.tables import StudyOptions
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS"]
-
-
-def _outline(study: str) -> Outline:
-    found: Outline = import_module(f"stopadvisor.studies.{study.replace('-', '_')}").OUTLINE
-    return found
 
 
 def _studies() -> str:
     rows = []
     for name, entry in STUDIES.items():
         needs = [entry.needs, *(f"`--set {key}={what}`" for key, what in entry.options.items())]
-        rows.append((f"`{name}`", entry.help, _outline(name).paper, "; ".join(needs)))
+        rows.append((f"`{name}`", entry.help, outline_of(name).paper, "; ".join(needs)))
     return table(("study", "what it answers", "in the paper", "needs"), rows)
 
 
 def _tables() -> str:
     parts = []
     for name in STUDIES:
-        outline = _outline(name)
+        outline = outline_of(name)
         rows = [
             (
                 f"`{kind.name}`",

@@ -11,7 +11,7 @@ from stopadvisor.ground.printable import csv_cell, json_safe, printable, short_r
 from stopadvisor.ground.results import to_json
 from stopadvisor.report.progress import LineProgress
 from stopadvisor.report.screen import Screen
-from stopadvisor.studies.report import SkippedStudy
+from stopadvisor.studies.tables import SkippedStudy
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\x07d\u202ee\re\x7f"
 ESCAPED = "a\\x1b[2Jb\\x9b1mc\\x07d\\u202ee\\re\\x7f".replace("\\r", "\\x0d")

@@ -14,8 +14,7 @@ import pytest
 from stopadvisor.ground.errors import OutputError
 from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.storage import append, lock_directory, replace_file
-from stopadvisor.studies.report import write_study
-from stopadvisor.studies.tables import StudyReport
+from stopadvisor.studies.tables import StudyReport, write_study
 from tests.policy_content import full_budget_content, policy_from
 
 

@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.ground.constants import PAPER_BUDGETS, PAPER_SCHEDULES
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.schedules import nearest_columns
+from stopadvisor.studies.peak_gain import nearest_columns
 from tests.material import ARCHIVES, BUDGETS, edit_records, make_run
 from tests.studies.material import QUICK, Archive, Sums, row_of, studied, study
 from tests.studies.plain import SWEEP, features, load, out_of_fold, stops_of

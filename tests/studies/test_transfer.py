@@ -25,7 +25,7 @@ from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.intervals import exact_interval
-from stopadvisor.studies.runner import study_settings
+from stopadvisor.studies.registry import study_settings
 from stopadvisor.studies.tables import StudyOptions
 from stopadvisor.studies.transfer import fresh_test
 from tests.frozen import with_groups

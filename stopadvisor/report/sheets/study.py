@@ -10,8 +10,7 @@ from stopadvisor.report.screen import WIDTH
 from stopadvisor.report.sheet import Section, Sheet
 from stopadvisor.report.words import percent, share
 from stopadvisor.studies.registry import StudyList
-from stopadvisor.studies.report import SkippedStudy
-from stopadvisor.studies.tables import Cell, Column, StudyReport, Table
+from stopadvisor.studies.tables import Cell, Column, SkippedStudy, StudyReport, Table
 
 __all__ = ["skipped_sheet", "study_list_sheet", "study_sheet"]
 

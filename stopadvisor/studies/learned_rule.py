@@ -1,0 +1,146 @@
+"""Studies of the learned rule: `ablation` (features), `classifiers`, `calibration` (of its scores).
+
+Paper, Appendices "Feature Ablations", "Classifier Class Comparison" and "Probability Calibration".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from scipy.special import expit
+
+from stopadvisor.assessment.frontier import fixed_budget_frontier
+from stopadvisor.ground.arrays import BoolArray, FloatArray
+from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
+from stopadvisor.paper.peaks import peak, peak_thresholds, resample_gains
+from stopadvisor.paper.protocol import first_stops
+from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
+from stopadvisor.rules.scores import out_of_fold, paper_folds
+from stopadvisor.runs.access import View
+from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
+from stopadvisor.stats.reliability import auroc, reliability
+from stopadvisor.studies.registry import paper_setting
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, Table, layout
+
+__all__ = ["OUTLINES"]
+
+# fmt: off
+_VARIANTS = {"run": "Run", "variant": "Variant", "threshold": "Threshold", "peak_gain": "Peak gain",
+    "gain_ci": "95 % CI"}
+_BY_FEATURES = layout("peaks", "Peak gain by features",
+    "logistic regression out of fold; all ten add the two features that leak length", **_VARIANTS,
+    ahead="Ahead of all eight", ahead_ci="95 % CI", auroc="AUROC")
+_BY_CLASS = layout("peaks", "Peak gain by class of classifier", "the eight features, out of fold",
+    **_VARIANTS, ahead="Ahead of logistic", ahead_ci="95 % CI", auroc="AUROC")
+_SCORES = layout("scores", "Calibration of scores",
+    "scores that are no probabilities have an AUROC alone", run="Run", protocol="Protocol",
+    score="Score", questions="Questions", checkpoints="Checkpoints", right=("Right", "share"),
+    ece="ECE", brier="Brier", brier_ci="Brier 95% low", auroc="AUROC")
+_BINS = layout("bins", "Reliability", "ten bins of equal width", run="Run", protocol="Protocol",
+    score="Score", low="From", high="To", count="Checkpoints", predicted=("Predicted", "share"),
+    observed=("Right", "share"))
+# fmt: on
+_ALL = "all eight"
+_SUBSETS: Mapping[str, tuple[str, ...]] = {
+    "confidence": ("answer_logprob",),
+    "entropy": ("answer_entropy",),
+    "confidence and entropy": ("answer_logprob", "answer_entropy"),
+    "stability": ("previous_match", "run_length", "vote_share"),
+    _ALL: FEATURES,
+    "all ten": (*FEATURES, *reversed(AUDIT_FEATURES)),
+}
+"""In the order of the paper's table; the ten features in the order of its archives."""
+_PROBABILITIES = ("learned", "confidence")
+"""Scores that are probabilities; the others are ranked only (AUROC)."""
+
+
+def _ablation(view: View, options: StudyOptions) -> Iterator[Row]:
+    """Peak gain and AUROC of logistic regression on each subset of the features."""
+    folds, correct = paper_folds(view.table.n_questions), view.table.correct
+    probabilities = {}
+    for name, names in _SUBSETS.items():
+        features = feature_array(view.table, names=names)
+        z = out_of_fold(features, correct, folds, names=names, solver="lbfgs")
+        probabilities[name] = expit(z)
+    return _peaks(_BY_FEATURES, view, probabilities, _ALL, options)
+
+
+def _classifiers(view: View, options: StudyOptions) -> Iterator[Row]:
+    """Peak gain and AUROC of each class of classifiers."""
+    features, folds = feature_array(view.table), paper_folds(view.table.n_questions)
+    probabilities: dict[str, FloatArray] = {
+        kind: classify_out_of_fold(kind, features, view.table.correct, folds)
+        for kind in CLASSIFIERS
+    }
+    return _peaks(_BY_CLASS, view, probabilities, CLASSIFIERS[0], options)
+
+
+def _peaks(
+    table: Table,
+    view: View,
+    probabilities: Mapping[str, FloatArray],
+    reference: str,
+    options: StudyOptions,
+) -> Iterator[Row]:
+    """Peak gain of each variant, and its lead over the variant `reference`, in the same resamples.
+
+    `probabilities` are out of fold, shape (n_questions, n_checkpoints).
+    """
+    thinking, correct = view.table.think_tokens.astype(np.float64), view.table.correct
+    fixed = fixed_budget_frontier(thinking, correct, view.table.budgets)
+    peaks = {
+        name: peak(values, thinking, correct, peak_thresholds("learned", values), fixed)
+        for name, values in probabilities.items()
+    }
+    resampled = resample_gains(
+        {name: first_stops(probabilities[name], best.threshold) for name, best in peaks.items()},
+        thinking,
+        correct,
+        n_resamples=options.resamples,
+        rng=np.random.default_rng(options.seed),
+    )
+    for name, best in peaks.items():
+        other = name != reference
+        yield table.row(run=view.label, variant=name, threshold=best.threshold,
+            peak_gain=best.gain, gain_ci=interval(resampled[name]),
+            ahead=best.gain - peaks[reference].gain if other else None,
+            ahead_ci=interval(resampled[name] - resampled[reference]) if other else None,
+            auroc=auroc(probabilities[name], correct))  # fmt: skip
+
+
+def _calibration(view: View, options: StudyOptions) -> Iterator[Row | str]:
+    """ECE, Brier score, AUROC and reliability bins of every score.
+
+    The paper does not say how it bins; here it is ten bins of equal width, over all checkpoints.
+    """
+    setting = paper_setting(view)
+    correct = setting.correct
+    for family, values in setting.scores.items():
+        names = {"run": view.label, "protocol": "paper", "score": family}
+        found = reliability(values, correct) if family in _PROBABILITIES else None
+        yield _SCORES.row(**names, questions=len(correct), checkpoints=correct.size,
+            right=float(correct.mean()), ece=found.ece if found else None,
+            brier=found.brier if found else None,
+            brier_ci=_brier_interval(values, correct, options) if found else None,
+            auroc=auroc(values, correct))  # fmt: skip
+        if found is not None:
+            keys = ("low", "high", "count", "predicted", "observed")
+            for row in zip(*(getattr(found, key) for key in keys), strict=True):
+                yield _BINS.row(**names, **dict(zip(keys, row, strict=True)))
+    yield "the Brier interval resamples questions; the scores are not fitted again"
+
+
+def _brier_interval(values: FloatArray, correct: BoolArray, options: StudyOptions) -> Interval:
+    squares = ((values - correct) ** 2).sum(axis=1)
+    sums = block_sums(np.column_stack([squares, np.full(len(squares), correct.shape[1])]))
+    counts = resample_counts(len(sums), options.resamples, rng=np.random.default_rng(options.seed))
+    resampled = counts @ sums.astype(np.float32)
+    return interval((resampled[:, 0] / resampled[:, 1]).astype(np.float64))
+
+
+OUTLINES = (
+    Outline("ablation", 'Appendix "Feature Ablations"', (_BY_FEATURES,), _ablation),
+    Outline("classifiers", 'Appendix "Classifier Class Comparison"', (_BY_CLASS,), _classifiers),
+    Outline("calibration", 'Appendix "Probability Calibration"', (_SCORES, _BINS), _calibration),
+)

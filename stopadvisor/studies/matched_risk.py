@@ -1,0 +1,170 @@
+"""Studies of the paper's comparison at equal risk, of one run each.
+
+`alpha-grid`, `split-sensitivity`, `probe-cap` and `calibration-size`.  A probe is
+charged the paper's cap, one union bound covers all candidates, and thresholds are chosen on 40 % of
+the questions and measured on the others.  What is certified here is no promise: `calibrate` makes
+those, and `plan` says how many labels they take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from stopadvisor.ground.constants import PAPER_ALPHAS, PAPER_SPLIT_SEEDS
+from stopadvisor.paper.protocol import match_risk, operating_points, paper_costs, paper_split
+from stopadvisor.runs.access import View
+from stopadvisor.studies.registry import compare_at_risk, paper_setting
+from stopadvisor.studies.tables import Outline, Row, StudyOptions, layout
+
+__all__ = ["OUTLINES"]
+
+# fmt: off
+_ALPHAS = layout("paper", "Matched risk on the test questions of the paper's split",
+    "a probe is charged the paper's cap; intervals keep thresholds frozen, as the paper's do, and "
+    "tell equal families apart far more often than 5 % of the time",
+    run="Run", alpha="Alpha", scalar="Best scalar", learned_risk=("Learned risk", "share"),
+    scalar_risk=("Scalar risk", "share"), learned_saving_pct=("Learned saving", "%"),
+    scalar_saving_pct=("Scalar saving", "%"), difference_pp=("Difference", "pp"),
+    difference_ci=("95 % CI", "pp"), verdict="Verdict")
+_SPLITS = layout("summary", "Five 40/60 splits at α = {alpha:g}", "learned ahead: share of the "
+    "splits in which it saves more on the test questions; a probe is charged the paper's cap",
+    run="Run", rule="Rule", families="Families chosen", mean_risk=("Mean risk", "share"),
+    mean_accuracy=("Mean accuracy", "share"), mean_saving_pct=("Mean saving", "%"),
+    sd_saving_pct=("SD saving", "%"), learned_ahead=("Learned ahead", "share"),
+    mean_difference_pp=("Mean difference", "pp"))
+_SEEDS = layout("seeds", "Split by split", run="Run", seed="Seed", scalar="Best scalar",
+    learned_feasible="Learned feasible", scalar_feasible="Scalar feasible",
+    learned_risk=("Learned risk", "share"), scalar_risk=("Scalar risk", "share"),
+    learned_saving_pct=("Learned saving", "%"), scalar_saving_pct=("Scalar saving", "%"))
+_CAPPED = layout("charged", "Every probe charged its cap, alpha = {alpha:g}",
+    "the paper's cap is 48; thresholds chosen for each cap",
+    run="Run", cap=("Cap", "tokens"), learned_saving_pct=("Learned saves", "%"),
+    scalar_saving_pct=("Scalar saves", "%"), delta_saving_pp=("Difference", "pp"),
+    delta_saving_ci=("95% low", "pp"), verdict="Verdict", scalar_family="Best scalar",
+    learned_feasible="Learned certified", scalar_feasible="Scalar certified")
+_DRAWN = layout("drawn", "Certified by the paper's bound, alpha = {alpha:g}",
+    "means over sets drawn from the calibration questions; nothing certified counts as never "
+    "stopping; slack is what Hoeffding's bound adds to the risk seen",
+    run="Run", side="Rule", questions="Labels", certified=("Certified", "share"),
+    saving_pct=("Saves", "%"), saving_min_pct=("Least", "%"), saving_max_pct=("Most", "%"),
+    test_risk=("Test risk", "share"), slack="Slack", draws="Sets", candidates="Candidates")
+# fmt: on
+
+
+def _alpha_grid(view: View, options: StudyOptions) -> Iterator[Row]:
+    """Compare learned and scalar rules at every α of the paper, and at `options.alpha`."""
+    for found in match_risk(
+        paper_setting(view),
+        *paper_split(view.table.n_questions),
+        alphas=sorted({*PAPER_ALPHAS, options.alpha}),
+        delta=options.delta,
+        n_resamples=options.resamples,
+    ):
+        learned, scalar, spread = found.learned, found.scalar, found.difference
+        yield _ALPHAS.row(run=view.label, alpha=found.alpha, scalar=scalar.family,
+            learned_risk=learned.test_risk, scalar_risk=scalar.test_risk,
+            learned_saving_pct=learned.total_saving_pct, scalar_saving_pct=scalar.total_saving_pct,
+            difference_pp=spread.median if spread else None, difference_ci=spread,
+            verdict=found.verdict)  # fmt: skip
+
+
+def _split_sensitivity(view: View, options: StudyOptions) -> Iterator[Row]:
+    """Repeat the comparison under the paper's five seeds."""
+    setting, n = paper_setting(view), view.table.n_questions
+    pairs = [
+        operating_points(setting, *paper_split(n, seed), alpha=options.alpha, delta=options.delta)
+        for seed in PAPER_SPLIT_SEEDS
+    ]
+    ahead = np.array([a.total_saving_pct - b.total_saving_pct for a, b in pairs])
+    sides = {"learned": [a for a, _ in pairs], "best scalar": [b for _, b in pairs]}
+    for rule, points in sides.items():
+        is_learned, savings = rule == "learned", [point.total_saving_pct for point in points]
+        yield _SPLITS.row(run=view.label, rule=rule,
+            families=", ".join(dict.fromkeys(point.family for point in points)),
+            mean_risk=float(np.mean([point.test_risk for point in points])),
+            mean_accuracy=float(np.mean([point.test_accuracy for point in points])),
+            mean_saving_pct=float(np.mean(savings)), sd_saving_pct=float(np.std(savings, ddof=1)),
+            learned_ahead=float((ahead > 0).mean()) if is_learned else None,
+            mean_difference_pp=float(ahead.mean()) if is_learned else None)  # fmt: skip
+    for seed, (a, b) in zip(PAPER_SPLIT_SEEDS, pairs, strict=True):
+        yield _SEEDS.row(run=view.label, seed=seed, scalar=b.family,
+            learned_feasible=a.feasible, scalar_feasible=b.feasible,
+            learned_risk=a.test_risk, scalar_risk=b.test_risk,
+            learned_saving_pct=a.total_saving_pct,
+            scalar_saving_pct=b.total_saving_pct)  # fmt: skip
+
+
+_CAPS = (16, 32, 48, 64, 96)
+
+
+def _probe_cap(view: View, options: StudyOptions) -> Iterator[Row]:
+    """Savings at equal risk with every probe charged other caps; the paper has no such table."""
+    setting = paper_setting(view)
+    for cap in _CAPS:
+        costs = paper_costs(view.table, cap=cap)
+        found = compare_at_risk(replace(setting, costs=costs), options)
+        learned, scalar, spread = found.learned, found.scalar, found.difference
+        yield _CAPPED.row(run=view.label, cap=cap, verdict=found.verdict,
+            learned_saving_pct=learned.total_saving_pct, scalar_saving_pct=scalar.total_saving_pct,
+            delta_saving_pp=spread.median if spread else None, delta_saving_ci=spread,
+            scalar_family=scalar.family, learned_feasible=learned.feasible,
+            scalar_feasible=scalar.feasible)  # fmt: skip
+
+
+_SIZES = (25, 50, 80, 100, 150, 200, 300, 400, 800, 1600)
+_DRAWS = 8
+"""Calibration sets of each size; the full one is drawn once."""
+
+
+def _calibration_size(view: View, options: StudyOptions) -> Iterator[Row]:
+    """Savings certified with fewer calibration questions, drawn from the paper's 40 %.
+
+    The paper has no such table; it says that with 80 questions or fewer the concentration term
+    alone approaches the risk target.
+    """
+    setting, (pool, test) = paper_setting(view), paper_split(view.table.n_questions)
+    rng = np.random.default_rng(options.seed)
+    for size in [*(s for s in _SIZES if s < pool.size), pool.size]:
+        draws = 1 if size == pool.size else _DRAWS
+        drawn = [rng.choice(pool, size=size, replace=False) for _ in range(draws)]
+        pairs = [
+            operating_points(setting, chosen, test, alpha=options.alpha, delta=options.delta)
+            for chosen in drawn
+        ]
+        for side, points in zip(("learned", "scalar"), zip(*pairs, strict=True), strict=True):
+            savings = [p.total_saving_pct for p in points]
+            slack = [math.sqrt(math.log(p.candidates / options.delta) / (2 * size)) for p in points]
+            yield _DRAWN.row(run=view.label, side=side, questions=size, draws=draws,
+                certified=float(np.mean([p.feasible for p in points])),
+                saving_pct=float(np.mean(savings)), saving_min_pct=min(savings),
+                saving_max_pct=max(savings),
+                test_risk=float(np.mean([p.test_risk for p in points])),
+                slack=float(np.mean(slack)),
+                candidates=float(np.mean([p.candidates for p in points])))  # fmt: skip
+
+
+OUTLINES = (
+    Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_ALPHAS,), _alpha_grid),
+    Outline(
+        "split-sensitivity",
+        'Appendix "Calibration Split Sensitivity"',
+        (_SPLITS, _SEEDS),
+        _split_sensitivity,
+    ),
+    Outline(
+        "probe-cap",
+        'Section "Training and Metrics" (C^cap) and "Discussion and Limitations"',
+        (_CAPPED,),
+        _probe_cap,
+    ),
+    Outline(
+        "calibration-size",
+        'Section "A Three-Regime Map" (n_cal <= 80)',
+        (_DRAWN,),
+        _calibration_size,
+    ),
+)
