@@ -156,7 +156,7 @@ def _users() -> dict[str, set[str]]:
     return users
 
 
-SHOWN = {"assessment.diagnostics", "assessment.evidence", "assessment.recommendation"}
+SHOWN = {"assessment.frontier", "assessment.recommendation"}
 """What a report asks of the wings that compute; of other modules there it knows types alone."""
 
 

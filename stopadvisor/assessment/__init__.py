@@ -1,6 +1,6 @@
 """Choose on fit questions only: a rule, its thresholds in testing order, the recommendation."""
 
 __all__ = [
-    "assessed", "choice", "diagnostics", "evidence", "fit_assessment", "forecasts", "frontier",
-    "label_plan", "limits", "promises", "rated", "recommendation", "sequences", "settings",
+    "assessed", "choice", "fit_assessment", "forecasts", "frontier", "limits", "promises", "rated",
+    "recommendation", "sequences", "settings",
 ]  # fmt: skip

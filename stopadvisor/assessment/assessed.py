@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stopadvisor.assessment.choice import FitRule
-from stopadvisor.assessment.label_plan import LabelNeed, LabelRow
-from stopadvisor.assessment.promises import Promise
+from stopadvisor.assessment.promises import LabelNeed, LabelRow, Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.forecasts import (
     Imitation,
     RatedRule,
@@ -17,7 +16,7 @@ from stopadvisor.assessment.forecasts import (
     fit_limit,
 )
 from stopadvisor.assessment.limits import FitLimits
-from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, fit_data, rating
+from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, compare, rating, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.errors import NothingToChoose
@@ -33,7 +32,7 @@ from stopadvisor.rules.serving_costs import StackCost, serving_costs
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import unspent
 
-__all__ = ["Choice", "FitRule", "Settings", "choose", "nothing_chosen"]
+__all__ = ["Choice", "FitRule", "Settings", "choose"]
 
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
@@ -234,13 +233,6 @@ def choose(
         margin=ranking.margin,
         counted=ranking.counted,
     )
-
-
-def nothing_chosen(
-    fit_table: FitQuestions, n_calibration: int, settings: Settings, why: str
-) -> Choice:
-    """A choice of full thinking, where what was measured leaves no rule to choose."""
-    return Choice(settings, fit_data(fit_table, settings), n_calibration, why)
 
 
 def _sequences(rules: Sequence[RatedRule]) -> list[ThresholdSequence]:

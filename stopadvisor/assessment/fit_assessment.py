@@ -7,7 +7,7 @@ protocol, over all questions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,10 +24,16 @@ from stopadvisor.assessment.assessed import (
     Repeats,
     StackCosts,
 )
-from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
-from stopadvisor.assessment.label_plan import LabelNeed, LabelRow, label_needs
-from stopadvisor.assessment.promises import Promise, promises, proposed
-from stopadvisor.assessment.rated import RulesOnFit
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.promises import (
+    LabelNeed,
+    LabelRow,
+    Promise,
+    label_needs,
+    promises,
+    proposed,
+)
+from stopadvisor.assessment.rated import RulesOnFit, fit_data
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.assessment.rung_candidates import AlwaysRung, always_rungs
 from stopadvisor.assessment.settings import alpha_remark
@@ -36,11 +42,11 @@ from stopadvisor.ground.errors import CalibrationError, NothingToChoose
 from stopadvisor.policy.shown import promise_of
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
-from stopadvisor.probes.table import GradedBy, ProbeTable
+from stopadvisor.probes.table import GradedBy
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.costs import LADDER, Weights
 from stopadvisor.rules.losses import DIFFERS, LOST
-from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
+from stopadvisor.rules.outcomes import blind_stopping
 from stopadvisor.rules.roofline import Prices
 from stopadvisor.rules.schedules import grid_positions, grid_view
 from stopadvisor.rules.serving_costs import StackCost
@@ -49,7 +55,7 @@ from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, PartCounts
 
 __all__ = [
-    "FitAssessment", "advice_profile", "assess", "calibration_size", "check_labels",
+    "FitAssessment", "advice_profile", "assess", "check_labels",
     "meaning_of_cut", "remarks_on_promise", "remarks_on_sample",
 ]  # fmt: skip
 
@@ -151,11 +157,6 @@ class FitAssessment:
         )
 
 
-def calibration_size(table: ProbeTable) -> int:
-    """Questions that would enter a bound: one trace per group; no outcome is looked at."""
-    return calibration_rows(table).size
-
-
 def assess(
     source: Source, settings: Settings, *, propose: bool = False, traces: int | None = None
 ) -> FitAssessment:
@@ -176,41 +177,46 @@ def assess(
     CalibrationError
         Too few questions in a part, or families that these probes cannot be read by.
     """
-    fit, counts = source.part("fit"), source.counts()
-    n_calibration = calibration_size(source.part("calibration"))
-    _check_sizes(counts, n_calibration, source.fractions)
+    fit, sealed, counts = source.part("fit"), source.part("calibration"), source.counts()
+    counted = calibration_rows(sealed)
+    for name, found in (("fit", counts["fit"]), ("calibration", counted.size)):
+        if found < SMALLEST_PARTS[name]:
+            shares = "/".join(f"{100 * f:g}" for f in source.fractions)
+            raise CalibrationError(
+                f"the {name} part needs at least {SMALLEST_PARTS[name]} questions, got {found} of "
+                f"{sum(counts.values())} (split {shares}): label more questions"
+            )
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
-    sealed = source.part("calibration")
-    categories = Counter(sealed.take(calibration_rows(sealed)).categories)
+    categories = Counter(sealed.take(counted).categories)
     if traces is None:
-        traces = 1 + bool((sealed.samples == 1).sum() >= n_calibration)
+        traces = 1 + bool((sealed.samples == 1).sum() >= counted.size)
     settings = replace(settings, traces=traces)
     offered: tuple[Promise, ...] | None = () if propose else None
     try:
         check_labels(fit)
-        rules = RulesOnFit.measure(fit, settings, _other_parts(source))
+        # Where questions of the other parts were not probed, no rule probes; their first traces.
+        others = (source.parts != PARTS.index("fit")) & (source.table.samples == 0)
+        rules = RulesOnFit.measure(fit, settings, source.table.take(others).observations)
         if propose:
-            offered = promises(rules, n_calibration, settings, categories=categories)
+            offered = promises(rules, counted.size, settings, categories=categories)
             settings = replace(settings, alpha=proposed(offered).alpha)
-        choice = choose(fit, n_calibration, settings, categories=categories, rules=rules)
+        choice = choose(fit, counted.size, settings, categories=categories, rules=rules)
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
-        choice = nothing_chosen(fit, n_calibration, settings, str(error))
+        choice = Choice(settings, fit_data(fit, settings), counted.size, nothing=str(error))
+    blind, sequence = None, choice.advised
+    if sequence is not None and choice.advised_index >= 0 and shape.predicted == "full-budget":
+        stops = sequence.curve.stops(choice.advised_index)
+        blind = blind_stopping(sequence.scorer, sequence.view, stops, loss=choice.fit.loss, rng=rng)
     return FitAssessment(
         source,
         shape,
-        recommend(shape, choice, _blind(choice, shape, rng)),
+        recommend(shape, choice, blind),
         choice,
         repeats=_repeats(fit),
         promises=offered,
         rungs=always_rungs(choice.fit),
     )
-
-
-def _other_parts(source: Source) -> ProbeTable:
-    """First traces of calibration and test questions, without outcomes."""
-    rows = (source.parts != PARTS.index("fit")) & (source.table.samples == 0)
-    return source.table.take(rows).observations
 
 
 def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
@@ -223,26 +229,6 @@ def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
     if grid_positions(table):
         table = grid_view(table)
     return profile(trajectory(table), rng=rng)
-
-
-def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindStopping | None:
-    """The advised rule against stopping at random, where the profile speaks against stopping."""
-    sequence, index = choice.advised, choice.advised_index
-    if sequence is None or index < 0 or shape.predicted != "full-budget":
-        return None
-    stops = sequence.curve.stops(index)
-    return blind_stopping(sequence.scorer, sequence.view, stops, loss=choice.fit.loss, rng=rng)
-
-
-def _check_sizes(counts: Mapping[str, int], n_calibration: int, fractions: Sequence[float]) -> None:
-    for name, found in (("fit", counts["fit"]), ("calibration", n_calibration)):
-        needed = SMALLEST_PARTS[name]
-        if found < needed:
-            shares = "/".join(f"{100 * f:g}" for f in fractions)
-            raise CalibrationError(
-                f"the {name} part needs at least {needed} questions, got {found} of "
-                f"{sum(counts.values())} (split {shares}): label more questions"
-            )
 
 
 def check_labels(table: GradedTable) -> None:
@@ -332,8 +318,13 @@ def remarks_on_sample(source: Source, result: AssessmentResult) -> list[str]:
             f"{cut:.1%} of the traces ({basis} questions) were cut off by max-think; "
             f"{meaning_of_cut(differs)}, and calibrate refuses more than 10%"
         )
-    if isinstance(result, AssessedRun) and (hint := _split_hint(source)):
-        found.append(hint)
+    n = sum(source.counts().values())
+    if isinstance(result, AssessedRun) and n < SMALL_WORKLOAD and source.fractions[2]:
+        how = "with another --out, " if source.is_archive else "in a run of its own, "
+        found.append(
+            f"{n} questions are few: {how}--split 40/60/0 would give calibration the test "
+            "questions (expected figures then come from fit)"
+        )
     return found
 
 
@@ -362,15 +353,3 @@ def remarks_on_promise(
             "policy from it is bound to no model"
         )
     return found
-
-
-def _split_hint(source: Source) -> str | None:
-    """Advice on the split of a small sample; None where it is fine."""
-    n = sum(source.counts().values())
-    if n >= SMALL_WORKLOAD or source.fractions[2] == 0:
-        return None
-    how = "with another --out, " if source.is_archive else "in a run of its own, "
-    return (
-        f"{n} questions are few: {how}--split 40/60/0 would give calibration the test questions "
-        "(expected figures then come from fit)"
-    )

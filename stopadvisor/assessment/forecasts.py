@@ -65,11 +65,10 @@ def certification_probability(
     counted: Sequence[int] = (),
 ) -> float:
     """Probability that calibration certifies some saving by a sequence, at its fit risk."""
-    risk = first_useful_risk(fit, sequence)
-    if risk is None:
+    expected = useful_shares(fit, sequence)
+    if expected is None:
         return 0.0
     sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
-    expected = useful_shares(fit, sequence) or (Shares(risk),)
     return min(
         pass_probability(each, n, settings.delta, shares, settings.traces)
         for each, n, shares in zip(settings.guarantees, sizes, expected, strict=True)
@@ -93,22 +92,31 @@ def risk_to_expect(fit: FitData, tested: Sequence[ThresholdSequence]) -> float:
     return min(min((risk for risk in risks if risk is not None), default=0.0), 0.999)
 
 
-def useful_shares(fit: FitData, sequence: ThresholdSequence) -> tuple[Shares, ...]:
-    """Fit shares of each guarantee at the most careful threshold that saves anything."""
-    useful = np.flatnonzero(sequence.costs < fit.full_cost.sum())
-    index = int(useful[0]) if useful.size else 0
+def useful_shares(fit: FitData, sequence: ThresholdSequence) -> tuple[Shares, ...] | None:
+    """Fit shares of each guarantee at the most careful threshold that saves anything, if any."""
+    risk = first_useful_risk(fit, sequence)
+    if risk is None or not sequence.counts:
+        return None if risk is None else (Shares(risk),)
+    index = int(np.flatnonzero(sequence.costs < fit.full_cost.sum())[0])
     return tuple(part.shares(index) for part in sequence.counts)
 
 
 def counted_labels(
-    settings: Settings, delta: float, expected_risk: float, shares: Sequence[Shares] = ()
+    settings: Settings,
+    delta: float,
+    expected: float | Sequence[Shares],
+    *,
+    power_wanted: float = 0.8,
 ) -> int | None:
-    """Questions that the bound must count to pass four times in five; None for no number."""
-    if not (shares and expected_risk):
-        shares = (Shares(expected_risk),) * len(settings.guarantees)
+    """Questions that the bound must count to pass four times in five; None for no number.
+
+    `expected` is the share lost, or what of each loss is.
+    """
+    if isinstance(expected, float):
+        expected = (Shares(expected),) * len(settings.guarantees)
     needed = [
-        labels_for(each, delta, share, traces=settings.traces)
-        for each, share in zip(settings.guarantees, shares, strict=True)
+        labels_for(each, delta, share, power_wanted=power_wanted, traces=settings.traces)
+        for each, share in zip(settings.guarantees, expected, strict=True)
     ]
     known = [n for n in needed if n is not None]
     return max(known) if len(known) == len(needed) else None

@@ -1,26 +1,39 @@
-"""What each promise would buy: the same rules on the same fit questions, at several risks.
+"""What each promise would buy, how many labels it takes, and how much gold of lost answers.
 
-Sees no calibration question, so that whoever reads the table may choose any of its promises.
+All before anybody labels a question: the same rules on the same fit questions are looked at for
+several risks, and whether a reply differs from full thinking's shows without gold.  Sees no
+calibration question, so that whoever reads the table may choose any of its promises.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.forecasts import (
-    RatedRule,
     certification_probability,
-    first_useful_risk,
+    counted_labels,
     useful_shares,
 )
-from stopadvisor.assessment.limits import Shares, labels_for
+from stopadvisor.assessment.limits import Shares, labels_for, pass_probability
 from stopadvisor.assessment.rated import RulesOnFit
 from stopadvisor.assessment.settings import Settings
+from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.errors import NothingToChoose
 from stopadvisor.ground.progress import tracked
+from stopadvisor.rules.losses import DIFFERS, LOST, Guarantee, LossName
+from stopadvisor.stats.adaptive_labels import LabelTest, walk
+from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.label_sample import MOST_SAMPLED, labelled_first, most_lost_labelled
 
-__all__ = ["PROMISES", "Promise", "promises", "proposed"]
+__all__ = [
+    "PROMISES", "LabelNeed", "LabelPlan", "LabelRow", "Promise", "label_needs", "plan_labels",
+    "promises", "proposed",
+]  # fmt: skip
 
 PROMISES = (0.01, 0.02, 0.05, 0.10, 0.15)
 """Risks that are compared where none is asked for."""
@@ -77,7 +90,14 @@ def _promise(
     categories: Mapping[str | None, int] | None,
 ) -> Promise:
     fit, ranking = rules.fit, rules.ranked(n_calibration, settings, categories)
-    advised, labels = ranking.advised, _labels(rules, ranking.tested, settings)
+    advised = ranking.advised
+    shares = [useful_shares(fit, each.sequence) for each in ranking.tested]
+    needed = [
+        counted_labels(settings, settings.delta, share, power_wanted=_SURE)
+        for share in shares
+        if share is not None
+    ]
+    labels = min((n for n in needed if n is not None), default=None)
     if advised is None:
         return Promise(settings.alpha, 0.0, 0.0, 0.0, labels)
     sequence = advised.sequence
@@ -91,25 +111,165 @@ def _promise(
     )
 
 
-def _labels(rules: RulesOnFit, rated: Sequence[RatedRule], settings: Settings) -> int | None:
-    """Fewest labels with which one of these rules is certified nine times in ten."""
-    needed = []
-    for each in rated:
-        risk = first_useful_risk(rules.fit, each.sequence)
-        if risk is None:
-            continue
-        shares = useful_shares(rules.fit, each.sequence) or (Shares(risk),)
-        found = [
-            labels_for(limit, settings.delta, share, power_wanted=_SURE, traces=settings.traces)
-            for limit, share in zip(settings.guarantees, shares, strict=True)
-        ]
-        known = [n for n in found if n is not None]
-        if len(known) == len(found):
-            needed.append(max(known))
-    return min(needed, default=None)
-
-
 def proposed(offered: Sequence[Promise]) -> Promise:
     """The smallest risk that is all but sure to be certified; else the likeliest, the largest."""
     sure = [each for each in offered if each.probability >= _SURE and each.saving_pct > 0]
     return sure[0] if sure else max(offered, key=lambda each: (each.probability, each.alpha))
+
+
+# --- Labels ---------------------------------------------------------------------------------------
+
+_SHARES_LOST = (1 / 2, 1 / 4, 1 / 8)
+"""Of the replies that differ, those that are lost: nobody knows beforehand."""
+_DRAWS = 20
+_MOST_COMPARED = 5_000
+"""Labels up to which two traces are compared; for more the search takes seconds."""
+
+
+@dataclass(frozen=True)
+class LabelRow:
+    """A number of labels, and what it is expected to buy."""
+
+    calibration: int
+    """Calibration questions."""
+    labels: int
+    """Questions in all, split as these are."""
+    saving_pct: float
+    """Net saving that calibration is expected to certify."""
+    is_here: bool
+    """Whether this is the number of calibration questions at hand."""
+
+
+@dataclass(frozen=True)
+class LabelNeed:
+    """What the advised rule could promise about lost answers, and the gold that this would take."""
+
+    lost_of_differing: float | None
+    """Assumed: of the replies that differ, those that are lost.  Null: nothing is labelled, and the
+    promise is about replies that differ."""
+    labels: int
+    """Calibration questions that would have to be labelled, on average."""
+    saving_pct: float
+    """Net saving that would then be certified, on average; as fit questions measure it."""
+    half_saving_pct: float | None = None
+    """The same where half as many labels are planned for (`label --labels`), a sample of the
+    replies that differ; null where nothing is labelled, or the questions are too many for that."""
+
+
+def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
+    """Estimate the gold labels by how many differing replies turn out to be lost.
+
+    Without any label first, then by share; nothing where no rule is advised, or where fit questions
+    have gold.
+
+    Notes
+    -----
+    Calibrations of the size that there is are drawn from the fit questions, out of fold, each
+    differing question lost with the assumed probability, and labelled one at a time until no
+    decision is open.
+    """
+    sequence, settings, n = choice.advised, choice.settings, choice.n_calibration
+    most = max_losses(n, settings.alpha, settings.delta)
+    if sequence is None or most < 0 or choice.fit.table.graded_by == "gold":
+        return ()
+    differs = sequence.curve.each(DIFFERS.of(sequence.view) > 0)  # (n_fit, n_thresholds)
+    savings = 100 * (1 - sequence.costs / choice.fit.full_cost.sum())
+    nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
+
+    def mean(share: float, budget: int | None, planned: int = 0) -> tuple[float, float]:
+        """Labels, and saving; `planned` ones are a sample."""
+        rng = np.random.default_rng(settings.seed)
+        found = []
+        for _ in range(_DRAWS):
+            counts = drawn = differs[rng.integers(len(differs), size=n)]
+            lost = drawn & (rng.random(n) < share)[:, None]
+            allowed: IntArray | int = most
+            if planned:
+                counts = labelled_first(drawn, order, planned)
+                by_differing = most_lost_labelled(n, planned, settings.alpha, settings.delta)
+                allowed = by_differing[drawn.sum(axis=0)]
+            test = LabelTest(counts, lost & counts, allowed, savings)
+            end = walk([test], nobody, order, budget=budget)
+            found.append((end.asked.size, end.saving([test])))
+        labels, saving = np.mean(found, axis=0)
+        return float(labels), float(saving)
+
+    def labelled(share: float | None) -> LabelNeed:
+        if share is None:
+            return LabelNeed(None, 0, mean(0.0, 0)[1])
+        labels, saving = mean(share, None)
+        half = math.ceil(labels / 2)
+        sampled = mean(share, half, half)[1] if half and n <= MOST_SAMPLED else None
+        return LabelNeed(share, math.ceil(labels), saving, sampled)
+
+    return tuple(labelled(share) for share in tracked("imitating labels", (None, *shares)))
+
+
+@dataclass(frozen=True)
+class LabelPlan:
+    """`plan --json`: the labels that a certificate takes."""
+
+    alpha: float
+    """The risk to certify."""
+    delta: float
+    """1 minus the confidence."""
+    expected_risk: float
+    """The risk that the most careful useful threshold is expected to have."""
+    power: float
+    """The probability of success that is wanted."""
+    split: tuple[float, float, float]
+    """Shares of fit, calibration and test."""
+    calibration_labels: int | None
+    """Smallest number from which on the power is reached; null where no number suffices."""
+    total_labels: int | None
+    """Labels in all parts."""
+    power_reached: float | None
+    """Probability at that number."""
+    two_traces_calibration_labels: int | None = None
+    """Questions that would do where each has two traces, and where of the first replies that are
+    lost half are lost again with the second; missing for a drop, and where none or too many are
+    needed."""
+    loss: LossName | None = None
+    """What alpha limits; without it lost answers."""
+    label_savings: tuple[LabelRow, ...] | None = None
+    """Only with RUN: what its advised rule is expected to save by the number of labels."""
+    label_needs: tuple[LabelNeed, ...] | None = None
+    """Only with a RUN without gold: labels that a promise about lost answers would take."""
+
+
+def plan_labels(
+    *,
+    alpha: float,
+    delta: float,
+    expected_risk: float,
+    power: float = 0.8,
+    split: tuple[float, float, float],
+    loss: LossName | None = None,
+    label_savings: tuple[LabelRow, ...] | None = None,
+    label_needs: tuple[LabelNeed, ...] | None = None,
+) -> LabelPlan:
+    """Find the sizes; power is a sawtooth in the number of questions.
+
+    `expected_risk` is that of the most careful useful threshold, and `power` the probability of
+    success that is wanted.  `label_savings` and `label_needs` are those of a run, if there is one.
+    """
+    wanted, shares = Guarantee(loss or LOST.name, alpha), Shares(expected_risk, 0.0)
+    needed = labels_for(wanted, delta, shares, power_wanted=power)
+    twice = None
+    if wanted.counted.is_binary and needed is not None and needed <= _MOST_COMPARED:
+        twice = labels_for(wanted, delta, shares, power_wanted=power, traces=2)
+    return LabelPlan(
+        alpha=alpha,
+        delta=delta,
+        expected_risk=expected_risk,
+        power=power,
+        split=split,
+        calibration_labels=needed,
+        # 286 / 0.4 is 715, whatever binary makes of it.
+        total_labels=None if needed is None else math.ceil(round(needed / split[1], 6)),
+        power_reached=None if needed is None else pass_probability(wanted, needed, delta, shares),
+        two_traces_calibration_labels=twice,
+        loss=None if loss == LOST.name else loss,
+        label_savings=label_savings,
+        label_needs=label_needs or None,
+    )

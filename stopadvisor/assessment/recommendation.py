@@ -6,6 +6,7 @@ choice between them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +20,7 @@ from stopadvisor.rules.families import rule_name
 from stopadvisor.rules.outcomes import BlindStopping
 
 __all__ = [
-    "FIXED", "LABELS", "LIKELY", "PROVISIONAL", "Recommendation", "deciding_reason",
+    "FIXED", "LABELS", "LIKELY", "PROVISIONAL", "Recommendation", "deciding_reason", "overthinks",
     "probability_words", "profile_reason", "recommend", "standing",
 ]  # fmt: skip
 
@@ -60,6 +61,14 @@ def deciding_reason(policy: str, reasons: Sequence[str]) -> str:
     if policy == "full-budget":
         return [reason for reason in reasons if not reason.startswith((LABELS, FIXED))][-1]
     return next((r for r in reasons if r.startswith("Evidence: ")), reasons[0])
+
+
+def overthinks(gained: float, lost: float) -> bool:
+    """Whether more questions turn right than chance explains where as many turn wrong.
+
+    Two standard deviations of a fair coin over all questions that change sides.
+    """
+    return gained - lost > 2 * math.sqrt(gained + lost)
 
 
 def _percent(value: float, digits: int = 1) -> str:
@@ -132,7 +141,8 @@ def recommend(
             f"to be certified for a loss of at most {_percent(settings.alpha)}.",
             _labels_reason(choice),
         )
-    kind = _kind(advised.scorer.family)
+    kinds: tuple[PolicyKind, ...] = ("fixed-budget", "scalar", "learned")
+    kind = kinds[rank_of(advised.scorer.family)]
     reasons.append(_evidence_reason(profile, choice, kind))
     if fixed := _fixed_budget_reason(choice):
         reasons.append(fixed)
@@ -192,11 +202,6 @@ def recommend(
     return Recommendation(
         kind, point.family, point.schedule, point.where, settings.serving, tuple(reasons)
     )
-
-
-def _kind(family: str) -> PolicyKind:
-    kinds: tuple[PolicyKind, ...] = ("fixed-budget", "scalar", "learned")
-    return kinds[rank_of(family)]
 
 
 def _evidence_reason(profile: Profile, choice: Choice, kind: PolicyKind) -> str:

@@ -234,7 +234,9 @@ def _certify_losses(
     # fit questions show there.
     labels = None
     if expected_risk is not None and (is_sample or traces > 1 or not settings.is_plain):
-        labels = counted_labels(settings, delta, expected_risk, shares)
+        labels = counted_labels(
+            settings, delta, shares if shares and expected_risk else expected_risk
+        )
     if plan is not None and is_sample:
         differs, lost = curve.each(may_be_lost(table)), curve.each(scorer.losses(table, LOST) > 0)
         found = plan.certify(differs, lost, settings.alpha, delta)
@@ -279,13 +281,13 @@ def _certify_sequence(
         saves = sequence.costs < choice.fit.full_cost.sum()
         seen = _first_risk(curve, sequence.scorer, view, saves, settings)
         expected = min(max(risk for risk in (expected, seen) if risk is not None), 0.999)
-    shares = () if settings.is_plain else useful_shares(choice.fit, sequence)
+    shares = () if settings.is_plain else useful_shares(choice.fit, sequence) or ()
     result = _certify_losses(
         curve, sequence.scorer, view, traces, settings, delta, expected, shares, plan
     )
     if isinstance(result, NotCertified) or expected is None:
         return result, None
-    wanted = counted_labels(settings, delta, expected, shares)
+    wanted = counted_labels(settings, delta, shares if shares and expected else expected)
     return result, NotCertified(_NO_SAVING, wanted, expected)
 
 

@@ -54,7 +54,7 @@ from stopadvisor.runs.access import unsealed_rows
 from stopadvisor.runs.look_log import Look, record_result, timestamp
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Source, considered_alpha, read_assessment
-from stopadvisor.stats.bounds import Certified, NotCertified
+from stopadvisor.stats.bounds import Certified
 from stopadvisor.stats.label_sample import MOST_SAMPLED
 
 __all__ = [
@@ -149,7 +149,10 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
         _check_alpha(assessment, allowed="large-alpha" in request.despite)
     refusal = refused_beforehand(choice, plan.look.questions) or against
     if refusal is not None:
-        calibration = _unopened(plan, refusal)
+        nobody = np.zeros(assessment.source.table.n_questions, bool)
+        nothing = unsealed_rows(assessment.source, nobody).as_calibration()
+        n = int(calibration_rows(plan.look.questions).size)
+        calibration = Calibration(None, refusal, (), nothing, n)
         created = timestamp() if source.manifest is None else source.manifest["created"]
         policy = _policy(plan, calibration, None, created)
         remarks = tuple(_remarks(assessment, ()))
@@ -157,7 +160,18 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     show_fit(assessment.source, "calibrate")
     taken = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
-    calibration, labels = _calibrated(source, plan, taken.questions)
+    labels = None
+    if plan.is_partial:  # by what labels there are
+        labelling = _labelling(source, plan, taken.questions)
+        run = LabelRun.of(source, labelling)
+        with Grader() as grader:
+            known = run.known(run.file.read(), grader)
+        calibration = calibrate(choice, at_worst(labelling.questions, known.grades), labelling.plan)
+        labelled = sum(grade is not None for grade in known.grades.values())
+        calibration = replace(calibration, labelled=labelled)
+        labels = known.counts(labelling.state(known.grades))
+    else:
+        calibration = calibrate(choice, taken.questions)
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, choice.settings, choice)
@@ -198,33 +212,6 @@ def _labelling(source: Source, plan: _Plan, questions: CalibrationQuestions) -> 
     return Labelling(choice, questions.take(rows), asking_salt(source), plan.labels)
 
 
-def _calibrated(
-    source: Source, plan: _Plan, questions: CalibrationQuestions
-) -> tuple[Calibration, LabelCounts | None]:
-    """Calibrate by gold, or by what labels there are; and how many those are."""
-    choice = plan.assessment.choice
-    if not plan.is_partial:
-        return calibrate(choice, questions), None
-    labelling = _labelling(source, plan, questions)
-    run = LabelRun.of(source, labelling)
-    with Grader() as grader:
-        known = run.known(run.file.read(), grader)
-    graded = at_worst(labelling.questions, known.grades)
-    calibration = calibrate(choice, graded, labelling.plan)
-    labelled = sum(grade is not None for grade in known.grades.values())
-    counts = known.counts(labelling.state(known.grades))
-    return replace(calibration, labelled=labelled), counts
-
-
-def _check_sample(labels: int | None, n: int) -> None:
-    """Refuse a sample of labels among more questions than its exact test takes."""
-    if labels is not None and n > MOST_SAMPLED:
-        raise CalibrationError(
-            f"--labels {labels}: the exact test of planned labels takes at most {MOST_SAMPLED} "
-            f"calibration questions, got {n}; without --labels any number of them counts"
-        )
-
-
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
     """Refuse a promise under which much of what full thinking gets right may be lost."""
     settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
@@ -239,14 +226,6 @@ def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
     if said := large_alpha(settings.alpha, accuracy, "fit questions"):
         show_fit(assessment.source, "calibrate")
         raise CalibrationError(said)
-
-
-def _unopened(plan: _Plan, refusal: NotCertified) -> Calibration:
-    """A calibration that opened no question."""
-    source = plan.assessment.source
-    nothing = unsealed_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
-    n = int(calibration_rows(plan.look.questions).size)
-    return Calibration(None, refusal, (), nothing, n)
 
 
 def _policy(plan: _Plan, calibration: Calibration, look: Look | None, created: str) -> Policy:
@@ -273,7 +252,12 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     if source.graded_by == "agreement":
         asked |= label_request(source, settings) if partial else {}
         labels = planned_labels(source, asked, request.labels, fresh=request.fresh)
-        _check_sample(labels, source.part("calibration").n_questions)
+        n = source.part("calibration").n_questions
+        if labels is not None and n > MOST_SAMPLED:
+            raise CalibrationError(
+                f"--labels {labels}: the exact test of planned labels takes at most {MOST_SAMPLED} "
+                f"calibration questions, got {n}; without --labels any number of them counts"
+            )
         asked |= {} if labels is None else {"sampled_labels": labels}
     elif request.labels is not None:
         raise CalibrationError("--labels: every calibration question has gold")
@@ -335,10 +319,23 @@ def _why_another_rule(
     `assessment` is the advice at the settings of this calibration, and `assessed` the run's
     ``assessment.json``, which the user has read.
     """
-    advised = assessment.recommendation.family
     if exported is None:
         return None
-    by_test = None if exported == advised else _by_the_test(exported, advised, calibration)
+    advised, by_test = assessment.recommendation.family, None
+    if exported != advised:
+        passed = {family: isinstance(result, Certified) for family, result in calibration.tested}
+        if advised is None:
+            by_test = "--despite advice asked for what can be certified all the same"
+        elif not passed.get(advised, False):
+            by_test = (
+                f"{_name(advised)} passed no test on the calibration questions, and "
+                f"{_name(exported)}, tested next, did"
+            )
+        else:
+            by_test = (
+                f"{_name(advised)} and {_name(exported)} both passed the test; at their certified "
+                "thresholds the latter saves more on fit questions, or as much and is simpler"
+            )
     read = None if assessed is None else assessed["recommendation"]["family"]
     if assessed is None or read == advised:
         return by_test and (
@@ -354,19 +351,3 @@ def _why_another_rule(
 
 def _name(family: str | None) -> str:
     return "full thinking" if family is None else rule_name(family)
-
-
-def _by_the_test(exported: str, advised: str | None, calibration: Calibration) -> str:
-    """What the test on calibration questions made of the advised rule."""
-    passed = {family: isinstance(result, Certified) for family, result in calibration.tested}
-    if advised is None:
-        return "--despite advice asked for what can be certified all the same"
-    if not passed.get(advised, False):
-        return (
-            f"{_name(advised)} passed no test on the calibration questions, and "
-            f"{_name(exported)}, tested next, did"
-        )
-    return (
-        f"{_name(advised)} and {_name(exported)} both passed the test; at their certified "
-        "thresholds the latter saves more on fit questions, or as much and is simpler"
-    )

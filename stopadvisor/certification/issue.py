@@ -24,7 +24,6 @@ from stopadvisor.policy.inspected import server_words
 from stopadvisor.policy.run_policies import free_file, own_name, promote, put, stops_already
 from stopadvisor.policy.shown import Certificate, Expected, certificate_of, promise_of, where_of
 from stopadvisor.policy.signature import PemKey
-from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.rules.losses import LOST, LossName
 from stopadvisor.runs.sources import Source
@@ -32,8 +31,8 @@ from stopadvisor.runs.storage import lock_directory
 from stopadvisor.stats.bounds import Certified, NotCertified
 
 __all__ = [
-    "CalibratedRun", "CertificateRefusal", "Headline", "LookEntry", "PolicyTarget", "RuleTest",
-    "Transfer", "calibrated", "issue",
+    "CalibratedRun", "Headline", "LookEntry", "PolicyTarget", "RuleTest", "Transfer", "calibrated",
+    "issue",
 ]  # fmt: skip
 
 
@@ -58,10 +57,6 @@ class LookEntry:
     opened: bool
     """Whether its figures are shown: those of a certificate, of labelling and of the last planned
     one. Of any other look only its failure is shown."""
-
-
-CertificateRefusal = NotCertified
-"""Why nothing was certified."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +149,7 @@ class CalibratedRun(Shown):
     """Only with `--on-stop answer`."""
     certificate: Certificate | None
     """What was shown; null where nothing was."""
-    refusal: CertificateRefusal | None
+    refusal: NotCertified | None
     """Why not, where nothing was."""
     tested: tuple[RuleTest, ...]
     """Each rule that was tested."""
@@ -199,22 +194,22 @@ Headline = Callable[[Expected | None, str], str]
 def calibrated(
     found: Certification,
     run: str,
-    policy: str,
-    promoted: str | None,
-    remarks: tuple[str, ...],
+    files: PolicyFiles,
     headline: Headline,
     *,
-    source_policy: str | None = None,
+    source_policy: Path | None = None,
     model: str | None = None,
 ) -> CalibratedRun:
     """Put a certification and the files of its policy into the result.
 
-    `run` is the folder, `policy` and `promoted` are the file of the policy and its copy in use,
-    `source_policy` the file that the rule came from, and `model` the run's, by name or folder.
-    Remarks on the files come after those of the certification.
+    `run` is the folder, `source_policy` the file that the rule came from, and `model` the run's, by
+    name or folder.  Remarks on the files come after those of the certification.
     """
     settings, terms, calibration = found.settings, found.policy.terms, found.calibration
-    look = found.look
+    look, source, transfer = found.look, found.source, None
+    if source is not None:
+        origin = None if source.terms.model is None else source.terms.model.name
+        transfer = Transfer(TARGET_CALIBRATED, str(source_policy), source.digest, origin)
     # Nothing is chosen on fit questions in a transfer, so nothing was advised.
     names = "family", "schedule", "where", "fit_total_saving_pct"
     advised: dict[str, Any] = {f"advised_{name}": None for name in names}
@@ -231,6 +226,13 @@ def calibrated(
             "repeats": found.assessment.repeats,
             "labels": found.labels,
         }
+    entry = schedule = None
+    if look is not None:
+        entry = LookEntry(
+            look.number, look.planned, look.spent, look.elsewhere, look.head, look.opened
+        )
+    if terms.kind == "stop" and terms.ladder is None:
+        schedule = trigger_of(terms).positions
     return CalibratedRun(
         run=run,
         alpha=settings.alpha,
@@ -238,18 +240,14 @@ def calibrated(
         asked=None if settings.is_lost else promise_of(settings.guarantees),
         delta=settings.delta if look is None else look.delta,
         confidence=None if look is None else look.confidence,
-        look=None
-        if look is None
-        else LookEntry(
-            look.number, look.planned, look.spent, look.elsewhere, look.head, look.opened
-        ),
+        look=entry,
         certified=calibration.rule is not None,
-        policy=policy,
+        policy=str(files.policy),
         digest=terms.digest,
-        promoted=promoted,
+        promoted=None if files.promoted is None else str(files.promoted),
         kind=terms.kind,
         family=terms.family,
-        schedule=_positions(terms),
+        schedule=schedule,
         where=where_of(terms),
         threshold=terms.threshold,
         serving=terms.serving,
@@ -262,21 +260,14 @@ def calibrated(
         expected=terms.expected,
         graded_by=calibration.entered.graded_by,
         profile=terms.profile,
-        remarks=(*found.remarks, *remarks),
+        remarks=(*found.remarks, *files.remarks),
         headline=headline(terms.expected, terms.serving),
         changed=found.changed,
         traces=None if calibration.traces == 1 else calibration.traces,
-        transfer=None if found.source is None else _transfer(found.source, str(source_policy)),
+        transfer=transfer,
         **advised,
         serve_with=server_words(terms, model),
     )
-
-
-def _positions(terms: PolicyTerms) -> tuple[int, ...] | None:
-    """Where a policy asks; None where it asks nothing, or each trace has positions of its own."""
-    if terms.kind != "stop" or terms.ladder is not None:
-        return None
-    return trigger_of(terms).positions
 
 
 def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
@@ -288,12 +279,18 @@ def _tested(family: str, result: Certified | NotCertified, n: int) -> RuleTest:
     return RuleTest(family, True, *found, result.gained, result.both, result.one, *sample)
 
 
-def _transfer(source: Policy, file: str) -> Transfer:
-    model = source.terms.model
-    return Transfer(TARGET_CALIBRATED, file, source.digest, None if model is None else model.name)
-
-
 # --- On disk --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PolicyFiles:
+    """The files of a policy."""
+
+    policy: Path
+    promoted: Path | None
+    """Its copy, the policy in use; None where another stays in use."""
+    remarks: tuple[str, ...] = ()
+    """Why the file is not the one that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -336,17 +333,6 @@ class PolicyTarget:
         return PolicyFiles(file, folder / f"policy.{self.format}" if use else None)
 
 
-@dataclass(frozen=True)
-class PolicyFiles:
-    """The files of a policy."""
-
-    policy: Path
-    promoted: Path | None
-    """Its copy, the policy in use; None where another stays in use."""
-    remarks: tuple[str, ...] = ()
-    """Why the file is not the one that was asked for."""
-
-
 def issue(
     source: Source,
     request: CertifyRequest,
@@ -380,11 +366,9 @@ def issue(
         result = calibrated(
             found,
             str(source.folder),
-            str(files.policy),
-            None if files.promoted is None else str(files.promoted),
-            files.remarks,
+            files,
             headline,
-            source_policy=None if source_policy is None else str(source_policy),
+            source_policy=source_policy,
             model=source.model_to_serve,
         )
         put(found.policy, files.policy, to_document(result), format=target.format)

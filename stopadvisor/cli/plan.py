@@ -1,6 +1,6 @@
 """`stopadvisor plan`: how many labels a certificate takes, before anything is labelled.
 
-Computes nothing itself: `assessment.label_plan` gives the numbers, by the function that also sizes
+Computes nothing itself: `assessment.promises` gives the numbers, by the function that also sizes
 the advice of a failed calibration; of a run, `assess` says what more labels would buy.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.assessment.label_plan import plan_labels
+from stopadvisor.assessment.promises import plan_labels
 from stopadvisor.assessment.settings import SettingsOverrides, asked_alpha
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import OUTPUT, PATH, SHARE, Parsed, declare, is_open, show

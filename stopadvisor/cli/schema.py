@@ -23,7 +23,7 @@ RESULTS = {
     "import-replies": ("stopadvisor.runs.imported:ImportedReplies", "`import replies --json`"),
     "label": ("stopadvisor.certification.labelling:LabelledRun", ""),
     "monitor": ("stopadvisor.serving.monitored:MonitoredPromise", ""),
-    "plan": ("stopadvisor.assessment.label_plan:LabelPlan", ""),
+    "plan": ("stopadvisor.assessment.promises:LabelPlan", ""),
     "preflight": ("stopadvisor.collection.model_checks:PreflightReport", "and `preflight.json`"),
     "profile-serving": (
         "stopadvisor.rules.serving_profile:ServingProfile",

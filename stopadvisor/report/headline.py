@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.choice import FitRule
-from stopadvisor.assessment.evidence import overthinks
+from stopadvisor.assessment.recommendation import overthinks
 from stopadvisor.certification.check_policy import CheckedPolicy
 from stopadvisor.paper.analysis import Assessed, AssessedByPaper
 from stopadvisor.policy.shown import Expected, promised

@@ -1,7 +1,7 @@
 """What a report shows: `assess` finds and saves it, the page reads it back and computes nothing.
 
 ``figures.json`` stands in a run next to the ``assessment.json`` that it is of: numbers of
-`assessment.diagnostics` and the texts of lost questions, as they were found on fit questions, out
+`assessment.frontier` and the texts of lost questions, as they were found on fit questions, out
 of fold.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from stopadvisor.assessment.assessed import AssessedRun
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.diagnostics import (
+from stopadvisor.assessment.frontier import (
     AlphaSavings,
     Curve,
     Ending,

@@ -15,7 +15,6 @@ import numpy as np
 from scipy.special import expit
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.assessment.fit_assessment import calibration_size
 from stopadvisor.certification.calibration import Calibration, calibrate
 from stopadvisor.certification.transfer import TARGET_CALIBRATED, calibrate_transfer, target_view
 from stopadvisor.certification.verification import questions_seen, scorer_of
@@ -166,7 +165,7 @@ def _savings(
             continue
         try:
             calibration = unsealed_calibration(target)
-            choice = choose(target.part("fit"), calibration_size(calibration), settings)
+            choice = choose(target.part("fit"), calibration_rows(calibration).size, settings)
             trained = calibrate(choice, calibration)
             calibrates = target_view(target).parts == PARTS.index("calibration")
             outside_test = open_all(target).take(calibrates).as_calibration()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.diagnostics import Curve, accuracy_at_cost, displayed
+from stopadvisor.assessment.frontier import Curve, accuracy_at_cost, displayed
 
 FIXED = Curve("fixed budget", (0.0, 8.0, 16.0), (10.0, 50.0, 90.0), (0.2, 0.6, 0.7))
 

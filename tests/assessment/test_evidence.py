@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.evidence import Resamples, choice_noise, compare, saving_lower
+from stopadvisor.assessment.rated import Resamples, choice_noise, compare, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.rules.schedules import GridSchedule
@@ -55,7 +55,7 @@ def test_the_lower_limit_is_that_of_the_recipe(
     fit: FitData, sequence: ThresholdSequence, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no loss is allowed too: every resample still has the thresholds that lose none."""
-    monkeypatch.setattr("stopadvisor.assessment.evidence._RESAMPLES", RESAMPLES)
+    monkeypatch.setattr("stopadvisor.assessment.rated._RESAMPLES", RESAMPLES)
     found = saving_lower(Resamples.of(fit, limit), [sequence])
     assert found == pytest.approx(lower_by_hand(fit, sequence, limit), abs=1e-3)
     assert found > 0
@@ -87,7 +87,7 @@ def test_where_no_question_may_be_lost_a_verdict_takes_more(
         assert asked == level
         return Interval(1.0, (0.5, 1.5))
 
-    monkeypatch.setattr("stopadvisor.assessment.evidence.interval", seen)
+    monkeypatch.setattr("stopadvisor.assessment.rated.interval", seen)
     verdict, _ = compare(Resamples.of(fit, limit), [sequence], [sequence])
     assert verdict == "learned better"
 
@@ -95,7 +95,7 @@ def test_where_no_question_may_be_lost_a_verdict_takes_more(
 def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(
     fit: FitData, sequence: ThresholdSequence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.assessment.evidence._RESAMPLES", RESAMPLES)
+    monkeypatch.setattr("stopadvisor.assessment.rated._RESAMPLES", RESAMPLES)
     rule = score(fit, "entropy", GridSchedule(CLEAR.budgets))
     assert rule is not None
     other = sequence_of(fit, rule)

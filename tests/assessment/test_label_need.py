@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.label_plan import label_needs
+from stopadvisor.assessment.promises import label_needs
 from stopadvisor.rules.losses import DIFFERS, LOST
 from stopadvisor.stats.adaptive_labels import LabelTest, walk
 from stopadvisor.stats.bounds import max_losses

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
+from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import calibrate, without_figures
 from stopadvisor.certification.entering import advised_against, refused_beforehand
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.stats.bounds import NotCertified, labels_needed
-from tests.populations import POPULATIONS, regraded, renamed
+from tests.populations import POPULATIONS, fit_data, regraded, renamed
 
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.15, families=("confidence", "entropy", "learned"))
@@ -95,7 +95,7 @@ def test_what_saves_nothing_comes_before_what_is_too_few(choice: Choice) -> None
 
 
 def test_where_there_is_no_rule_its_reason_is_all(choice: Choice) -> None:
-    none = nothing_chosen(draw(160, 0, "f").as_fit(), 160, SETTINGS, "all answers are wrong")
+    none = Choice(SETTINGS, fit_data(draw(160, 0, "f"), SETTINGS), 160, "all answers are wrong")
     found = refused_beforehand(none, draw(4, 1))
     assert found == NotCertified(
         "all answers are wrong; no calibration question was opened", None, None

@@ -15,7 +15,7 @@ from stopadvisor.assessment.fit_assessment import FitAssessment, assess
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.export import policy_terms
-from stopadvisor.certification.issue import CalibratedRun, calibrated
+from stopadvisor.certification.issue import CalibratedRun, PolicyFiles, calibrated
 from stopadvisor.ground.results import from_document, to_document
 from stopadvisor.paper.analysis import assess_paper
 from stopadvisor.policy.frozen import build_policy
@@ -123,7 +123,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     )
     found = Certification(assessment.choice.settings, calibration, look, policy, (), assessment)
     file = str(tmp_path / "policy.joblib")
-    result = calibrated(found, str(tmp_path), file, None, (), calibrated_headline)
+    result = calibrated(found, str(tmp_path), PolicyFiles(Path(file), None), calibrated_headline)
     document = to_document(result)
     assert from_document(CalibratedRun, document, file) == result
     assert_plain("calibrate", document)

@@ -13,13 +13,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from stopadvisor.assessment.choice import choose
-from stopadvisor.assessment.fit_assessment import calibration_size
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.transfer import calibrate_transfer, target_view
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.cli.main import main
 from stopadvisor.ground.errors import PolicyError, StudyError
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.runs.directory import RunDirectory
@@ -95,7 +95,7 @@ def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> 
     terms = load_policy(material / "old" / "policy.joblib").terms
     calibration = target.part("calibration").unseal()
     outside = target_view(target).part("calibration").unseal()
-    choice = choose(target.part("fit"), calibration_size(calibration), settings)
+    choice = choose(target.part("fit"), calibration_rows(calibration).size, settings)
     moved = calibrate_transfer(terms, target, outside.as_calibration(), settings)
     trained = calibrate(choice, calibration.as_calibration())
     test = fresh_test(terms, target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stopadvisor.assessment.assessed import AssessedRun
-from stopadvisor.assessment.diagnostics import AlphaSavings
+from stopadvisor.assessment.frontier import AlphaSavings
 from stopadvisor.policy.shown import promised
 from stopadvisor.report.saved import FrontierFigure
 from stopadvisor.report.words import alpha_of, by_load, percent, share

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stopadvisor.assessment.assessed import AssessedRun
-from stopadvisor.assessment.diagnostics import AlphaSavings
+from stopadvisor.assessment.frontier import AlphaSavings
 from stopadvisor.report.html.captions import CACHED_PRICES, saving_by_cached_price
 from stopadvisor.report.saved import FrontierFigure
 from stopadvisor.report.words import alpha_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stopadvisor.assessment.label_plan import LabelNeed, LabelPlan, LabelRow
+from stopadvisor.assessment.promises import LabelNeed, LabelPlan, LabelRow
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.certification.labelling import LabelCounts, LabelledRun
 from stopadvisor.policy.shown import promised
