@@ -1,4 +1,4 @@
-"""Frontiers: reference values by hand, and agreement with what a single rule is measured to do."""
+"""Frontiers: by hand, as a single rule is measured, and what pictures show of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.frontier import (
+    Curve,
     Frontier,
+    accuracy_at_cost,
+    displayed,
     fixed_accuracy,
     fixed_budget_frontier,
     gains,
@@ -151,3 +154,23 @@ def test_positions_of_their_own_give_the_common_ones(table: OpenQuestions) -> No
     assert found.at.tolist() == table.budgets[kept].tolist()
     np.testing.assert_allclose(found.cost, whole.cost[kept])
     np.testing.assert_allclose(found.accuracy, whole.accuracy[kept])
+
+
+CURVE = Curve("fixed budget", (0.0, 8.0, 16.0), (10.0, 50.0, 90.0), (0.2, 0.6, 0.7))
+
+
+@pytest.mark.parametrize(
+    ("cost", "accuracy"),
+    [(9.9, None), (10.0, 0.2), (30.0, 0.4), (70.0, 0.65), (90.0, 0.7), (90.1, None)],
+)
+def test_accuracy_between_budgets_is_read_off_the_line(cost: float, accuracy: float | None) -> None:
+    found = accuracy_at_cost(CURVE, cost)
+    assert found == (None if accuracy is None else pytest.approx(accuracy))
+    mixed = Curve("fixed budget", CURVE.at, CURVE.cost[::-1], CURVE.accuracy)
+    assert accuracy_at_cost(mixed, cost) is None  # costs out of order
+
+
+def test_no_confidence_is_shown_as_more_than_1() -> None:
+    above_all = np.array([1.0, -0.5])  # of log-probabilities
+    assert displayed("confidence", above_all).tolist() == [1.0, np.exp(-0.5)]
+    assert displayed("run-stability", np.array([4.0, 3.0])).tolist() == [4.0, 3.0]

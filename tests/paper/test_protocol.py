@@ -1,4 +1,4 @@
-"""The paper's protocol, its arithmetic step by step against loops."""
+"""The paper's protocol and its accounting, step by step against loops and figures by hand."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from stopadvisor.paper.protocol import (
     PaperSetting,
     first_stops,
     match_risk,
+    paper_costs,
     paper_split,
     threshold_grid,
 )
@@ -26,6 +27,7 @@ from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
 from stopadvisor.stats import bootstrap
 from stopadvisor.stats.bootstrap import MOST_BLOCKS, Interval
 from tests.populations import POPULATIONS
+from tests.rules.test_costs import one_question
 
 
 def table(n: int, seed: int) -> OpenQuestions:
@@ -161,3 +163,14 @@ def test_nothing_feasible_is_no_stop_and_says_so() -> None:
 def test_too_few_questions_are_refused() -> None:
     with pytest.raises(CalibrationError, match="at least 10 questions"):
         PaperSetting.build(table(9, 6))
+
+
+def test_the_papers_accounting_by_hand() -> None:
+    # Recipe: min(T, B_j) + 48 (j + 1); prefix-cache adds 0.1 B_j (j + 1), black-box the sum of
+    # the prefixes probed so far; full is T + 48.
+    found = paper_costs(one_question(trace_tokens=np.array([60])))
+    assert found.thinking.tolist() == [[0, 50, 60]]
+    assert found.total.tolist() == [[48, 146, 204]]
+    assert found.prefix_cache.tolist() == [[48, 146 + 0.1 * 50 * 2, 204 + 0.1 * 80 * 3]]
+    assert found.black_box.tolist() == [[48, 146 + 50, 204 + 130]]
+    assert found.full_total.tolist() == [108]

@@ -14,8 +14,7 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.registry import ALONE, STUDIES
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import edit_records, flip_calibration
-from tests.studies.material import Sums, rows_of, study
-from tests.studies.related_runs import probe
+from tests.studies.material import Sums, probe, rows_of, study
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Study `failure-cases` against the published thresholds, and texts against the run's records."""
+"""Study `failure-cases`: each case by its definition, the published thresholds, and texts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
+from stopadvisor.studies.failure_cases import find_cases
 from stopadvisor.studies.tables import StudyOptions
 from stopadvisor.workload.questions import read_workload
 from tests.material import ARCHIVES, make_run
@@ -37,14 +40,8 @@ def test_cases_are_those_of_the_published_thresholds(name: str, archive: Archive
         right.append(correct[rows, stops[-1]] == 1)
         cost.append(data["thinking"][test][rows, stops[-1]] + 48 * (stops[-1] + 1))
     full, whole = correct[:, -1] == 1, trace + 48
-    both = full & right[0] & right[1]
-    expected = {
-        "lost-correct": full & ~right[0],
-        "scalar lost-correct": full & right[0] & ~right[1],
-        "overhead failure": right[0] & (cost[0] > whole),
-        "learned wins": both & (stops[0] < stops[1]) & (cost[0] < cost[1]),
-        "scalar wins": both & (stops[1] < stops[0]) & (cost[1] < cost[0]),
-    }
+    cases = find_cases(stops, right, [each.astype(float) for each in cost], full, whole)
+    expected = {case: np.isin(rows, found) for case, found in cases.items()}
     for case, mask in expected.items():
         row = row_of(found, "counts", protocol="paper", case=case)
         assert row["questions"] == mask.sum()
@@ -102,3 +99,55 @@ def test_the_number_of_cases_is_checked(value: str, tmp_path: Path) -> None:
     source = open_source(make_run(tmp_path / "run", 60))
     with pytest.raises(StudyError, match="option cases must be a whole number >= 1"):
         run([source], StudyOptions(extra={"cases": value}))
+
+
+# --- Cases ----------------------------------------------------------------------------------------
+
+
+Row = tuple[int, int, bool, bool, bool, int, int, int]
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.integers(0, 3),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+        *([st.integers(1, 9)] * 3),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def cases_of(rows: list[Row]) -> dict[str, list[int]]:
+    at, there, learned, scalar, full, cost, other, whole = map(np.array, zip(*rows, strict=True))
+    found = find_cases((at, there), (learned, scalar), (cost, other), full, whole)
+    return {name: here.tolist() for name, here in found.items()}
+
+
+@given(ROWS)
+def test_cases_are_their_definitions(rows: list[Row]) -> None:
+    found = cases_of(rows)
+    for i, (at, there, learned, scalar, full, cost, other, whole) in enumerate(rows):
+        kinds = {name for name, members in found.items() if i in members}
+        expected = set()
+        if full and not learned:
+            expected.add("lost-correct")
+        if full and learned and not scalar:
+            expected.add("scalar lost-correct")
+        if learned and cost > whole:
+            expected.add("overhead failure")
+        if full and learned and scalar and at < there and cost < other:
+            expected.add("learned wins")
+        if full and learned and scalar and there < at and other < cost:
+            expected.add("scalar wins")
+        assert kinds == expected
+
+
+def test_the_largest_difference_in_cost_comes_first() -> None:
+    rows: list[Row] = [
+        (1, 3, True, True, True, 5, 6, 9),
+        (0, 3, True, True, True, 1, 9, 9),
+        (1, 3, True, True, True, 3, 6, 9),
+    ]
+    assert cases_of(rows)["learned wins"] == [1, 2, 0]

@@ -1,8 +1,9 @@
-"""Studies `validation-selected`, `alpha-grid` and `split-sensitivity`, against plain rewrites."""
+"""Studies of the comparison at equal risk, against plain rewrites."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -41,21 +42,6 @@ def test_validation_selected_is_its_definition(name: str, archive: Archive) -> N
         assert row["test_accuracy"] == pytest.approx(data["correct"][test, stops].mean())
         assert row["test_gain_low"] < row["test_gain"] < row["test_gain_high"]
         assert row["questions"] == test.size
-
-
-def test_intervals_of_selected_thresholds_resample_test_questions(archive: Archive) -> None:
-    found = studied(study("validation-selected"), [archive("mixed")], StudyOptions(resamples=4000))
-    data = load("mixed")
-    _, test = split(len(data["correct"]))
-    rng = np.random.default_rng(0)
-    draws = [rng.choice(test, test.size) for _ in range(2000)]
-    for family in ("learned", "run-stability", "confidence-leap"):
-        row = row_of(found, "selected", family=family)
-        scores = scores_of(data)[family]
-        drawn = [gain(data, scores, row["threshold"], rows) for rows in draws]
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        assert row["test_gain_low"] == pytest.approx(low, abs=0.004)
-        assert row["test_gain_high"] == pytest.approx(high, abs=0.004)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,3 +96,61 @@ def test_split_sensitivity_is_the_comparison_under_five_seeds(name: str, archive
     row = row_of(found, "summary", rule="learned")
     assert row["learned_ahead"] == np.mean([difference > 0 for difference in apart])
     assert row["mean_difference_pp"] == pytest.approx(np.mean(apart))
+
+
+# --- `probe-cap` ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_savings_are_those_of_thresholds_chosen_for_the_cap(name: str, archive: Archive) -> None:
+    found = studied(study("probe-cap"), [archive(name)], QUICK)
+    data = load(name)
+    calibration, test = split(len(data["correct"]))
+    for cap in (16, 96):
+        row = row_of(found, "charged", cap=cap)
+        feasible, _, _, _, saving = certified(data, ("learned",), calibration, test, cap=cap)
+        assert (row["learned_feasible"], row["learned_saving_pct"]) == (
+            feasible,
+            pytest.approx(saving),
+        )
+        feasible, family, _, _, other = certified(data, SCALARS, calibration, test, cap=cap)
+        assert (row["scalar_feasible"], row["scalar_family"]) == (feasible, family)
+        assert row["scalar_saving_pct"] == pytest.approx(other)
+        assert row["delta_saving_low"] < saving - other < row["delta_saving_high"]
+
+
+# --- `calibration-size` ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_calibration_part_is_the_papers_comparison(name: str, archive: Archive) -> None:
+    found = studied(study("calibration-size"), [archive(name)], QUICK)
+    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]["0.15"]
+    n = int(0.4 * len(load(name)["correct"]))
+    for side in ("learned", "scalar"):
+        row = row_of(found, "drawn", questions=n, side=side)
+        assert row["certified"] == 1.0
+        assert row["saving_pct"] == pytest.approx(expected[side]["save"])
+        assert row["test_risk"] == pytest.approx(expected[side]["risk"])
+        assert row["candidates"] == expected[side]["K"]
+        slack = math.sqrt(math.log(expected[side]["K"] / 0.05) / (2 * n))
+        assert row["slack"] == pytest.approx(slack)
+
+
+def test_smaller_sets_are_drawn_from_the_calibration_part(archive: Archive) -> None:
+    found = studied(study("calibration-size"), [archive("mixed")], QUICK)
+    data = load("mixed")
+    calibration, test = split(len(data["correct"]))
+    rng = np.random.default_rng(QUICK.seed)
+    for size in (25, 50, 80, 100, 150, 200):
+        sets = [rng.choice(calibration, size=size, replace=False) for _ in range(8)]
+    for side, families in (("learned", ("learned",)), ("scalar", SCALARS)):
+        points = [certified(data, families, rows, test) for rows in sets]
+        row = row_of(found, "drawn", questions=200, side=side)
+        assert row["certified"] == np.mean([p[0] for p in points])
+        savings = [p[4] for p in points]
+        assert row["saving_pct"] == pytest.approx(np.mean(savings))
+        assert (row["saving_min_pct"], row["saving_max_pct"]) == pytest.approx(
+            (min(savings), max(savings))
+        )
+    assert row_of(found, "drawn", questions=80, side="learned")["certified"] == 0.0

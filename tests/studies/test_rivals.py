@@ -85,12 +85,6 @@ def test_an_interval_resamples_questions_and_cut_traces_stand_apart() -> None:
     assert (trial.stopping_share("a"), trial.stopping_share("b")) == (1.0, 0.0)
 
 
-@pytest.mark.parametrize("asked", ["0", "many", "-1"])
-def test_splits_are_a_number(asked: str, sums: Sums) -> None:
-    with pytest.raises(StudyError, match="option splits must be a whole number >= 1, got"):
-        run([sums(500)], replace(OPTIONS, extra={"splits": asked}))
-
-
 def test_what_no_rule_can_be_chosen_from_is_refused(sums: Sums) -> None:
     source = sums(500)
     few = replace(source, table=source.table.take(np.arange(8)), parts=source.parts[:8] * 0)

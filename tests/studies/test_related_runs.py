@@ -1,22 +1,24 @@
-"""Study `cues`: a brittle cue is told from a weak model, and other differences are refused."""
+"""Studies `cues` and `temperature`: runs over the same sums that differ in one thing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.probes.records import graded_table
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.intervals import paired_difference
-from tests.studies.material import QUICK, Archive, row_of, study
-from tests.studies.related_runs import probe
+from tests.studies.material import QUICK, Archive, probe, row_of, rows_of, study
 
-run = study("cues")
+# --- `cues` ---------------------------------------------------------------------------------------
+
 
 BRITTLE = frozenset({"brittle-words"})
 
@@ -30,7 +32,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_a_brittle_cue_loses_what_the_model_knows(pair: tuple[Path, Path]) -> None:
     sources = [open_source(path) for path in pair]
-    found = run(sources, QUICK)
+    found = study("cues")(sources, QUICK)
     fit_keys = set(sources[0].part("fit").keys)
     right: dict[str, dict[str, bool]] = {}
     for path in pair:
@@ -69,15 +71,15 @@ def test_a_brittle_cue_loses_what_the_model_knows(pair: tuple[Path, Path]) -> No
 def test_runs_that_differ_otherwise_are_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
     first = open_source(pair[0])
     with pytest.raises(StudyError, match="two runs or more that differ in their cue"):
-        run([first], QUICK)
+        study("cues")([first], QUICK)
     other = open_source(probe(tmp_path / "cap", 60, faults=BRITTLE, cap=32))
     with pytest.raises(StudyError, match=r"plan\.cue only; cap against terse: plan\.cap: 48 there"):
-        run([first, other], QUICK)
+        study("cues")([first, other], QUICK)
 
 
 def test_archives_do_not_say_their_cue(archive: Archive) -> None:
     with pytest.raises(StudyError, match="is an archive"):
-        run([archive(name) for name in ("mixed", "early")], QUICK)
+        study("cues")([archive(name) for name in ("mixed", "early")], QUICK)
 
 
 def test_traces_that_were_cut_say_nothing_of_the_cue(tmp_path: Path) -> None:
@@ -86,5 +88,64 @@ def test_traces_that_were_cut_say_nothing_of_the_cue(tmp_path: Path) -> None:
     sources = [open_source(path) for path in paths]
     fit = sources[0].part("fit")
     assert fit.truncated.any()
-    row = row_of(run(sources, QUICK), "against", run="terse")
+    row = row_of(study("cues")(sources, QUICK), "against", run="terse")
     assert row["ended"] == (~fit.truncated).sum()
+
+
+# --- `temperature` --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_runs_and_samples_are_rows(tmp_path: Path) -> None:
+    paths = [
+        probe(tmp_path / "greedy", greedy=True),
+        probe(tmp_path / "warm", temperature=0.6, seed=7),
+        probe(tmp_path / "two", samples=2, temperature=0.6),
+        probe(tmp_path / "own"),
+    ]
+    found = study("temperature")([open_source(path) for path in paths], QUICK)
+    rows = rows_of(found, "temperature")
+    named = [(r["run"], r["temperature"], r["seed"], r["sample"]) for r in rows]
+    assert named == [
+        ("greedy", "0 (greedy)", 0, 0),
+        ("warm", "0.6", 7, 0),
+        ("two", "0.6", 0, 0),
+        ("two", "0.6", 0, 1),
+        ("own", "the model's own", 0, 0),
+    ]
+    # Each row is about one sample of the fit questions, nothing else.
+    source = open_source(paths[2])
+    fit = set(source.part("fit").keys)
+    records = [r for r in RunDirectory.load(paths[2]).records() if r.key in fit and r.sample == 1]
+    row = row_of(found, "temperature", run="two", sample=1)
+    assert row["questions"] == len(records)
+    assert row["full_accuracy"] == pytest.approx(
+        np.mean([r.checkpoints[-1].correct for r in records])
+    )
+    assert row["natural_accuracy"] == pytest.approx(np.mean([r.natural_correct for r in records]))
+    assert row["mean_think_tokens"] == pytest.approx(np.mean([r.trace_tokens for r in records]))
+    table = graded_table(records, "last-checkpoint")
+    assert row["peak_gain"] == learned_peak(PaperSetting.build(table)).gain
+    spread = row_of(found, "spread")
+    gains = [float(str(r["peak_gain"])) for r in rows]
+    assert (spread["peak_gain_min"], spread["peak_gain_max"]) == (min(gains), max(gains))
+    assert spread["peak_gain_std"] == pytest.approx(np.std(gains, ddof=1))
+
+
+@pytest.mark.slow
+def test_one_run_needs_several_samples(tmp_path: Path) -> None:
+    single = open_source(probe(tmp_path / "one", 60))
+    with pytest.raises(StudyError, match="--samples"):
+        study("temperature")([single], QUICK)
+    several = open_source(probe(tmp_path / "two", 60, samples=2, temperature=0.6))
+    assert len(rows_of(study("temperature")([several], QUICK), "temperature")) == 2
+
+
+@pytest.mark.slow
+def test_other_questions_are_refused(tmp_path: Path) -> None:
+    first = probe(tmp_path / "one", 60)
+    other = probe(tmp_path / "warm", 120, temperature=0.6)
+    found = RunDirectory.load(other)
+    found.rewrite(found.records()[60:])
+    with pytest.raises(StudyError, match="warm and one have no question in common"):
+        study("temperature")([open_source(first), open_source(other)], QUICK)

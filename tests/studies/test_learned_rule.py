@@ -1,4 +1,4 @@
-"""Studies `proxies`, `ablation` and `classifiers`, against scikit-learn and plain loops."""
+"""Studies of the learned rule and its proxies, against scikit-learn and plain loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.model_selection import GroupKFold
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
@@ -19,9 +19,10 @@ from threadpoolctl import threadpool_limits
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.classifiers import classify_out_of_fold
 from stopadvisor.runs.sources import open_source
+from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES
 from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied, study
-from tests.studies.plain import certified, load, peak_gain, split, stops_of
+from tests.studies.plain import certified, load, peak_gain, scores_of, split, stops_of
 
 
 def out_of_fold(data: Any, columns: list[int], model: Any) -> np.ndarray:
@@ -121,3 +122,52 @@ def test_proxies_at_matched_risk_are_their_definition(name: str, archive: Archiv
     assert learned["total_saving_pct"] == pytest.approx(expected["learned"]["save"])
     best_row = row_of(found, "matched-risk", family=f"best scalar ({expected['scalar']['policy']})")
     assert best_row["total_saving_pct"] == pytest.approx(expected["scalar"]["save"])
+
+
+# --- `calibration` --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("family", ["learned", "confidence"])
+def test_ece_and_brier_are_their_definitions(name: str, family: str, archive: Archive) -> None:
+    found = studied(study("calibration"), [archive(name)], QUICK)
+    data = load(name)
+    chance, right = scores_of(data)[family].ravel(), data["correct"].ravel()
+    ece = 0.0
+    for k in range(10):
+        inside = (chance >= k / 10) & ((chance < (k + 1) / 10) | (k == 9))
+        if inside.any():
+            ece += inside.mean() * abs(chance[inside].mean() - right[inside].mean())
+    row = row_of(found, "scores", protocol="paper", score=family)
+    assert row["ece"] == pytest.approx(ece)
+    assert row["brier"] == pytest.approx(brier_score_loss(right, chance))
+    assert row["auroc"] == pytest.approx(roc_auc_score(right, chance))
+    assert row["brier_low"] < row["brier"] < row["brier_high"]
+    assert (row["questions"], row["checkpoints"]) == (len(data["correct"]), right.size)
+    bins = [r for r in rows_of(found, "bins") if (r["protocol"], r["score"]) == ("paper", family)]
+    assert sum(int(str(r["count"])) for r in bins) == right.size
+
+
+def test_scores_that_are_no_chances_are_only_ranked(archive: Archive) -> None:
+    found = studied(study("calibration"), [archive("mixed")], QUICK)
+    data = load("mixed")
+    row = row_of(found, "scores", protocol="paper", score="entropy")
+    assert (row["ece"], row["brier"]) == (None, None)
+    expected = roc_auc_score(data["correct"].ravel(), -data["conf_ent"].ravel())
+    assert row["auroc"] == pytest.approx(expected)
+
+
+def test_the_brier_interval_resamples_questions(archive: Archive) -> None:
+    row = row_of(
+        studied(study("calibration"), [archive("mixed")], StudyOptions()),
+        "scores",
+        protocol="paper",
+        score="confidence",
+    )
+    data = load("mixed")
+    squares = (np.exp(data["conf_lp"]) - data["correct"]) ** 2
+    rng = np.random.default_rng(1)
+    n = len(squares)
+    drawn = [squares[rng.integers(0, n, n)].mean() for _ in range(4000)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.001)
