@@ -15,11 +15,14 @@ from stopadvisor.assessment.promises import LabelNeed, LabelRow, Promise
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown
+from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.losses import Guarantee, LossName
 from stopadvisor.rules.roofline import Prices
+from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.rules.serving_costs import StackCost
+from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.workload.questions import PartCounts
 
@@ -58,6 +61,24 @@ class AssessedWorkload:
     """Of the workload file, or of the archive."""
     on_stop: Literal["answer"] | None = None
     """Only with `--on-stop answer`."""
+
+    @classmethod
+    def of(
+        cls, source: Source, n_questions: int, shown: ProbeTable, graded_by: GradedBy
+    ) -> AssessedWorkload:
+        """What a source holds; `shown` are the questions whose traces are looked at."""
+        return cls(
+            n_questions=n_questions,
+            n_checkpoints=source.table.n_checkpoints,
+            budgets=tuple(grid_positions(source.table)),
+            full_reference=shown.reference,
+            graded_by=graded_by,
+            truncated_share=float(shown.truncated.mean()),
+            model=source.model,
+            engine=source.engine,
+            sha256=source.workload_sha256,
+            on_stop="answer" if shown.on_stop == "answer" else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -116,18 +116,7 @@ class FitAssessment:
             alpha=settings.alpha if self.promises is None else None,
             delta=settings.delta,
             run=str(source.folder),
-            workload=AssessedWorkload(
-                n_questions=sum(counts.values()),
-                n_checkpoints=source.table.n_checkpoints,
-                budgets=tuple(grid_positions(source.table)),
-                full_reference=fit.reference,
-                graded_by=graded_by,
-                truncated_share=float(fit.truncated.mean()),
-                model=source.model,
-                engine=source.engine,
-                sha256=source.workload_sha256,
-                on_stop="answer" if source.table.on_stop == "answer" else None,
-            ),
+            workload=AssessedWorkload.of(source, sum(counts.values()), fit, graded_by),
             split=PartCounts(**counts),
             profile=self.profile.shares,
             regime=PredictedRegime(self.profile.predicted, self.profile.stability, "fit"),
@@ -172,10 +161,8 @@ def assess(
     traces : int, optional
         Of each calibration question that will count; by default two where all have a second one.
 
-    Raises
-    ------
-    CalibrationError
-        Too few questions in a part, or families that these probes cannot be read by.
+    Raises CalibrationError: too few questions in a part, or families that these probes cannot be
+    read by.
     """
     fit, sealed, counts = source.part("fit"), source.part("calibration"), source.counts()
     counted = calibration_rows(sealed)

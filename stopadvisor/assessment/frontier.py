@@ -90,8 +90,6 @@ def fixed_accuracy(
     less; outside the range all of them take the nearer end, and ``nearest`` the cheaper of two that
     are equally near.  CalibrationError for costs of fixed budgets that descend.
 
-    References
-    ----------
     Paper, Eq. for G(tau), which reads linearly, and Appendix, "Fixed-budget interpolation
     sensitivity".
     """

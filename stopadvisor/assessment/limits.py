@@ -6,7 +6,7 @@ category has questions of its own, so that every loss brings its counts along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_power, limit_of_pai
 
 __all__ = [
     "BlockCounts", "FitLimits", "Shares", "allowed", "block_counts", "counted_rows",
-    "expected_most", "fewest", "labels_for", "most_of", "pass_probability", "questions_that_count",
+    "expected_most", "labels_for", "most_of", "pass_probability",
 ]  # fmt: skip
 
 
@@ -161,13 +161,6 @@ def pass_probability(
     return min(drop_power(n, _limit(guarantee), delta, *at), 1.0)
 
 
-def fewest(guarantee: Guarantee, delta: float) -> int:
-    """Questions without which a limit cannot pass, even if none is lost and none gained."""
-    found = labels_for(guarantee, delta, Shares())
-    assert found is not None  # no loss at all is below any alpha
-    return found
-
-
 def labels_for(
     guarantee: Guarantee,
     delta: float,
@@ -200,26 +193,3 @@ def labels_for(
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def questions_that_count(
-    table: ProbeTable,
-    n_calibration: int,
-    guarantees: Sequence[Guarantee],
-    categories: Mapping[str | None, int] | None = None,
-) -> tuple[int, ...]:
-    """Calibration questions that each guarantee is of.
-
-    `categories` are the calibration questions of each category; without it their share on fit says
-    how many.
-    """
-
-    def among(category: str | None) -> int:
-        if category is None:
-            return n_calibration
-        if categories is not None:
-            return categories.get(category, 0)
-        share = sum(name == category for name in table.categories) / max(table.n_questions, 1)
-        return round(share * n_calibration)
-
-    return tuple(among(each.category) for each in guarantees)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.forecasts import Imitation, RatedRule, fit_limit
-from stopadvisor.assessment.limits import FitLimits, questions_that_count
+from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.settings import Settings
 from stopadvisor.ground.arrays import FloatArray, IntArray
@@ -134,7 +134,16 @@ class RulesOnFit:
             No family can be measured on these questions.
         """
         table = self.fit.table
-        counted = questions_that_count(table, n_calibration, settings.guarantees, categories)
+
+        def of(category: str | None) -> int:
+            if category is None:
+                return n_calibration
+            if categories is not None:
+                return categories.get(category, 0)
+            share = sum(name == category for name in table.categories) / table.n_questions
+            return round(share * n_calibration)  # as on fit
+
+        counted = tuple(of(each.category) for each in settings.guarantees)
         limit = fit_limit(table.n_questions, n_calibration, settings, counted)
         rules = self._rated(Imitation.draw(self.fit, n_calibration, settings))
         return Ranking(rules, counted, Resamples.of(self.fit, limit))

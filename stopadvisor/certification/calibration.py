@@ -17,7 +17,12 @@ from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, 
 from stopadvisor.assessment.limits import Shares, allowed, counted_rows, most_of
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.entering import check_questions, entering_rows, labels_to_name
+from stopadvisor.certification.entering import (
+    check_questions,
+    entering_rows,
+    labels_to_name,
+    too_few,
+)
 from stopadvisor.certification.partial_labels import AskingPlan, may_be_lost
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
@@ -27,7 +32,6 @@ from stopadvisor.stats.bounds import (
     Certified,
     NotCertified,
     StopCurve,
-    certify_thresholds,
     last_passed,
     max_losses,
     upper_limit,
@@ -35,8 +39,8 @@ from stopadvisor.stats.bounds import (
 from stopadvisor.stats.trinomial import drop_limit, risk_of_pairs
 
 __all__ = [
-    "Calibration", "Counts", "ExportedRule", "calibrate", "counts_of", "recalibrate",
-    "without_figures",
+    "Calibration", "Counts", "ExportedRule", "calibrate", "certify_counts", "counts_of",
+    "recalibrate", "without_figures",
 ]  # fmt: skip
 
 _FAILED = (
@@ -153,8 +157,6 @@ def recalibrate(
     judged on the calibration questions themselves; that can only withhold a certified rule, never
     change which one it is.
 
-    References
-    ----------
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
     require_calibration(calibration_table)
@@ -229,38 +231,22 @@ def _certify_losses(
     shares: Sequence[Shares] = (),
     plan: AskingPlan | None = None,
 ) -> Certified | NotCertified:
-    is_sample = plan is not None and plan.is_sample
-    # Labels are counted for the share lost at the first useful threshold, or for what of each loss
-    # fit questions show there.
-    labels = None
-    if expected_risk is not None and (is_sample or traces > 1 or not settings.is_plain):
-        labels = counted_labels(
-            settings, delta, shares if shares and expected_risk else expected_risk
-        )
-    if plan is not None and is_sample:
+    if plan is not None and plan.is_sample:
         differs, lost = curve.each(may_be_lost(table)), curve.each(scorer.losses(table, LOST) > 0)
         found = plan.certify(differs, lost, settings.alpha, delta)
-        if isinstance(found, Certified):
-            return found
-        return replace(found, labels_needed=labels, assumed_risk=expected_risk)
-    if not settings.is_plain or traces > 1:
-        return _certify_all(
-            counts_of(curve, scorer, table, settings, traces),
-            delta=delta,
-            labels=labels,
-            assumed_risk=expected_risk,
-        )
-    result = certify_thresholds(
-        curve.totals(scorer.losses(table, settings.counted))[0].round().astype(np.int64),
-        table.n_questions,
-        alpha=settings.alpha,
-        delta=delta,
-        expected_risk=expected_risk,
-    )
-    if isinstance(result, NotCertified) and expected_risk is None:
+    else:
+        counts = counts_of(curve, scorer, table, settings, traces)
+        found = certify_counts(counts, delta)
+        if len(counts) == 1 and counts[0].most(delta)[-1] < 0 and counts[0].is_plain:
+            # So few say next to nothing of the risk: what they would take at the least is certain.
+            expected_risk = None if expected_risk is None else 0.0
+    if isinstance(found, Certified) or expected_risk is None:
         # Where nothing saves: labels do not make probes cheap.
-        return replace(result, labels_needed=None, assumed_risk=None)
-    return result
+        return found
+    # Labels are counted for the share lost at the first useful threshold, or for what of each loss
+    # fit questions show there.
+    labels = counted_labels(settings, delta, shares if shares and expected_risk else expected_risk)
+    return replace(found, labels_needed=labels, assumed_risk=expected_risk)
 
 
 def _certify_sequence(
@@ -344,10 +330,18 @@ class Counts:
     traces: int = 1
     """Of each question, with losses of 0 and 1."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is gained counts nothing."""
+        return self.guarantee.counted.is_binary and self.traces == 1
+
+    def most(self, delta: float) -> IntArray:
+        """Most lost, by how many are gained; one entry where that counts nothing."""
+        return most_of(self.guarantee, self.n, delta, self.traces)
+
     def passed(self, delta: float) -> BoolArray:
         """Where the limit passes by itself, (n_thresholds,)."""
-        most = most_of(self.guarantee, self.n, delta, self.traces)
-        return self.lost <= allowed(most, self.gained)
+        return self.lost <= allowed(self.most(delta), self.gained)
 
     def at(self, index: int, delta: float) -> Certified:
         """What was shown at one threshold."""
@@ -393,9 +387,7 @@ def counts_of(
     return counts
 
 
-def _certify_all(
-    counts: list[Counts], *, delta: float, labels: int | None, assumed_risk: float | None
-) -> Certified | NotCertified:
+def certify_counts(counts: list[Counts], delta: float) -> Certified | NotCertified:
     """Find the most aggressive threshold at which every limit passes.
 
     Each at all of delta (intersection-union): if any limit is broken at a threshold, its own test
@@ -404,20 +396,28 @@ def _certify_all(
     passed = np.array([each.passed(delta) for each in counts])  # (n_losses, n_thresholds)
     last = last_passed(np.logical_and.reduce(passed))
     if last < 0:
-        failed = counts[int(np.argmin(passed[:, 0]))]
-        return NotCertified(_why(failed, delta), labels, assumed_risk)
+        return NotCertified(_why(counts, passed[:, 0], delta), None, None)
     certified = tuple(each.at(last, delta) for each in counts)
     return replace(certified[0], guarantees=certified if len(certified) > 1 else ())
 
 
-def _why(failed: Counts, delta: float) -> str:
-    guarantee, n = failed.guarantee, failed.n
-    lost = f"{int(failed.lost[0])} of {n}"
-    what = {"lost": "lost", "differs": "differ", "drop": "lost"}[guarantee.loss]
+def _why(counts: list[Counts], passed: BoolArray, delta: float) -> str:
+    """Say why the most careful threshold fails; `passed` is where it does not, (n_losses,)."""
+    failed = counts[int(np.argmin(passed))]
+    guarantee, n, lost = failed.guarantee, failed.n, int(failed.lost[0])
+    if len(counts) == 1 and failed.is_plain:
+        most = int(failed.most(delta)[0])
+        if most < 0:
+            return too_few(n, guarantee.alpha, delta)
+        return (
+            f"the most careful threshold already loses {lost} of {n} calibration questions; at "
+            f"most {most} are allowed"
+        )
+    what = "differ" if guarantee.loss == "differs" else "lost"
     gained = "" if guarantee.counted.is_binary else f" and {int(failed.gained[0])} gained"
     if failed.traces == 2:
         gained = f" with both replies and {n - int((failed.lost + failed.gained)[0])} with one"
     return (
-        f"at the most careful threshold {lost} calibration questions {what}{gained}: that does not "
-        f"exclude more than {guarantee} at confidence {1 - delta:g}"
+        f"at the most careful threshold {lost} of {n} calibration questions {what}{gained}: that "
+        f"does not exclude more than {guarantee} at confidence {1 - delta:g}"
     )

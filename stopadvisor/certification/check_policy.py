@@ -96,7 +96,12 @@ def check_policy(
     if certificate is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
     remarks = _bound(policy, source, transfer=request.transfer)
-    view = _test_part(source) if request.test_only else source
+    view = source
+    if request.test_only:
+        rows = source.parts == PARTS.index("test")
+        if not rows.any():
+            raise ProbeError(f"{source.folder}: --test-only: its split has no test part")
+        view = replace(source, table=source.table.take(rows), parts=source.parts[rows])
     sha = source.workload_sha256
     if source.ladder is None:
         check_probed(policy, file, source)
@@ -136,9 +141,10 @@ def check_policy(
             f"{meaning_of_cut(differs)}"
         )
     # An imported run has no model either, but a cap, and names its questions.
-    of_archive = terms.model is None and terms.max_think is None
-    nameless = (of_archive or source.is_archive) and not _named(terms.split, source)
-    if nameless and sha != terms.workload_sha256:
+    of_archive = source.is_archive or (terms.model is None and terms.max_think is None)
+    split, keys = terms.split, source.table.keys
+    named = split is not None and names_questions([*split.fit, *split.calibration, *keys])
+    if of_archive and not named and sha != terms.workload_sha256:
         remarks.append(
             "archives do not name their questions: that none of these fitted or calibrated the "
             "policy cannot be checked"
@@ -160,12 +166,6 @@ def check_policy(
         check=check,
         remarks=tuple(remarks),
     )
-
-
-def _named(split: SplitTerms | None, source: Source) -> bool:
-    """Whether policy and probes both say by name which questions they are of."""
-    keys = source.table.keys
-    return split is not None and names_questions([*split.fit, *split.calibration, *keys])
 
 
 def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
@@ -268,13 +268,6 @@ def _not_on_record(head: str, split: SplitTerms | None, source: Source) -> list[
     ]
 
 
-def _test_part(source: Source) -> Source:
-    rows = source.parts == PARTS.index("test")
-    if not rows.any():
-        raise ProbeError(f"{source.folder}: --test-only: its split has no test part")
-    return replace(source, table=source.table.take(rows), parts=source.parts[rows])
-
-
 def _open(
     policy: Policy, certificate: CertificateTerms, view: Source, rows: IntArray
 ) -> tuple[OpenQuestions, list[str]]:
@@ -288,10 +281,9 @@ def _open(
     overrides = SettingsOverrides(alpha=None if stands else certificate.alpha)
     settings = overrides.settings(assessed, defaults=default_settings(view))
     questions, n_looked = open_rows(view, rows, request, delta=delta, standing=settings)
-    if not n_looked:
-        return questions, []
-    return questions, [
+    said = (
         f"{n_looked} of these are calibration questions of {view.folder}: recorded as a "
         f"look; a later calibrate there has less confidence, and may not ask for anything but "
         f"alpha = {settings.alpha:g} under {settings.serving} (--test-only leaves them closed)"
-    ]
+    )
+    return questions, [said] if n_looked else []

@@ -9,29 +9,26 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.forecasts import counted_labels, first_useful_risk, risk_to_expect
-from stopadvisor.assessment.limits import counted_rows, fewest, most_of
+from stopadvisor.assessment.limits import Shares, counted_rows, labels_for, most_of
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.ground.arrays import IntArray
 from stopadvisor.ground.constants import MOST_TRUNCATED
 from stopadvisor.ground.errors import CalibrationError, ProbeError
 from stopadvisor.probes.grouping import calibration_rows, second_traces
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.stats.bounds import NotCertified, certify_thresholds
+from stopadvisor.stats.bounds import NotCertified
 
 __all__ = [
     "advised_against", "check_categories", "check_questions", "counted_traces", "entering_rows",
-    "labels_to_name", "refused_beforehand", "require_gold",
+    "labels_to_name", "refused_beforehand", "require_gold", "too_few",
 ]  # fmt: skip
 
 
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     """Say which traces enter the bound, as `entering_rows`, or why none may.
 
-    Raises
-    ------
-    CalibrationError
-        A question served for fitting already, or was not probed where a rule probes it, or lacks
-        what the rule reads there; or as `entering_rows`.
+    Raises CalibrationError: a question served for fitting already, or was not probed where a rule
+    probes it, or lacks what the rule reads there; or as `entering_rows`.
     """
     fit = choice.fit.table
     shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
@@ -66,10 +63,8 @@ def require_gold(settings: Settings, table: ProbeTable) -> None:
 def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
     """Rows that enter the bound, as `counted_traces`.
 
-    Raises
-    ------
-    CalibrationError
-        There is none, too many were cut off, a category has too few, or as `second_traces`.
+    Raises CalibrationError: there is none, too many were cut off, a category has too few, or as
+    `second_traces`.
     """
     rows = counted_traces(calibration_table, settings)
     if not rows.size:
@@ -112,8 +107,8 @@ def check_categories(questions: ProbeTable, settings: Settings) -> None:
                 f"no calibration question is of category {each.category!r}; there are "
                 f"{', '.join(map(repr, known)) or 'none'}"
             )
-        needed = fewest(each, settings.delta)
-        if n < needed:
+        needed = labels_for(each, settings.delta, Shares())
+        if needed is not None and n < needed:
             raise CalibrationError(
                 f"category {each.category!r} has {n} calibration questions, and "
                 f"{each.loss}={each.alpha:g} takes at least {needed} of which none is lost: no "
@@ -123,43 +118,39 @@ def check_categories(questions: ProbeTable, settings: Settings) -> None:
 
 # --- Where no look can help -----------------------------------------------------------------------
 
-_NOTHING_SAVES = (
-    "no rule saves anything on fit questions: no calibration question was opened, and no look spent"
-)
-
 
 def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | None:
     """Say why no look could end in an exported rule, where that is certain; opens nothing."""
     if choice.nothing is not None:
         return NotCertified(f"{choice.nothing}; no calibration question was opened", None, None)
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
-        return NotCertified(_NOTHING_SAVES, None, None)
-    why = _not_at_best(choice.settings, questions)
-    if why is None:
-        return None
-    return NotCertified(
-        f"{why}: none was opened, and no look spent", *labels_to_name(choice.settings, choice)
-    )
-
-
-def _not_at_best(settings: Settings, questions: ProbeTable) -> str | None:
-    """Why even a calibration in which no question is lost, or each is gained, shows nothing."""
-    rows = counted_traces(questions, settings)
-    if settings.is_plain and len(rows) == 1:
-        none = np.zeros(1, dtype=np.int64)
-        best = certify_thresholds(none, rows.size, alpha=settings.alpha, delta=settings.delta)
-        return best.reason if isinstance(best, NotCertified) else None
-    table = questions.take(rows[0])
+        why = "no rule saves anything on fit questions: no calibration question was opened"
+        return NotCertified(f"{why}, and no look spent", None, None)
+    settings, rows = choice.settings, counted_traces(questions, choice.settings)
+    table, why = questions.take(rows[0]), ""
     for each in settings.guarantees:
         traces = len(rows) if each.counted.is_binary else 1
         # The last entry is for as many gained, or not lost with either trace, as there are.
         if most_of(each, counted_rows(table, each).size, settings.delta, traces)[-1] < 0:
             asked = ", ".join(map(str, settings.guarantees))
-            return (
+            why = (
                 f"{table.n_questions} calibration questions cannot show {asked} at confidence "
                 f"{1 - settings.delta:g}, whatever their answers are"
             )
-    return None
+            if settings.is_plain and traces == 1:
+                why = too_few(table.n_questions, settings.alpha, settings.delta)
+    if not why:
+        return None
+    reason = f"{why}: none was opened, and no look spent"
+    return NotCertified(reason, *labels_to_name(settings, choice))
+
+
+def too_few(n: int, alpha: float, delta: float) -> str:
+    """Why so few questions can show nothing, whatever they answer."""
+    return (
+        f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
+        f"{1 - delta:g} by the exact test, not even with no loss"
+    )
 
 
 def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:

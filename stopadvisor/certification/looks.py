@@ -24,27 +24,17 @@ from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import closed_questions, hand_out, unsealed_rows, unshown_questions
 from stopadvisor.runs.directory import PROBES, digest_of
 from stopadvisor.runs.look_log import Look, as_recorded, digests_of, read_log, record_shown
-from stopadvisor.runs.look_rules import NeighbourLooks, neighbour_looks, take_look
+from stopadvisor.runs.look_rules import neighbour_looks, take_look
 from stopadvisor.runs.prices import default_settings
 from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory, lock_neighbours
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
-    "PlannedLook",
-    "TakenLook",
-    "deploy_request",
-    "named_settings",
-    "open_calibration",
-    "open_for_paper",
-    "open_rows",
-    "plan_look",
-    "show_fit",
-    "spent_in_fit",
-    "take",
-    "without_shown_fit",
-    "without_used",
-]
+    "PlannedLook", "TakenLook", "deploy_request", "named_settings", "open_calibration",
+    "open_for_paper", "open_rows", "plan_look", "show_fit", "spent_in_fit", "take",
+    "without_shown_fit", "without_used",
+]  # fmt: skip
 
 _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
 
@@ -122,23 +112,10 @@ def plan_look(
 ) -> PlannedLook:
     """Settle a look at these calibration questions; opens and records nothing.
 
-    Parameters
-    ----------
-    source : Source
-        With exactly the questions that may be used.
-    questions : SealedQuestions
-        What will be looked at.
-    asked : mapping
-        All that may change the outcome, as JSON values; the hash of the data is added here.
-    delta : float
-        Of all planned looks together.
-    looks : int, optional
-        How many are planned; None for as many as the first look at these questions declared.
-
-    Raises
-    ------
-    ProbeError
-        Lines of probes that an earlier look opened are gone or changed.
+    `source` holds exactly the questions that may be used, `asked` all that may change the outcome,
+    as JSON values; `delta` is of all planned looks together, and `looks` None for as many as the
+    first look at these questions declared.  ProbeError where lines of probes that an earlier look
+    opened are gone or changed.
     """
     log, keys = read_log(source.folder), digests_of(questions.keys)
     for look, n in log.missing(line for each in source.lines.values() for line in each):
@@ -174,18 +151,14 @@ def take(plan: PlannedLook) -> TakenLook:
             lines=lines,
             others=others,
         )
-    return TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan.n_earlier, others))
-
-
-def _remarks(look: Look, n_earlier: int, others: NeighbourLooks) -> tuple[str, ...]:
     remarks = list(others.remarks)
     remarks += [
         f"{name} next to this run holds the same probes: its {len(looks)} look(s) count here"
         for name, looks in others.same.items()
     ]
-    if n_earlier and look.number > 1:  # the first look again is no other one
+    if plan.n_earlier and look.number > 1:  # the first look again is no other one
         remarks.append(
-            f"these calibration questions were looked at before ({n_earlier} recorded); every "
+            f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
             "further look leaves a certificate less confidence"
         )
     if look.elsewhere:
@@ -194,7 +167,7 @@ def _remarks(look: Look, n_earlier: int, others: NeighbourLooks) -> tuple[str, .
             "other probes of these in runs next to it: each certificate holds by itself, but the "
             "best of several tries does not"
         )
-    return tuple(remarks)
+    return TakenLook(look, hand_out(plan.questions, look), tuple(remarks))
 
 
 # --- Questions that may still be used -------------------------------------------------------------
@@ -289,6 +262,8 @@ def open_rows(
 ) -> tuple[OpenQuestions, int]:
     """Open some questions, with a look at the calibration questions among them.
 
+    Also returns how many calibration questions a look opened that was not in the log before.
+
     Parameters
     ----------
     rows : ndarray
@@ -302,16 +277,7 @@ def open_rows(
         With which `calibrate` may still certify here, because they were settled before anything
         was shown; the assessment's, or the defaults, where none are given.
 
-    Returns
-    -------
-    questions : OpenQuestions
-    n_looked : int
-        Calibration questions of a look that was not in the log before.
-
-    Raises
-    ------
-    CalibrationError
-        The planned looks are used up, or no confidence is left.
+    Raises CalibrationError: the planned looks are used up, or no confidence is left.
     """
     opening = source.table.take(rows)
     looked = opening.take(source.parts[rows] == _CALIBRATION)
@@ -348,12 +314,8 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
     """Open the calibration questions to the paper's protocol, which shows all outcomes.
 
     A look may be entered for it where that is `allowed`; an archive needs no leave, but the look is
-    entered.
-
-    Raises
-    ------
-    CalibrationError
-        A look is needed and not allowed; gold is missing; or the paper has no such serving regime.
+    entered.  CalibrationError where one is needed and not allowed, gold is missing, or the paper
+    has no such serving regime.
     """
     if settings.serving == "vllm":
         raise CalibrationError(

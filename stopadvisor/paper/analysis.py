@@ -23,7 +23,6 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.peaks import learned_peak, savings_at
 from stopadvisor.paper.protocol import MatchedRisk, PaperRule, PaperSetting, match_risk, paper_split
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
-from stopadvisor.rules.schedules import grid_positions
 from stopadvisor.runs.access import open_all
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PartCounts
@@ -85,14 +84,9 @@ def assess_paper(
 ) -> AssessedByPaper:
     """Assess under the paper's protocol, over all questions.
 
-    Raises
-    ------
-    CalibrationError
-        Calibration questions are closed, there are too few questions or labels of one class only,
-        or the paper has no such regime.
+    Raises CalibrationError: calibration questions are closed, there are too few questions or labels
+    of one class only, or the paper has no such regime.
 
-    References
-    ----------
     Paper, Section "Discussion and Limitations": steps (1) to (4) of its decision procedure.
     """
     if serving not in ("kv-fork", "prefix-cache", "black-box"):
@@ -119,17 +113,7 @@ def assess_paper(
         alpha=alpha,
         delta=delta,
         run=str(source.folder),
-        workload=AssessedWorkload(
-            n_questions=table.n_questions,
-            n_checkpoints=source.table.n_checkpoints,
-            budgets=tuple(grid_positions(source.table)),
-            full_reference=table.reference,
-            graded_by="gold",
-            truncated_share=float(table.truncated.mean()),
-            model=source.model,
-            engine=source.engine,
-            sha256=source.workload_sha256,
-        ),
+        workload=AssessedWorkload.of(source, table.n_questions, table, "gold"),
         split=PartCounts(fit=0, calibration=calibration.size, test=test.size),
         profile=shape.shares,
         regime=PredictedRegime(shape.predicted, shape.stability, "all"),

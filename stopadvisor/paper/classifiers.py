@@ -33,13 +33,8 @@ def classify_out_of_fold(
     `features` have shape (n_questions, n_checkpoints, n_features), `correct` and what is returned
     (n_questions, n_checkpoints), `folds` (n_questions,).
 
-    Raises
-    ------
-    CalibrationError
-        A training part holds labels of one class only.
+    Raises CalibrationError: a training part holds labels of one class only.
 
-    References
-    ----------
     Paper, Appendix "Classifier Class Comparison"; seed 42 as in its reproducibility manifest, the
     sizes from its published scripts.
     """

@@ -70,8 +70,6 @@ def peak(
     `scores`, `thinking` and `correct` have shape (n_questions, n_checkpoints), `thresholds`
     (n_thresholds,); the gain is read against `fixed`, that of fixed budgets.
 
-    References
-    ----------
     Paper, Section "Training and Metrics", Eq. for G(tau) and the peak gain.
     """
     rule = grid_frontier(scores, thinking, correct, thresholds)
@@ -103,8 +101,6 @@ def find_peak(
 def learned_peak(setting: PaperSetting) -> Peak:
     """Peak gain of the learned rule over all questions.
 
-    References
-    ----------
     Paper, Appendix "Full In-Distribution Frontier Summary" (LS8 Peak Gain).
     """
     scores, fixed = setting.scores["learned"], fixed_budgets(setting)
@@ -117,8 +113,6 @@ def savings_at(best: Peak, setting: PaperSetting) -> dict[str, float]:
 
     In percent of the tokens of full thinking, every probe at its cap.
 
-    References
-    ----------
     Paper, Section "Training and Metrics", Eq. for G(tau); Appendix "Cost and Serving Profiles".
     """
     costs, at = setting.costs, best.stops[:, None]
@@ -151,8 +145,6 @@ def resample_gains(
     `stops` are the checkpoints at which each rule stops each question, (n_questions,); `thinking`,
     in tokens, and `correct` have shape (n_questions, n_checkpoints), the gains (n_resamples,).
 
-    References
-    ----------
     Paper, Eq. for G(tau) and Appendix "Full In-Distribution Frontier Summary"; as in the published
     scripts, the threshold is the one chosen on all questions.
     """

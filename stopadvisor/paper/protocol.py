@@ -105,10 +105,7 @@ class PaperSetting:
         Full thinking is the last checkpoint, whatever the table's reference; each probe is charged
         the paper's cap.
 
-        Raises
-        ------
-        CalibrationError
-            There are fewer than 10 questions, or labels of one class only.
+        Raises CalibrationError: there are fewer than 10 questions, or labels of one class only.
         """
         n = table.n_questions
         if n < 10:
@@ -250,8 +247,6 @@ def match_risk(
     n_resamples : int
         Of the paired bootstrap, thresholds frozen.
 
-    References
-    ----------
     Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
     """
     learned = [_candidates(setting, "learned", calibration)]
@@ -296,8 +291,6 @@ class PaperCosts:
 def paper_costs(table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperCosts:
     """The paper's capped accounting under its three regimes.
 
-    References
-    ----------
     Paper, Section "Training and Metrics" (Eq. for C^cap) and Section "Deployment Cost".  As in
     the published scripts, prefix-cache adds 0.1 · B_j for each probe so far, black-box the prefix
     of each.

@@ -58,8 +58,6 @@ def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
         marker density / its maximum).  ``terminator-light``: out-of-fold probability,
         by the eight features, that a right answer has been seen by now.
 
-    References
-    ----------
     Paper, Appendix "Extended Baselines" and "Matched-Risk Audit of Output-Level Recent-Method
     Proxies"; the formulas are those of its published scripts.  The methods: Yang et al. (DEER),
     Wang et al. 2025 (EAT), Min et al. (PUMA), Nagle et al. (TERMINATOR).
@@ -152,8 +150,6 @@ def pair_peak(
         Of fixed budgets, in mean thinking tokens.
     how : {"linear", "nearest", "floor", "ceiling"}
 
-    References
-    ----------
     Paper, Appendix "Extended Baselines" and "Risk-Controlled Scalar Comparisons" (the original
     two-dimensional sweep of confidence-leap); the grids are those of the published scripts.
     """

@@ -19,8 +19,8 @@ from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.stats.label_sample import share_lost
 
 __all__ = [
-    "Certified", "NotCertified", "StopCurve", "certify_thresholds", "labels_needed",
-    "last_passed", "max_losses", "power", "unspent", "upper_limit",
+    "Certified", "NotCertified", "StopCurve", "labels_needed", "last_passed", "max_losses", "power",
+    "unspent", "upper_limit",
 ]  # fmt: skip
 
 _MOST_LABELS = 1_000_000
@@ -188,52 +188,16 @@ class NotCertified:
     """Risk that `labels_needed` assumes; 0 where fewer labels cannot certify even zero losses."""
 
 
-def certify_thresholds(
-    losses: IntArray, n: int, *, alpha: float, delta: float, expected_risk: float | None = None
-) -> Certified | NotCertified:
-    """Find the most aggressive threshold whose risk is at most alpha (fixed-sequence testing).
+def last_passed(passed: BoolArray) -> int:
+    """Position of the last threshold before the first that fails; -1 for none.
 
-    Thresholds are tested in order, each at all of delta, up to the first failure.
-
-    Parameters
-    ----------
-    losses : ndarray of int, shape (n_thresholds,)
-        Lost questions among the `n` calibration questions, at thresholds in an order fixed
-        beforehand, from careful to aggressive.
-    n : int
-        Calibration questions, independent of everything that chose the thresholds.
-    expected_risk : float, optional
-        Risk at the most careful useful threshold, known from elsewhere; sizes `labels_needed`.
+    That one is certified where thresholds are tested in an order fixed beforehand, from careful to
+    aggressive, each at all of delta (fixed-sequence testing).
 
     References
     ----------
     Angelopoulos, Bates, Candès, Jordan and Lei (2021), "Learn then Test".
     """
-    most = max_losses(n, alpha, delta)
-    last = last_passed(np.asarray(losses) <= most)
-    if last >= 0:
-        lost = int(losses[last])
-        return Certified(last, alpha, delta, n, lost, upper_limit(lost, n, delta))
-    # So few say next to nothing of the risk: what they would take at the least is certain.
-    expected = 0.0 if expected_risk is None or most < 0 else expected_risk
-    needed = labels_needed(alpha, delta, expected_risk=expected)
-    if most < 0:
-        reason = (
-            f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
-            f"{1 - delta:g} by the exact test, not even with no loss"
-        )
-    else:
-        reason = (
-            f"the most careful threshold already loses {int(losses[0])} of {n} calibration "
-            f"questions; at most {most} are allowed"
-            if len(losses)
-            else "there is no threshold to test"
-        )
-    return NotCertified(reason, needed, expected)
-
-
-def last_passed(passed: BoolArray) -> int:
-    """Position of the last threshold before the first that fails; -1 for none."""
     failures = np.flatnonzero(~passed)
     return (int(failures[0]) if failures.size else passed.size) - 1
 

@@ -104,8 +104,6 @@ def find_cases(
     full_right, full_cost
         The same of full thinking.
 
-    References
-    ----------
     Paper, Appendix "Interpolation and Failure-Case Checks", Table "Failure cases", which lists
     such questions and names the cases without defining them.
     """

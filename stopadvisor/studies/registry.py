@@ -135,10 +135,8 @@ def outline_of(name: str) -> Outline:
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyReport:
     """Run one study.
 
-    Raises
-    ------
-    StudyError
-        There are too few runs, the study has no such option, or it refuses the runs itself.
+    Raises StudyError: there are too few runs, the study has no such option, or it refuses the runs
+    itself.
     """
     line = STUDIES[name]
     if len(sources) < 2 and line.needs.startswith("two"):
@@ -161,10 +159,7 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
 def paper_views(sources: Sequence[Source]) -> list[View]:
     """What may be shown of each source, under the paper's ``last-checkpoint`` reference.
 
-    Raises
-    ------
-    StudyError
-        A question that may be shown has no gold.
+    Raises StudyError: a question that may be shown has no gold.
     """
     views = [view(source, name) for source, name in zip(sources, labels(sources), strict=True)]
     for shown in views:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import expit
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.certification.calibration import Calibration, calibrate
+from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.transfer import TARGET_CALIBRATED, calibrate_transfer, target_view
 from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.ground.arrays import FloatArray, IntArray
@@ -70,8 +70,6 @@ def _run(sources: Sequence[Source], options: StudyOptions) -> StudyReport:
 def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:
     """Gains on the target's test questions.
 
-    References
-    ----------
     Paper, Appendix "Transfer Protocols".  Features are those of its text, the budget as a fraction
     of the last one, so that grids of different length can be compared.
     """
@@ -85,28 +83,26 @@ def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | s
     for a, b in permutations(range(len(sources)), 2):
         target = settings[b]
         calibration, test = paper_split(len(target.correct))
-        moved, trained = expit(models[a].scores(features[b])), target.scores["learned"]
+        moved = expit(models[a].scores(features[b]))
+        # At the threshold with the highest gain on calibration questions.
+        calibrated, trained = (
+            _peak(target, scores, test, _peak(target, scores, calibration).threshold).gain
+            for scores in (moved, target.scores["learned"])
+        )
         yield _GAINS.row(
             source=views[a].label,
             target=views[b].label,
             type=_kind(sources[a], sources[b]),
             source_gain=peaks[a].gain,
             zero_shot_gain=_peak(target, moved, test, peaks[a].threshold).gain,
-            target_calibrated_gain=_calibrated_gain(target, moved, calibration, test),
-            target_trained_gain=_calibrated_gain(target, trained, calibration, test),
+            target_calibrated_gain=calibrated,
+            target_trained_gain=trained,
         )
         if a < b and _keys(sources[a]) & _keys(sources[b]):
             yield (
                 f"{views[a].label} and {views[b].label} share questions: between them the paper's "
                 "gains are those of another model or decoding on questions already seen"
             )
-
-
-def _calibrated_gain(
-    setting: PaperSetting, scores: FloatArray, calibration: IntArray, test: IntArray
-) -> float:
-    """Gain on test questions at the threshold with the highest gain on calibration questions."""
-    return _peak(setting, scores, test, _peak(setting, scores, calibration).threshold).gain
 
 
 def _peak(
@@ -182,11 +178,12 @@ def _savings(
                 continue
             n_fit = calibration_rows(target.part("fit")).size
             n_moved, n_trained = (c.first.n_questions for c in (moved, trained))
+            served = [c.rule and (c.rule.scorer, c.rule.threshold) for c in (moved, trained)]
             for protocol, rule, labels in (
                 # Its certificate covers the source's questions and model, not these.
                 ("zero-shot", zero_shot, 0),
-                (TARGET_CALIBRATED, _served(moved), n_moved),
-                ("target-trained", _served(trained), n_fit + n_trained),
+                (TARGET_CALIBRATED, served[0], n_moved),
+                ("target-trained", served[1], n_fit + n_trained),
             ):
                 outcome = _on_test(rule, test, settings, seed=target.seed)
                 schedule = None if rule is None else rule[0].schedule
@@ -221,12 +218,6 @@ def fresh_test(terms: PolicyTerms, target: Source) -> GradedTable:
             f"{target.folder} holds {table.n_questions} test traces, none of them fresh"
         )
     return open_test(target).take(rows[calibration_rows(table.take(rows))])
-
-
-def _served(calibration: Calibration) -> tuple[Scorer, float] | None:
-    """The certified rule with its threshold; None where nothing is stopped."""
-    rule = calibration.rule
-    return None if rule is None else (rule.scorer, rule.threshold)
 
 
 def _on_test(

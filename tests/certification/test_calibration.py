@@ -13,7 +13,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.forecasts import counted_labels
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, rank_of
 from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
-from stopadvisor.certification.entering import check_questions, entering_rows, require_gold
+from stopadvisor.certification.entering import check_questions, require_gold
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -211,17 +211,6 @@ def test_a_refusal_asks_for_more_labels_than_were_there() -> None:
     assert few.refusal.labels_needed == 29  # without a loss they exclude 0.1 at 0.05
 
 
-def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
-    dear = draw(160, 10, "f")
-    dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))
-    found = calibrate(
-        choose(dear.as_fit(), 160, Settings(alpha=0.15)), draw(160, 11).as_calibration()
-    )
-    assert found.rule is None
-    assert found.refusal is not None
-    assert "its probes eat the saving" in found.refusal.reason
-
-
 @pytest.mark.parametrize("saved", [0.0, 0.005])
 def test_a_certified_rule_is_exported_where_it_saves_the_least_thing(
     choice: Choice, saved: float
@@ -355,10 +344,3 @@ def test_a_promise_on_what_is_right_takes_gold_and_one_on_replies_none() -> None
     for settings in (lost, replace(differs, also=(Guarantee("drop", 0.1),))):
         with pytest.raises(CalibrationError, match="takes gold for every question"):
             require_gold(settings, without_gold(table))
-
-
-def test_what_enters_is_decided_without_outcomes(choice: Choice) -> None:
-    table = draw(50, 18)
-    flipped = regraded(table, correct=~table.correct, natural_correct=~table.full_correct)
-    settings = choice.settings
-    assert np.array_equal(entering_rows(table, settings), entering_rows(flipped, settings))

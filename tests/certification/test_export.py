@@ -10,7 +10,6 @@ import pytest
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.sequences import score, sequence_of
 from stopadvisor.certification.calibration import Calibration, calibrate
-from stopadvisor.certification.expectation import expectation
 from stopadvisor.certification.export import policy_terms
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.ground.fields import plain
@@ -18,7 +17,6 @@ from stopadvisor.policy.shown import where_of
 from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.trajectories import profile, trajectory
-from stopadvisor.rules.drift import DRIFT_FEATURES, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.runs.sources import Source
@@ -100,28 +98,6 @@ def test_the_content_stops_where_the_rule_does(
         .low.tolist()
         == rule.scorer.curve(rule.scorer.view(fresh), rule.order).low.tolist()
     )
-
-
-def test_it_says_what_to_expect(source: Source) -> None:
-    found = calibrated(source, "confidence", GridSchedule(BUDGETS))
-    assert found.rule is not None
-    terms = terms_of(source, found)
-    told = terms.expected
-    measured, band = expectation(found.rule, found.entered, SETTINGS, seed=source.seed)
-    n = source.counts()["calibration"]
-    assert told is not None
-    assert terms.certificate is not None
-    assert told.calibration_n == n == terms.certificate.n
-    assert told.calibration_risk == terms.certificate.losses / n
-    assert told.calibration_total_saving_pct == measured.total_saving_pct
-    assert told.calibration_total_saving_band95 == band
-    assert told.calibration_full_accuracy == pytest.approx(found.entered.full_correct.mean())
-    assert told.fit_total_saving_pct == found.rule.fit_saving_pct
-    assert told.test_n == source.counts()["test"]
-    stored = np.array(terms.calibration_features)
-    assert stored.shape == (n, len(DRIFT_FEATURES))
-    assert np.array_equal(stored, question_features(found.rule.scorer.view(found.entered)))
-    assert terms.certificate.chain_delta == SETTINGS.delta
 
 
 def test_without_a_test_part_nothing_is_said_of_one(source: Source) -> None:

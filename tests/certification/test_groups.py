@@ -10,7 +10,6 @@ import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.verification import fresh_questions, verify
 from stopadvisor.policy.shown import certificate_of
 from stopadvisor.probes.grouping import calibration_rows, has_groups
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -75,11 +74,3 @@ def test_a_policy_says_that_its_claim_is_of_groups(policy: dict[str, Any], sourc
     single = source.table.take(calibration_rows(source.table)).unseal()
     alone = frozen(source_of(single, "alone"), SETTINGS)["certificate"]
     assert "group_claim" not in alone
-
-
-def test_verify_counts_one_of_each_fresh_group(policy: dict[str, Any]) -> None:
-    table = drawn(500, 14, "v")
-    fresh = fresh_questions(terms_of(policy), table)
-    found = verify(terms_of(policy), fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
-    assert (found.n, found.n_repeated) == (500, table.n_questions - 500)
-    assert found.lower < found.losses / found.n < found.upper

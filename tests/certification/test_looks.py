@@ -103,11 +103,6 @@ def test_one_run_at_a_time_looks_beside_itself(source: Source) -> None:
     os.close(other)
 
 
-def test_a_look_that_is_not_planned_may_use_all_of_delta(source: Source) -> None:
-    plan = plan_look(source, source.part("calibration"), {"alpha": 0.1}, delta=0.1, looks=None)
-    assert plan.test_delta == 0.1
-
-
 def test_settings_that_were_not_given_are_not_named() -> None:
     given: dict[str, Any] = {"loss": "differs", "also": (Guarantee("differs", 0.1),)}
     plain = named_settings(Settings(alpha=0.1))

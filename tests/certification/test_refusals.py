@@ -12,9 +12,10 @@ import pytest
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.calibration import calibrate, without_figures
+from stopadvisor.certification.calibration import Counts, calibrate, certify_counts, without_figures
 from stopadvisor.certification.entering import advised_against, refused_beforehand
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import NotCertified, labels_needed
 from tests.populations import POPULATIONS, fit_data, regraded, renamed
 
@@ -148,6 +149,21 @@ def test_where_every_answer_is_lost_on_fit_no_number_of_labels_would_do(choice: 
 
 def test_advice_of_a_rule_is_no_refusal(choice: Choice) -> None:
     assert advised_against(choice, advice("Evidence: x.", policy="scalar")) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "n", "reason"),
+    [
+        ([1], 58, "58 calibration questions cannot exclude a risk above 0.05 at confidence"),
+        ([1], 59, "already loses 1 of 59 calibration questions; at most 0 are allowed"),
+        ([9, 0], 100, "the most careful threshold already loses 9 of 100"),
+    ],
+)
+def test_a_test_that_fails_says_why(losses: list[int], n: int, reason: str) -> None:
+    lost = np.array(losses)
+    found = certify_counts([Counts(Guarantee("lost", 0.05), n, lost, 0 * lost)], 0.05)
+    assert isinstance(found, NotCertified)
+    assert reason in found.reason
 
 
 # --- After a look ---------------------------------------------------------------------------------
