@@ -1,3 +1,3 @@
 """The paper's own protocol: its costs, thresholds, peaks, bootstraps and published figures."""
 
-__all__ = ["analysis", "classifiers", "map", "peaks", "protocol", "proxies"]
+__all__ = ["analysis", "map", "peaks", "protocol", "proxies"]

@@ -1,37 +1,42 @@
-"""Rules for comparison only: output-level proxies of published early exits, and LearnStop-10.
+"""Rules for comparison only: proxies of published early exits, and other learned rules.
 
-DEER, EAT, PUMA and TERMINATOR as the paper's scripts imitate them on recorded probes, and the
-learned rule with the two audit features.  None is exported.  The real systems read more than a
-forced answer, and these proxies do not stand for them.  Peaks of rules with two conditions are
-searched here too.
+DEER, EAT, PUMA and TERMINATOR as the paper's scripts imitate them on recorded probes, the learned
+rule with the two audit features (LearnStop-10), and other classes of classifiers.  None is
+exported.  The real systems read more than a forced answer, and these proxies do not stand for them.
+Peaks of rules with two conditions are searched here too.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from stopadvisor.assessment.frontier import Frontier, Interpolation, gains
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.ground.constants import (
+    LOGISTIC_C,
+    LOGISTIC_MAX_ITER,
     PAPER_DEER_GRID,
     PAPER_EAT_GRID,
     PAPER_EAT_WINDOW,
     PAPER_LEAP_GRID,
     PAPER_PUMA_DENSITIES,
 )
+from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array, run_lengths
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 
 __all__ = [
-    "AUDIT_FAMILIES", "TWO_CONDITION_FAMILIES", "Peak", "audit_setting", "pair_peak",
-    "proxy_scores",
+    "AUDIT_FAMILIES", "CLASSIFIERS", "TWO_CONDITION_FAMILIES", "Classifier", "Peak",
+    "audit_setting", "classify_out_of_fold", "pair_peak", "proxy_scores",
 ]  # fmt: skip
 
 Proxy = Literal["deer", "eat", "puma", "terminator-light"]
@@ -202,3 +207,67 @@ def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float]
 def _even(start: float, stop: float, number: int, digits: int) -> list[float]:
     values: list[float] = np.linspace(start, stop, number).round(digits).tolist()
     return values
+
+
+# --- Classes of classifiers for the learned rule --------------------------------------------------
+
+Classifier = Literal["logistic", "random-forest", "gradient-boosting", "mlp"]
+CLASSIFIERS: tuple[Classifier, ...] = get_args(Classifier)
+
+_SEED = 42
+
+
+def classify_out_of_fold(
+    kind: Classifier, features: NDArray[np.float64], correct: BoolArray, folds: IntArray
+) -> FloatArray:
+    """Probability of being right, by a classifier that never saw the question.
+
+    `features` have shape (n_questions, n_checkpoints, n_features), `correct` and what is returned
+    (n_questions, n_checkpoints), `folds` (n_questions,).
+
+    Raises CalibrationError: a training part holds labels of one class only.
+
+    Paper, Appendix "Classifier Class Comparison"; seed 42 as in its reproducibility manifest, the
+    sizes from its published scripts.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
+
+    probability = np.empty(correct.shape)
+    with threadpool_limits(limits=1), warnings.catch_warnings():
+        # A network that stops at its last iteration is still the one the paper reports.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for fold in np.unique(folds):
+            held = folds == fold
+            labels = correct[~held].ravel()
+            if labels.size == 0 or labels.all() or not labels.any():
+                raise CalibrationError(
+                    "a classifier needs both right and wrong forced answers in each training part"
+                )
+            train = features[~held].reshape(-1, features.shape[-1])
+            scaler = StandardScaler().fit(train)
+            model = _unfitted(kind).fit(scaler.transform(train), labels)
+            flat = scaler.transform(features[held].reshape(-1, features.shape[-1]))
+            probability[held] = model.predict_proba(flat)[:, 1].reshape(-1, correct.shape[1])
+    return probability
+
+
+def _unfitted(kind: Classifier) -> Any:
+    if kind == "logistic":
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(C=LOGISTIC_C, max_iter=LOGISTIC_MAX_ITER)
+    if kind == "random-forest":
+        from sklearn.ensemble import RandomForestClassifier
+
+        return RandomForestClassifier(n_estimators=100, max_depth=8, random_state=_SEED)
+    if kind == "gradient-boosting":
+        from sklearn.ensemble import GradientBoostingClassifier
+
+        return GradientBoostingClassifier(n_estimators=100, max_depth=4, random_state=_SEED)
+    if kind == "mlp":
+        from sklearn.neural_network import MLPClassifier
+
+        return MLPClassifier(hidden_layer_sizes=(32, 16), max_iter=500, random_state=_SEED)
+    raise CalibrationError(f"classifier must be one of {CLASSIFIERS}, got {kind!r}")

@@ -12,9 +12,9 @@ from scipy.special import expit
 
 from stopadvisor.assessment.frontier import fixed_budget_frontier
 from stopadvisor.ground.arrays import BoolArray, FloatArray
-from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.paper.peaks import peak, peak_thresholds, resample_gains
 from stopadvisor.paper.protocol import first_stops
+from stopadvisor.paper.proxies import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.access import View

@@ -15,15 +15,14 @@ from tests.long.comparison import Case, told_apart
 from tests.long.comparison import cases as comparisons
 from tests.long.coverage import ALPHAS, DELTA, FULL, SHORT, Check, run_cell
 from tests.long.coverage import cells as coverage_cells
-from tests.long.intervals import covered, interval_cases
 from tests.long.labels import BROKEN, asked_on_real, asked_on_simulated, broken_labels
 from tests.long.labels import cases as label_cases
 from tests.long.losses import BROKEN as BROKEN_LOSSES
 from tests.long.losses import broken_losses, exact_beside, kept
 from tests.long.losses import cases as loss_cases
+from tests.long.savings import covered, few_labels, interval_cases, lower_limit
 from tests.long.soak import soak
 from tests.long.streams import watched, watched_cases
-from tests.long.strength import few_labels, lower_limit
 from tests.long.two_traces import two_traces, two_traces_cases
 from tests.policy.mutants import fuzz
 from tests.populations import POPULATIONS

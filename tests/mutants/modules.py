@@ -53,7 +53,6 @@ def suite_of(module: str) -> str:
 
 TESTS: dict[str, str] = {
     "paper/map": "studies/test_peak_gain",
-    "paper/classifiers": "studies/test_learned_rule",
     "paper/proxies": "paper studies/test_learned_rule studies/test_peak_gain",
     "stats/bootstrap": "stats/test_bootstrap",
     "stats/bounds": "stats/test_bounds certification/test_refusals",

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from stopadvisor.ground.errors import CalibrationError
-from stopadvisor.paper.classifiers import classify_out_of_fold
+from stopadvisor.paper.proxies import classify_out_of_fold
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.tables import StudyOptions
 from tests.material import ARCHIVES

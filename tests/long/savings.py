@@ -1,16 +1,23 @@
-"""How much do true certificates save on few labels, and is as much saved as was said beforehand?"""
+"""How much do true certificates save, is it what was said beforehand, and do intervals hold it?
+
+A rule is chosen and certified as `assess` and `calibrate` do, and held against a large draw.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
+from scipy import stats
 
 from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.rules.outcomes import measure_rule
-from tests.long.coverage import Check, Found, Truth, ceiling, rare, seeded, settings_of
-from tests.populations import KnownPopulation, renamed
+from tests.long.coverage import ALPHAS, Check, Found, Truth, ceiling, rare, seeded, settings_of
+from tests.populations import POPULATIONS, KnownPopulation, renamed
 
-__all__ = ["few_labels", "lower_limit"]
+__all__ = ["covered", "few_labels", "interval_cases", "lower_limit"]
 
 
 def few_labels(population: KnownPopulation, alpha: float, runs: int, truth: int) -> list[Check]:
@@ -66,3 +73,54 @@ def lower_limit(
         below += true.total_saving_pct < choice.saving_lower
     label = f"{population.name:16} n_fit {population.n_fit:3d} alpha {alpha:.2f}: below its limit"
     return [rare("lower limit", label, Found(n, below))]
+
+
+LEVEL = 0.95
+SIZES = (40, 80, 160)
+_ATTEMPTS = 20
+"""Fit sets until one gives a certificate; at alpha 0.05 few questions often give none."""
+
+
+def interval_cases() -> Iterator[tuple[KnownPopulation, float, int]]:
+    """Every population at every alpha and size."""
+    return ((p, alpha, n) for p in POPULATIONS for alpha in ALPHAS for n in SIZES)
+
+
+def covered(
+    population: KnownPopulation, alpha: float, n_test: int, runs: int, truth: int
+) -> list[Check]:
+    """Draw test parts; nothing where no fit set of several gives a certificate.
+
+    Two points below the level are taken; chance may add to them.
+    """
+    rng = seeded(population, alpha, 91, n_test)
+    settings = settings_of(population, alpha)
+    for _ in range(_ATTEMPTS):
+        fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
+        choice = choose(fit.as_fit(), population.n_calibration, settings)
+        table = population.draw(population.n_calibration, rng, alpha=alpha)
+        rule = calibrate(choice, table.as_calibration()).rule
+        if rule is not None:
+            break
+    else:
+        return []
+    measured = partial(measure_rule, rule.scorer, rule.threshold, costing=settings.costing)
+    large = population.draw(truth, rng, alpha=alpha)
+    true = measured(large).total_saving_pct
+    without = missed = 0
+    widths = []
+    for _ in range(runs):
+        table = population.draw(n_test, rng, alpha=alpha)
+        found = measured(table, rng=rng).saving_interval
+        if found is None:
+            without += 1
+        else:
+            missed += not found.low <= true <= found.high
+            widths.append(found.high - found.low)
+    most = stats.binom.ppf(0.999, len(widths), 1 - LEVEL + 0.02) if widths else 0
+    line = (
+        f"{population.name:24} alpha {alpha:.2f} n_test {n_test:3d}: missed {missed} of "
+        f"{len(widths)}, at most {most:.0f}; {np.median(widths or [0]):5.1f} points wide; none "
+        f"where nothing was stopped, {without} of {runs}"
+    )
+    return [Check("intervals", missed <= most, line)]
