@@ -31,8 +31,8 @@ from stopadvisor.runs.storage import lock_directory
 from stopadvisor.stats.bounds import Certified, NotCertified
 
 __all__ = [
-    "CalibratedRun", "Headline", "LookEntry", "PolicyTarget", "RuleTest", "Transfer", "calibrated",
-    "issue",
+    "CalibratedRun", "CertificateRefusal", "Headline", "LookEntry", "PolicyTarget", "RuleTest",
+    "Transfer", "calibrated", "issue",
 ]  # fmt: skip
 
 
@@ -57,6 +57,10 @@ class LookEntry:
     opened: bool
     """Whether its figures are shown: those of a certificate, of labelling and of the last planned
     one. Of any other look only its failure is shown."""
+
+
+CertificateRefusal = NotCertified
+"""Why nothing was certified."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class CalibratedRun(Shown):
     """Only with `--on-stop answer`."""
     certificate: Certificate | None
     """What was shown; null where nothing was."""
-    refusal: NotCertified | None
+    refusal: CertificateRefusal | None
     """Why not, where nothing was."""
     tested: tuple[RuleTest, ...]
     """Each rule that was tested."""
