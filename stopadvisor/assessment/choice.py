@@ -121,9 +121,9 @@ class Choice:
         return float(self.fit.table.full_correct.mean())
 
     @property
-    def limit(self) -> float | FitLimits:
+    def limit(self) -> FitLimits:
         """Losses that are allowed on fit questions; see `forecasts.fit_limit`."""
-        return fit_limit(self.n_fit, self.n_calibration, self.settings, self.counted)
+        return fit_limit(self.n_calibration, self.settings, self.counted)
 
     def deltas(self, n_counted: int, traces: int = 1) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta."""
@@ -239,7 +239,7 @@ def _sequences(rules: Sequence[RatedRule]) -> list[ThresholdSequence]:
     return [each.sequence for each in rules]
 
 
-def _fit_point(fit: FitData, rated: RatedRule, limit: float | FitLimits) -> FitRule:
+def _fit_point(fit: FitData, rated: RatedRule, limit: FitLimits) -> FitRule:
     sequence, scorer = rated.sequence, rated.sequence.scorer
     index, threshold = sequence.index(limit), None
     nothing = ("risk", "accuracy", "think_saving_pct", "total_saving_pct", "uncut_saving_pct")

@@ -24,7 +24,7 @@ from stopadvisor.assessment.limits import (
 )
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.settings import Settings
-from stopadvisor.ground.arrays import FloatArray, IntArray
+from stopadvisor.ground.arrays import FloatArray
 
 __all__ = [
     "Imitation", "RatedRule", "certification_probability", "counted_labels",
@@ -39,22 +39,15 @@ _FEW_LOSSES = 16
 together, as larger counts deviate less."""
 
 
-def fit_limit(
-    n_fit: int, n_calibration: int, settings: Settings, counted: Sequence[int] = ()
-) -> float | FitLimits:
-    """Most fit losses that correspond to what calibration could still certify; < 0 if nothing.
+def fit_limit(n_calibration: int, settings: Settings, counted: Sequence[int] = ()) -> FitLimits:
+    """Most fit losses that correspond to what calibration could still certify.
 
     `counted` are the calibration questions that each guarantee is of; by default all of them.
     """
-    if not settings.is_plain:
-        sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
-        most = (
-            expected_most(each, n, settings)
-            for each, n in zip(settings.guarantees, sizes, strict=True)
-        )
-        return FitLimits(tuple(most), tuple(map(float, sizes)))
-    allowed = int(expected_most(settings.guarantees[0], n_calibration, settings)[0])
-    return -1.0 if allowed < 0 else allowed / n_calibration * n_fit
+    sizes = tuple(counted) or (n_calibration,) * len(settings.guarantees)
+    pairs = zip(settings.guarantees, sizes, strict=True)
+    most = (expected_most(each, n, settings) for each, n in pairs)
+    return FitLimits(tuple(most), tuple(map(float, sizes)))
 
 
 def certification_probability(
@@ -95,8 +88,8 @@ def risk_to_expect(fit: FitData, tested: Sequence[ThresholdSequence]) -> float:
 def useful_shares(fit: FitData, sequence: ThresholdSequence) -> tuple[Shares, ...] | None:
     """Fit shares of each guarantee at the most careful threshold that saves anything, if any."""
     risk = first_useful_risk(fit, sequence)
-    if risk is None or not sequence.counts:
-        return None if risk is None else (Shares(risk),)
+    if risk is None:
+        return None
     index = int(np.flatnonzero(sequence.costs < fit.full_cost.sum())[0])
     return tuple(part.shares(index) for part in sequence.counts)
 
@@ -181,40 +174,25 @@ class Imitation:
 
     def _mean_costs(self, sequence: ThresholdSequence, limits: Sequence[float]) -> list[float]:
         """Mean cost over the draws, at each limit of losses."""
-        n_thresholds = sequence.thresholds.size
-        first, tested = self._tested(sequence)
         # A certified rule that costs more than full thinking is not exported.
         costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
+        tested = []
+        for guarantee, part in zip(self.settings.guarantees, sequence.counts, strict=True):
+            _, lost, gained = part.in_draws(self.draws)  # (n_draws, n_steps)
+            sizes, which = np.unique(part.counted(self.draws).round(), return_inverse=True)
+            tables = [expected_most(guarantee, int(n), self.settings) for n in sizes]
+            if part.gained is None:
+                most = np.array([float(table[0]) for table in tables])[which][:, None]
+            else:
+                pairs = zip(which, gained, strict=True)
+                most = np.stack([allowed(tables[k], row) for k, row in pairs])
+            tested.append((part, lost, most))
         found = []
         for factor in limits:
-            over = np.zeros((len(self.draws), first.size), dtype=bool)
-            for losses, most in tested:
+            last = []
+            for part, lost, most in tested:
                 away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
-                most_now = np.round(most + away) + 0.5
-                over |= losses > np.where(most < 0, -1.0, most_now + 1e-6)
-            last = np.where(over.any(axis=1), first[over.argmax(axis=1)], n_thresholds) - 1
-            found.append(float(costs[last].mean()))
+                limit = np.where(most < 0, -1.0, np.round(most + away) + 0.5 + 1e-6)
+                last.append(part.last(lost > limit))
+            found.append(float(costs[np.min(last, axis=0)].mean()))
         return found
-
-    def _tested(
-        self, sequence: ThresholdSequence
-    ) -> tuple[IntArray, list[tuple[FloatArray, FloatArray]]]:
-        """Thresholds that are looked at, (n_steps,); and of each guarantee what counts there.
-
-        That is the losses in each draw, (n_draws, n_steps), and the most that pass.
-        """
-        if not sequence.counts:
-            first, losses = sequence.losses_in(self.draws)
-            limited = self.settings.guarantees[0]
-            most = expected_most(limited, self.n_calibration, self.settings)[0]
-            return first, [(losses, np.full((len(losses), 1), float(most)))]
-        found = []
-        for guarantee, part in zip(self.settings.guarantees, sequence.counts, strict=True):
-            counted = (self.draws @ part.sizes).round()
-            sizes, which = np.unique(counted, return_inverse=True)
-            tables = [expected_most(guarantee, int(n), self.settings) for n in sizes]
-            lost = self.draws @ part.lost
-            gained = np.zeros((len(lost), 1)) if part.gained is None else self.draws @ part.gained
-            limits = [allowed(tables[k], row) for k, row in zip(which, gained, strict=True)]
-            found.append((lost, np.stack(limits)))
-        return np.arange(sequence.thresholds.size), found

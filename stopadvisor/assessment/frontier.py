@@ -236,10 +236,7 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
     settings, accuracy = choice.settings, choice.full_accuracy
     alphas = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
     full = float(choice.fit.full_cost.sum())
-    limits = [
-        fit_limit(choice.n_fit, choice.n_calibration, replace(settings, alpha=alpha))
-        for alpha in alphas
-    ]
+    limits = [fit_limit(choice.n_calibration, replace(settings, alpha=alpha)) for alpha in alphas]
     savings = {}
     for sequence in choice.compared:
         at = [sequence.index(limit) for limit in limits]

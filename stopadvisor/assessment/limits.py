@@ -1,13 +1,14 @@
-"""Limits of several losses at once: what calibration will allow, read in fit questions.
+"""What calibration will allow to be lost, read in fit questions.
 
-A lone loss of 0 or 1 has one number for a limit.  What is gained allows a drop to lose more, and a
-category has questions of its own, so that every loss brings its counts along.
+What is gained allows a drop to lose more, and a category has questions of its own, so that every
+loss that is limited brings its counts along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -34,6 +35,37 @@ class BlockCounts:
     sizes: FloatArray  # (n_blocks,)
     """Questions that it is of."""
 
+    @cached_property
+    def _steps(self) -> tuple[IntArray, FloatArray, FloatArray | None]:
+        """First of each thresholds in a row that count the same questions, and the counts there."""
+        changed = (self.lost[:, 1:] != self.lost[:, :-1]).any(axis=0)
+        if self.gained is not None:
+            changed |= (self.gained[:, 1:] != self.gained[:, :-1]).any(axis=0)
+        first = np.flatnonzero(np.concatenate(([True], changed)))
+        return first, self.lost[:, first], None if self.gained is None else self.gained[:, first]
+
+    def counted(self, draws: FloatArray) -> FloatArray:
+        """Questions that it is of, in each draw, (n_draws,)."""
+        return (draws @ self.sizes.astype(np.float32)).astype(np.float64)
+
+    def in_draws(self, draws: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Lost and gained of drawn blocks, once for thresholds in a row that count the same.
+
+        `draws` have shape (n_draws, n_blocks).  Returns the first threshold of each such row,
+        (n_steps,), and the counts, (n_draws, n_steps); gained (n_draws, 1) where nothing is.
+        """
+        first, lost, gained = self._steps
+        none = np.zeros((len(draws), 1))
+        return first, draws @ lost, none if gained is None else draws @ gained
+
+    def last(self, over: BoolArray) -> IntArray:
+        """Last threshold before the first that is over, in each draw; -1 for none.
+
+        `over` is of the thresholds that `in_draws` returns, (n_draws, n_steps).
+        """
+        first, n_thresholds = self._steps[0], self.lost.shape[1]
+        return np.where(over.any(axis=1), first[over.argmax(axis=1)], n_thresholds) - 1
+
     def shares(self, index: int) -> Shares:
         """Lost and gained at one threshold, of the questions that are counted."""
         n = max(float(self.sizes.sum()), 1.0)
@@ -59,24 +91,26 @@ class Shares:
 
 @dataclass(frozen=True)
 class FitLimits:
-    """Most lost, for each loss that is limited."""
+    """Most lost of fit questions, for each loss that is limited."""
 
     most: tuple[FloatArray | IntArray, ...]
     """Of `n` questions, by how many are gained; one entry where nothing is."""
     n: tuple[float, ...]
     """Calibration questions that each loss is of."""
 
-    def over(self, counts: Sequence[BlockCounts], draws: FloatArray) -> BoolArray:
-        """Where a limit is exceeded, (n_draws, n_thresholds).
+    def last(self, counts: Sequence[BlockCounts], draws: FloatArray) -> IntArray:
+        """Last threshold before the first that exceeds a limit, in each draw; -1 for none.
 
-        `draws`, (n_draws, n_blocks), are how often each block is drawn.
+        The same walk as calibration's, so that what is expected is what can be certified.  `draws`,
+        (n_draws, n_blocks), are how often each block is drawn.
         """
-        found: BoolArray = np.zeros((draws.shape[0], counts[0].lost.shape[1]), dtype=bool)
+        found = []
         for part, most, n in zip(counts, self.most, self.n, strict=True):
-            size = np.maximum(draws @ part.sizes.astype(np.float32), 1e-9)[:, None]
-            gained = 0.0 if part.gained is None else draws @ part.gained * (n / size)
-            found |= draws @ part.lost > allowed(most, gained) * (size / n) + 1e-6
-        return found
+            size = np.maximum(part.counted(draws), 1e-9)[:, None]
+            _, lost, gained = part.in_draws(draws)
+            limit = allowed(most, gained * (n / size)) * (size / n)
+            found.append(part.last(lost > limit + 1e-6))
+        return np.asarray(np.min(found, axis=0), dtype=np.int64)
 
     def fewest(self, n_fit: int) -> float:
         """Losses that the strictest limit allows among N fit questions, where none is gained."""

@@ -58,7 +58,7 @@ class Ranking:
     """At the losses on fit questions that correspond to what calibration could certify."""
 
     @property
-    def limit(self) -> float | FitLimits:
+    def limit(self) -> FitLimits:
         """Losses that are allowed on fit questions."""
         return self.resamples.limit
 
@@ -144,7 +144,7 @@ class RulesOnFit:
             return round(share * n_calibration)  # as on fit
 
         counted = tuple(of(each.category) for each in settings.guarantees)
-        limit = fit_limit(table.n_questions, n_calibration, settings, counted)
+        limit = fit_limit(n_calibration, settings, counted)
         rules = self._rated(Imitation.draw(self.fit, n_calibration, settings))
         return Ranking(rules, counted, Resamples.of(self.fit, limit))
 
@@ -197,12 +197,10 @@ class Resamples:
     """Fit questions drawn again and again, and what sequences come to in each resample."""
 
     fit: FitData
-    limit: float | FitLimits
+    limit: FitLimits
     """Losses that are allowed on the fit questions."""
     counts: FloatArray  # (n_resamples, n_blocks)
     """How often each block was drawn."""
-    limits: FloatArray | FitLimits
-    """Losses that are allowed in each resample."""
     full: FloatArray  # (n_resamples,)
     """What full thinking costs."""
     _reached: dict[int, tuple[ThresholdSequence, IntArray, FloatArray]] = field(
@@ -210,21 +208,17 @@ class Resamples:
     )
 
     @classmethod
-    def of(cls, fit: FitData, limit: float | FitLimits) -> Resamples:
+    def of(cls, fit: FitData, limit: FitLimits) -> Resamples:
         """Draw the resamples; the same for the same fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         counts = resample_counts(fit.n_blocks, _RESAMPLES, rng=rng)
         full = counts.astype(np.float64) @ np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
-        if isinstance(limit, FitLimits):
-            return cls(fit, limit, counts, limit, full)
-        drawn = counts @ fit.block_sizes.astype(np.float32)  # questions in each resample
-        limits = limit / fit.table.n_questions * drawn if limit >= 0 else np.full(_RESAMPLES, -1.0)
-        return cls(fit, limit, counts, limits, full)
+        return cls(fit, limit, counts, full)
 
     def reached(self, sequence: ThresholdSequence) -> tuple[IntArray, FloatArray]:
         """Threshold that each resample chooses, and its cost; computed once a sequence."""
         if id(sequence) not in self._reached:
-            index = sequence.resampled(self.counts, self.limits)
+            index = self.limit.last(sequence.counts, self.counts)
             costs = sequence.costs_at(self.counts, index, self.full)
             self._reached[id(sequence)] = sequence, index, costs
         return self._reached[id(sequence)][1:]
@@ -244,8 +238,8 @@ def compare(
     # Where not one fit loss is allowed, a single question (the most confident loser) decides each
     # threshold.  Resampling extremes understates their spread: at nominal 95 % equal families came
     # out as different in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
-    first = limit if isinstance(limit, float) else limit.fewest(resamples.fit.table.n_questions)
-    level = 0.95 if first >= 1 else 0.99
+    fewest = limit.fewest(resamples.fit.table.n_questions)
+    level = 0.95 if fewest >= 1 else 0.99
     spread = interval(difference, level)
     feasible = [any(each.index(limit) >= 0 for each in kind) for kind in (learned, scalar)]
     if not all(feasible):

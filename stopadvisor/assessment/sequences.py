@@ -190,12 +190,11 @@ class ThresholdSequence:
     thresholds: FloatArray  # (n_thresholds,) linear scale, strictly descending
     curve: StopCurve
     """Out-of-fold stops of the fit questions."""
-    block_losses: FloatArray  # (n_blocks, n_thresholds)
     block_costs: FloatArray  # (n_blocks, n_thresholds)
     losses: FloatArray  # (n_thresholds,)
     costs: FloatArray  # (n_thresholds,)
-    counts: tuple[BlockCounts, ...] = ()
-    """Of each guarantee, where there is more to count than one loss of 0 or 1."""
+    counts: tuple[BlockCounts, ...]
+    """Of each guarantee."""
 
     @property
     def scorer(self) -> Scorer:
@@ -207,48 +206,9 @@ class ThresholdSequence:
         """Fit questions at the probes that it makes."""
         return self.rule.view
 
-    def index(self, limit: float | FitLimits) -> int:
-        """Last threshold before the first that exceeds the limit; -1 if there is none.
-
-        The same walk as calibration's, so that what is expected is what can be certified.
-        """
-        if isinstance(limit, FitLimits):
-            every: FloatArray = np.ones((1, len(self.block_losses)))
-            over = np.flatnonzero(limit.over(self.counts, every)[0])
-        else:
-            over = np.flatnonzero(self.losses > limit)
-        return (int(over[0]) if over.size else self.losses.size) - 1
-
-    @cached_property
-    def _loss_steps(self) -> tuple[IntArray, FloatArray]:
-        losses = self.block_losses
-        changed = (losses[:, 1:] != losses[:, :-1]).any(axis=0)
-        first = np.flatnonzero(np.concatenate(([True], changed)))
-        # float32 is exact for these counts, and half as much to move.
-        return first, losses[:, first].astype(np.float32)
-
-    def losses_in(self, draws: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Losses of drawn blocks, once for thresholds in a row that lose the same questions.
-
-        `draws` have shape (n_draws, n_blocks).  Returns the first threshold of each such row,
-        (n_steps,), and the losses, (n_draws, n_steps).
-        """
-        first, losses = self._loss_steps
-        return first, draws @ losses
-
-    def resampled(self, counts: FloatArray, limits: FloatArray | FitLimits) -> IntArray:
-        """Index reached in each resample, every threshold chosen again; -1 where none is.
-
-        `counts` have shape (n_resamples, n_blocks), the indices (n_resamples,).
-        """
-        if isinstance(limits, FitLimits):
-            over = limits.over(self.counts, counts)  # (n_resamples, n_thresholds)
-            first: IntArray = np.arange(over.shape[1])
-        else:
-            first, losses = self.losses_in(counts)
-            over = losses > limits[:, None] + 1e-6
-        index = np.where(over.any(axis=1), first[over.argmax(axis=1)], self.losses.size) - 1
-        return np.asarray(index, dtype=np.int64)
+    def index(self, limit: FitLimits) -> int:
+        """Last threshold before the first that exceeds the limit; -1 if there is none."""
+        return int(limit.last(self.counts, np.ones((1, len(self.block_costs))))[0])
 
     def costs_at(self, counts: FloatArray, index: IntArray, full: FloatArray) -> FloatArray:
         """Cost of each resample at one threshold each, -1 for full thinking; shape (n_resamples,).
@@ -390,15 +350,10 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
         rule,
         thresholds,
         curve,
-        curve.totals(losses, fit.blocks, fit.n_blocks).astype(np.float32),
         curve.totals(costs, fit.blocks, fit.n_blocks).astype(np.float32),
         curve.totals(losses)[0].round(),
         curve.totals(costs)[0],
-        ()
-        if len(fit.guarantees) == 1 and fit.loss.is_binary
-        else tuple(
-            block_counts(view, each, curve, fit.blocks, fit.n_blocks) for each in fit.guarantees
-        ),
+        tuple(block_counts(view, each, curve, fit.blocks, fit.n_blocks) for each in fit.guarantees),
     )
 
 

@@ -20,8 +20,10 @@ from stopadvisor.assessment.forecasts import (
     certification_probability,
     first_useful_risk,
 )
+from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.rated import SIMPLER_WITHIN, RulesOnFit, rank_of
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.probes.table import ProbeTable
@@ -171,7 +173,7 @@ def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
     table: OpenQuestions,
 ) -> None:
     wide = choose(table.as_fit(), 120, WIDE)
-    limit = max_losses(120, 0.15, 0.05) / 120 * 150
+    limit = FitLimits((np.array([max_losses(120, 0.15, 0.05)]),), (120.0,))
     all_of_them = rated(fit_data(table, WIDE), WIDE)
     for point, families in (
         (wide.learned, {"learned"}),
@@ -217,7 +219,7 @@ def test_the_advised_point_is_that_of_the_advised_sequence(light: Choice) -> Non
     assert light.advised is not None
     assert light.advised_point is not None
     assert light.advised_point.family == light.advised.scorer.family
-    limit = max_losses(120, 0.15, 0.05) / 120 * 150
+    limit = FitLimits((np.array([max_losses(120, 0.15, 0.05)]),), (120.0,))
     assert light.advised_index == light.advised.index(limit)
     assert light.advised_point.fit_risk == light.advised.losses[light.advised_index] / 150
 
@@ -270,16 +272,20 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
 
 def test_the_chance_counts_what_the_bound_counts(light: Choice) -> None:
     sequence = light.sequences[0]
-    sequence = replace(sequence, losses=sequence.losses + 9)
-    risk = first_useful_risk(light.fit, sequence)
+    (part,), more = sequence.counts, sequence.losses + 9
+
+    def lost(losses: FloatArray) -> ThresholdSequence:
+        return replace(sequence, losses=losses, counts=(replace(part, lost=losses[None]),))
+
+    risk = first_useful_risk(light.fit, lost(more))
     assert risk
     expected = float(stats.binom.cdf(max_losses(400, 0.15, 0.05), 400, risk))
     assert 0 < expected < 1
-    found = certification_probability(light.fit, sequence, 400, LIGHT)
+    found = certification_probability(light.fit, lost(more), 400, LIGHT)
     assert found == pytest.approx(expected, rel=1e-9)
     # Losing every question is no chance, however the shares come out.
-    lost = replace(sequence, losses=np.full_like(sequence.losses, light.n_fit))
-    assert certification_probability(light.fit, lost, 400, LIGHT) == 0.0
+    every = lost(np.full_like(sequence.losses, light.n_fit))
+    assert certification_probability(light.fit, every, 400, LIGHT) == 0.0
     dear = replace(sequence, costs=np.full_like(sequence.costs, light.fit.full_cost.sum()))
     assert certification_probability(light.fit, dear, 400, LIGHT) == 0.0
 

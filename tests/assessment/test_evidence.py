@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.rated import Resamples, choice_noise, compare, saving_lower
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.ground.arrays import FloatArray
@@ -30,6 +31,11 @@ def sequence(fit: FitData) -> ThresholdSequence:
     rule = score(fit, "confidence", GridSchedule(CLEAR.budgets))
     assert rule is not None
     return sequence_of(fit, rule)
+
+
+def most(limit: float) -> FitLimits:
+    """So many of the fit questions may be lost."""
+    return FitLimits((np.array([limit]),), (float(N),))
 
 
 def lower_by_hand(fit: FitData, sequence: ThresholdSequence, limit: float) -> float:
@@ -56,7 +62,7 @@ def test_the_lower_limit_is_that_of_the_recipe(
 ) -> None:
     """Where no loss is allowed too: every resample still has the thresholds that lose none."""
     monkeypatch.setattr("stopadvisor.assessment.rated._RESAMPLES", RESAMPLES)
-    found = saving_lower(Resamples.of(fit, limit), [sequence])
+    found = saving_lower(Resamples.of(fit, most(limit)), [sequence])
     assert found == pytest.approx(lower_by_hand(fit, sequence, limit), abs=1e-3)
     assert found > 0
 
@@ -64,13 +70,13 @@ def test_the_lower_limit_is_that_of_the_recipe(
 def test_where_nothing_can_be_certified_nothing_is_saved(
     fit: FitData, sequence: ThresholdSequence
 ) -> None:
-    assert saving_lower(Resamples.of(fit, -1.0), [sequence]) == 0.0
-    assert saving_lower(Resamples.of(fit, 3.0), []) == 0.0
-    assert compare(Resamples.of(fit, 3.0), [sequence], []) == ("inconclusive", None)
-    verdict, spread = compare(Resamples.of(fit, -1.0), [sequence], [sequence])
+    assert saving_lower(Resamples.of(fit, most(-1.0)), [sequence]) == 0.0
+    assert saving_lower(Resamples.of(fit, most(3.0)), []) == 0.0
+    assert compare(Resamples.of(fit, most(3.0)), [sequence], []) == ("inconclusive", None)
+    verdict, spread = compare(Resamples.of(fit, most(-1.0)), [sequence], [sequence])
     assert spread is not None
     assert (verdict, spread.low, spread.high) == ("inconclusive", 0.0, 0.0)
-    verdict, spread = compare(Resamples.of(fit, 0.0), [sequence], [sequence])
+    verdict, spread = compare(Resamples.of(fit, most(0.0)), [sequence], [sequence])
     assert spread is not None
     assert (verdict, spread.low, spread.high) == ("comparable", 0.0, 0.0)
 
@@ -88,7 +94,7 @@ def test_where_no_question_may_be_lost_a_verdict_takes_more(
         return Interval(1.0, (0.5, 1.5))
 
     monkeypatch.setattr("stopadvisor.assessment.rated.interval", seen)
-    verdict, _ = compare(Resamples.of(fit, limit), [sequence], [sequence])
+    verdict, _ = compare(Resamples.of(fit, most(limit)), [sequence], [sequence])
     assert verdict == "learned better"
 
 
@@ -113,7 +119,7 @@ def test_the_noise_of_choosing_is_half_the_distance_between_quartiles(
             savings.append(100 * (1 - drawn @ chosen / (drawn @ fit.full_cost)))
         ahead.append(savings[0] - savings[1])
     low, high = np.quantile(ahead, [0.25, 0.75])
-    found = choice_noise(Resamples.of(fit, 3.0), [sequence], [other])
+    found = choice_noise(Resamples.of(fit, most(3.0)), [sequence], [other])
     assert found == pytest.approx((high - low) / 2, abs=1e-3)
     assert found > 0
-    assert choice_noise(Resamples.of(fit, 3.0), [sequence], []) == 0.0
+    assert choice_noise(Resamples.of(fit, most(3.0)), [sequence], []) == 0.0

@@ -83,7 +83,7 @@ def test_traces_of_one_question_are_drawn_one_at_a_time() -> None:
     assert imitation.draws.sum(axis=1) * 4 == pytest.approx(30)
     # So the mean loss in a draw is that of its blocks, whatever their size.
     sequence = confidence(fit)
-    losses = imitation.draws @ sequence.block_losses
+    losses = imitation.draws @ sequence.counts[0].lost
     assert losses.mean(axis=0) == pytest.approx(30 * sequence.losses / 40, rel=0.25, abs=0.3)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.assessment import sequences
+from stopadvisor.assessment.limits import BlockCounts, FitLimits
 from stopadvisor.assessment.sequences import (
     FULL_FEATURES,
     MOST_THRESHOLDS,
@@ -105,7 +106,7 @@ def check_sums(table: OpenQuestions, found: ThresholdSequence) -> None:
                 lost += table.full_correct[i] and not table.correct[i, column]
         assert found.losses[index] == lost
         assert found.costs[index] == pytest.approx(cost)
-    assert np.allclose(found.block_losses.sum(axis=0), found.losses)
+    assert np.allclose(found.counts[0].lost.sum(axis=0), found.losses)
     assert np.allclose(found.block_costs.sum(axis=0), found.costs)
 
 
@@ -335,10 +336,10 @@ def test_the_position_is_calibrations_walk(losses: list[int], limit: float) -> N
     found = _bare(losses)
     expected = -1
     for position, count in enumerate(losses):
-        if count > limit:
+        if count > limit + 1e-6:
             break
         expected = position
-    assert found.index(limit) == expected
+    assert found.index(FitLimits((np.array([limit]),), (1.0,))) == expected
 
 
 def _bare(losses: list[int]) -> ThresholdSequence:
@@ -353,10 +354,10 @@ def _bare(losses: list[int]) -> ThresholdSequence:
             np.ones((1, 1), dtype=bool),
             np.asarray(-np.arange(size) - 1.0, dtype=np.float64),
         ),
-        counts[None],
         np.zeros((1, size)),
         counts,
         np.zeros(size),
+        (BlockCounts(counts[None], None, np.ones(1)),),
     )
 
 
@@ -369,8 +370,8 @@ def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
     found = sequence(fit, "confidence")
     counts = rng.multinomial(30, np.full(30, 1 / 30), size=6).astype(np.float64)
     full = counts.astype(float) @ fit.full_cost
-    limits = np.array([0.0, 1.0, *rng.uniform(-1, 8, 4)])
-    index = found.resampled(counts, limits)
+    limit = float(rng.choice([0.0, 1.0, rng.uniform(-1, 8)]))
+    index = FitLimits((np.array([limit]),), (30.0,)).last(found.counts, counts)
     got = found.costs_at(counts, index, full)
     costs = stopped_counts(table, "kv-fork").weighed(PAPER_WEIGHTS)
     lost = found.scorer.losses(table)
@@ -379,7 +380,7 @@ def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
         expected, reached = full[b], -1  # nothing allowed: full thinking
         for position in range(found.thresholds.size):
             at = found.curve.stops(position)
-            if counts[b] @ lost[rows, at] > limits[b]:
+            if counts[b] @ lost[rows, at] > limit + 1e-6:
                 break
             expected, reached = counts[b].astype(float) @ costs[rows, at], position
         assert index[b] == reached

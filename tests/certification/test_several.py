@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.assessment.forecasts import Imitation, fit_limit
-from stopadvisor.assessment.limits import FitLimits, block_counts
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.assessment.forecasts import fit_limit
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import calibrate, counts_of
 from stopadvisor.certification.entering import check_categories, refused_beforehand
 from stopadvisor.certification.verification import Verification, fresh_questions, verify
 from stopadvisor.ground.errors import CalibrationError, PolicyError
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.losses import DROP, LOST, Guarantee
 from stopadvisor.stats.bounds import Certified, max_losses
 from stopadvisor.stats.trinomial import drop_limit, most_lost
@@ -119,36 +117,8 @@ def test_test_questions_may_gain_more_than_they_lose() -> None:
 # --- What fit questions say beforehand ------------------------------------------------------------
 
 
-def fit_of(settings: Settings) -> FitData:
-    return FitData.build(draw(200, 0, "f").as_fit(), Costing(), guarantees=settings.guarantees)
-
-
-def test_one_plain_loss_counted_as_one_of_several_is_the_same(several: Choice) -> None:
-    plain = Settings(alpha=0.12, families=FAMILIES)
-    found = choose(draw(200, 0, "f").as_fit(), 300, plain)
-    fit = fit_of(plain)
-    rng = np.random.default_rng(1)
-    draws = rng.multinomial(200, np.full(200, 1 / 200), 20).astype(np.float64)
-    limit = fit_limit(200, 300, plain)
-    assert isinstance(limit, float)
-    limits = FitLimits((np.array([max_losses(300, 0.12, 0.05)]),), (300.0,))
-    for sequence in found.compared:
-        (part,) = (
-            block_counts(sequence.view, g, sequence.curve, fit.blocks, fit.n_blocks)
-            for g in plain.guarantees
-        )
-        other = replace(sequence, counts=(part,))
-        assert other.index(limits) == sequence.index(limit)
-        assert np.array_equal(
-            other.resampled(draws, limits), sequence.resampled(draws, np.full(20, limit))
-        )
-        rated = [Imitation.draw(fit, 300, plain).rate(rule) for rule in (sequence, other)]
-        assert rated[0].rating_pct == rated[1].rating_pct
-        assert rated[0].saving_pct == rated[1].saving_pct
-
-
 def test_the_position_on_fit_keeps_to_every_limit(several: Choice) -> None:
-    limit = fit_limit(200, 300, LIMITS, counted=several.counted)
+    limit = fit_limit(300, LIMITS, counted=several.counted)
     assert several.counted == (300, 300, 100)
 
     def within(sequence: ThresholdSequence, index: int) -> bool:

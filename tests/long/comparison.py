@@ -77,7 +77,7 @@ def told_apart(case: Case, repeats: int, n_cases: int) -> list[Check]:
         for family in ("confidence", "entropy"):
             rules = (score_scalar(fit, family, schedule) for schedule in schedules)
             sides.append([sequence_of(fit, rule) for rule in rules if rule is not None])
-        limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha))
+        limit = fit_limit(case.n_fit, Settings(alpha=case.alpha))
         verdict, _ = compare(Resamples.of(fit, limit), sides[0], sides[1])
         found += verdict in ("learned better", "scalar better")
     tried = "all schedules" if case.every_schedule else "one schedule"
