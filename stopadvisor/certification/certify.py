@@ -32,7 +32,6 @@ from stopadvisor.certification.labelling import (
     Labelling,
     LabelRun,
     asking_salt,
-    is_partial,
     label_request,
     planned_labels,
 )
@@ -247,7 +246,11 @@ def _settled(source: Source, request: CertifyRequest) -> _Plan:
     """Choose on fit questions what is to be tested; opens nothing."""
     settings = request.settings(source)
     settings = replace(settings, traces=len(counted_traces(source.part("calibration"), settings)))
-    asked, partial = deploy_request(settings), is_partial(source, settings)
+    asked, takes_gold = (
+        deploy_request(settings),
+        any(g.counted.needs_gold for g in settings.guarantees),
+    )
+    partial = takes_gold and source.part("calibration").graded_by == "agreement"
     labels = None
     if source.graded_by == "agreement":
         asked |= label_request(source, settings) if partial else {}

@@ -151,24 +151,17 @@ def policy_terms(
     *,
     created: str | None = None,
 ) -> PolicyTerms:
-    """What the frozen policy says, for `policy.build_policy`.
+    """What the frozen policy says, for `policy.build_policy`; without a rule it never stops.
 
-    Parameters
-    ----------
-    settings : Settings
-        Risk target and costs.
-    full_accuracy : float
-        Full-thinking accuracy on the questions that the rule was chosen on.
-    calibration : Calibration
-        With a rule: kind ``stop``; without: kind ``full-budget``.
-    profile : Profile
-        Of the fit questions.
-    look : Look, optional
-        None where none was taken: then there is no rule.
-    created : str, optional
-        In ISO 8601; by default when the look was taken.
+    `full_accuracy` and `profile` are of the questions that the rule was chosen on; `look` is None
+    where none was taken, and then there is no rule; `created`, in ISO 8601, is by default when the
+    look was taken.
     """
     table, tasks = source.table, set(source.table.tasks)
+    ids = {}  # of questions and of their groups; `verify` refuses both
+    for i, name in enumerate(PARTS):
+        part = table.take(source.parts == i)
+        ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
     terms = PolicyTerms(
         schema=POLICY_SCHEMA,
         digest=NO_DIGEST,
@@ -191,7 +184,7 @@ def policy_terms(
             name: ProfileShare(each.count, each.share, each.ci95)
             for name, each in profile.shares.items()
         },
-        split=_split(source),
+        split=SplitTerms(source.seed, source.fractions, **ids),
         golden=(),
     )
     rule = calibration.rule
@@ -402,12 +395,3 @@ def _drawn(manifest: Mapping[str, Any]) -> DrawnTerms | None:
     asked = {name: manifest["plan"][name] for name in ("greedy", "temperature")}
     plan = ProbePlan((), cue="", cap=1, max_think=1, **asked)
     return DrawnTerms(**asdict(Sampling.of(SimpleNamespace(**settings), plan)))
-
-
-def _split(source: Source) -> SplitTerms:
-    """Which questions, and which groups, were in each part; `verify` refuses both."""
-    ids: dict[str, tuple[str, ...]] = {}
-    for i, name in enumerate(PARTS):
-        part = source.table.take(source.parts == i)
-        ids[name] = tuple(sorted({*part.keys, *part.group_ids}))
-    return SplitTerms(source.seed, source.fractions, **ids)

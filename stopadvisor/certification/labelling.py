@@ -37,15 +37,9 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.stats.adaptive_labels import LabelForecast, LabelTest, asking_order, forecast
 
 __all__ = [
-    "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_salt", "is_partial",
+    "LabelCounts", "LabelRun", "LabelledRun", "Labelling", "asking_salt",
     "label_request", "planned_labels",
 ]  # fmt: skip
-
-
-def is_partial(source: Source, settings: Settings) -> bool:
-    """Whether lost answers are to be certified, and not every calibration question has gold."""
-    takes_gold = any(each.counted.needs_gold for each in settings.guarantees)
-    return takes_gold and source.part("calibration").graded_by == "agreement"
 
 
 def label_request(source: Source, settings: Settings) -> dict[str, Any]:

@@ -44,12 +44,13 @@ class Evidence:
 
 def of_questions(losses: int, n: int, alpha: float, delta: float, expected: float) -> Evidence:
     """What `losses` among `n` independent questions say."""
+    first = int(scipy.stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
     return Evidence(
         verdict_on(losses, n, alpha, delta),
         _lower_limit(losses, n, delta),
         upper_limit(losses, n, delta),
         power(n, alpha, delta, expected),
-        _detectable_risk(n, alpha, delta),
+        float(scipy.stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None,
     )
 
 
@@ -78,12 +79,6 @@ def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
 
 def _lower_limit(losses: int, n: int, delta: float) -> float:
     return float(scipy.stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
-
-
-def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
-    """Risk at which a contradiction has a probability of four in five."""
-    first = int(scipy.stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
-    return float(scipy.stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
 
 
 @dataclass(frozen=True)

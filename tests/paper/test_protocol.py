@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,9 +19,6 @@ from stopadvisor.paper.protocol import (
     threshold_grid,
 )
 from stopadvisor.probes.outcomes import GradedTable, OpenQuestions
-from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.rules.features import feature_array
-from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
 from stopadvisor.stats import bootstrap
 from stopadvisor.stats.bootstrap import MOST_BLOCKS, Interval
 from tests.populations import POPULATIONS
@@ -60,52 +55,6 @@ def compared(probes: GradedTable, alpha: float) -> MatchedRisk:
     setting, split = PaperSetting.build(probes), paper_split(probes.n_questions)
     (row,) = match_risk(setting, *split, alphas=[alpha], delta=0.05)
     return row
-
-
-def test_the_whole_protocol_equals_a_plain_rewrite() -> None:
-    probes, alpha, delta = table(260, 3), 0.15, 0.05
-    n, m = probes.correct.shape
-    row = compared(probes, alpha)
-    order = np.random.default_rng(123).permutation(n)
-    calibration, test = order[: int(0.4 * n)], order[int(0.4 * n) :]
-    assert [part.tolist() for part in paper_split(n)] == [calibration.tolist(), test.tolist()]
-
-    z = out_of_fold(feature_array(probes), probes.correct, paper_folds(n), solver="lbfgs")
-    scores = {"learned": 1 / (1 + np.exp(-z))}
-    scores |= {f: scalar_scores(f, probes) for f in SCALAR_FAMILIES}
-    scores["confidence"] = np.exp(scores["confidence"])
-
-    def outcome(i: int, family: str, threshold: float) -> tuple[int, float, int]:
-        """Loss, capped tokens and stop of one question."""
-        stop = next((j for j in range(m) if scores[family][i, j] >= threshold), m - 1)
-        lost = bool(probes.correct[i, -1]) and not bool(probes.correct[i, stop])
-        tokens = min(int(probes.trace_tokens[i]), int(probes.budgets[stop])) + 48 * (stop + 1)
-        return int(lost), tokens, stop
-
-    for point, families in ((row.learned, ["learned"]), (row.scalar, list(SCALAR_FAMILIES))):
-        grids = {f: threshold_grid(scores[f][calibration]).tolist() for f in families}
-        k = sum(map(len, grids.values()))
-        slack = math.sqrt(math.log(k / delta) / (2 * calibration.size))
-        best = None
-        for family in families:
-            for threshold in grids[family]:
-                got = [outcome(i, family, threshold) for i in calibration.tolist()]
-                risk = sum(g[0] for g in got) / len(got)
-                cost = sum(g[1] for g in got) / len(got)
-                if risk + slack <= alpha and (best is None or cost < best[0]):
-                    best = (cost, family, threshold)
-        assert point.candidates == k
-        assert point.feasible == (best is not None)
-        if best is None:
-            assert point.threshold == max(grids[families[0]])
-            continue
-        assert (point.family, point.threshold) == best[1:]
-        got = [outcome(i, best[1], best[2]) for i in test.tolist()]
-        full = np.mean([int(probes.trace_tokens[i]) + 48 for i in test.tolist()])
-        assert point.test_risk == pytest.approx(np.mean([g[0] for g in got]))
-        assert point.total_saving_pct == pytest.approx(
-            100 * (1 - np.mean([g[1] for g in got]) / full)
-        )
 
 
 def test_the_bootstrap_is_paired_over_questions() -> None:

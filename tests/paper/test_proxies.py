@@ -13,13 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from stopadvisor.paper.peaks import fixed_budgets
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.paper.proxies import (
-    AUDIT_FAMILIES,
-    TWO_CONDITION_FAMILIES,
-    audit_setting,
-    pair_peak,
-    proxy_scores,
-)
+from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, audit_setting, pair_peak, proxy_scores
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.archives import read_archive
 from tests.material import ARCHIVES
@@ -124,10 +118,3 @@ def test_the_peak_of_two_conditions_is_the_best_of_all_pairs(
     assert found.gain == pytest.approx(best)
     assert found.settings == pytest.approx(pair)
     assert found.stops.tolist() == at
-
-
-def test_the_audit_has_all_families(table: OpenQuestions) -> None:
-    setting = audit_setting(table, PaperSetting.build(table))
-    assert set(AUDIT_FAMILIES) <= set(setting.scores)
-    assert all(s.shape == table.correct.shape for s in setting.scores.values())
-    assert all(np.isfinite(s).all() for s in setting.scores.values())
