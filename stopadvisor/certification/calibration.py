@@ -237,7 +237,7 @@ def _certify_losses(
     else:
         counts = counts_of(curve, scorer, table, settings, traces)
         found = certify_counts(counts, delta)
-        if len(counts) == 1 and counts[0].most(delta)[-1] < 0 and counts[0].is_plain:
+        if len(counts) == 1 and counts[0].is_plain and counts[0].most(delta)[0] < 0:
             # So few say next to nothing of the risk: what they would take at the least is certain.
             expected_risk = None if expected_risk is None else 0.0
     if isinstance(found, Certified) or expected_risk is None:
@@ -379,10 +379,10 @@ def counts_of(
             continue
         among[n:] = False
         values = scorer.losses(view, guarantee.counted) * among
-        lost, gained = (
-            curve.totals(np.maximum(sign * values, 0))[0].round().astype(np.int64)
-            for sign in (1, -1)
-        )
+        lost = curve.totals(np.maximum(values, 0))[0].round().astype(np.int64)
+        gained = np.zeros_like(lost)
+        if not guarantee.counted.is_binary:
+            gained = curve.totals(np.maximum(-values, 0))[0].round().astype(np.int64)
         counts.append(Counts(guarantee, int(among.sum()), lost, gained))
     return counts
 
