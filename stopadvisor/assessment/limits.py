@@ -64,7 +64,8 @@ class BlockCounts:
         `over` is of the thresholds that `in_draws` returns, (n_draws, n_steps).
         """
         first, n_thresholds = self._steps[0], self.lost.shape[1]
-        return np.where(over.any(axis=1), first[over.argmax(axis=1)], n_thresholds) - 1
+        ends = np.where(over.any(axis=1), first[over.argmax(axis=1)], n_thresholds)
+        return np.asarray(ends - 1, dtype=np.int64)
 
     def shares(self, index: int) -> Shares:
         """Lost and gained at one threshold, of the questions that are counted."""

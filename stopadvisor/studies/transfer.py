@@ -178,7 +178,8 @@ def _savings(
                 continue
             n_fit = calibration_rows(target.part("fit")).size
             n_moved, n_trained = (c.first.n_questions for c in (moved, trained))
-            served = [c.rule and (c.rule.scorer, c.rule.threshold) for c in (moved, trained)]
+            rules = (moved.rule, trained.rule)
+            served = [None if r is None else (r.scorer, r.threshold) for r in rules]
             for protocol, rule, labels in (
                 # Its certificate covers the source's questions and model, not these.
                 ("zero-shot", zero_shot, 0),
