@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stopadvisor.assessment.candidates import AlwaysRung
 from stopadvisor.assessment.choice import FitRule
 from stopadvisor.assessment.promises import LabelNeed, LabelRow, Promise
 from stopadvisor.assessment.recommendation import Recommendation
-from stopadvisor.assessment.rung_candidates import AlwaysRung
 from stopadvisor.ground.results import Shown
 from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Share

@@ -2,32 +2,45 @@
 
 Schedules are strides over the positions that all questions share, starting at once or late, and
 markers with a gap between them; all end at a position from which thinking on made no fit question
-right.  Chooses nothing, and sees no calibration question.
+right.  Of a ladder: which rungs are asked, by which signal, along which path; few on purpose, since
+on 160 fit questions every further rule costs more than it brings.  Chooses nothing, and sees no
+calibration question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
-from stopadvisor.assessment.rung_candidates import rung_candidates
 from stopadvisor.assessment.sequences import (
     FREE_FEATURES,
     FULL_FEATURES,
     SHORT_FEATURES,
     FeatureSet,
     FitData,
+    ScoredRule,
     ThresholdSequence,
+    score_by_folds,
     score_learned,
     score_scalar,
     sequence_of,
 )
+from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.progress import tracked
+from stopadvisor.probes.rungs import Rungs
+from stopadvisor.rules.climb import RUNG_FEATURES, Climb, rung_features, rung_scores
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scores import LinearModel, fit_logistic
 
-__all__ = ["boosted_candidates", "candidates", "grid_schedules", "last_resort", "marker_schedules"]
+__all__ = [
+    "AlwaysRung", "always_rungs", "boosted_candidates", "candidates", "grid_schedules",
+    "last_resort", "marker_schedules",
+]  # fmt: skip
 
 _STRIDES = 3
 """Distances between two probes: the smallest, twice and four times as large."""
@@ -119,7 +132,7 @@ def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSc
 def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
     """Measure every family on every schedule that suits it; boosted trees are left out."""
     if fit.table.rungs is not None:
-        yield from rung_candidates(fit, families)
+        yield from _rung_candidates(fit, families)
         return
     shared = fit.positions
     if FIXED_BUDGET in families and shared:
@@ -179,3 +192,164 @@ def boosted_candidates(
         schedules = grid_schedules(fit, last_resort(fit))[:1]
     rules = [score_learned(fit, "learned-boosted", s, FULL_FEATURES) for s in schedules]
     yield from (sequence_of(fit, rule) for rule in rules if rule is not None)
+
+
+# --- Rungs of a ladder ----------------------------------------------------------------------------
+
+_MOST_STEPS = 200
+"""Of a path: every fit question that is served or not, up to here."""
+_MOST_RUNGS = 3
+"""Before the reference: up to this many all selections are tried, beyond that all rungs or one."""
+_RIDGE = 1.0
+
+
+def _rung_candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
+    """Measure every family on the selections of rungs that suit it."""
+    rungs = fit.table.rungs
+    assert rungs is not None  # `candidates` asks
+    for columns in _selections(rungs):
+        found: list[ScoredRule | None] = []
+        # The boldest step of a cap serves every reply that ended: it is the same rule.
+        if "rung" in families and "cap" not in families and len(columns) == 1:
+            # Only where the reply was cut or has no answer the reference is asked.
+            always = rung_scores("rung", fit.table, columns, None)
+            found.append(_rule(fit, "rung", columns, ((0.0,),), always))
+        is_vote = any(len(block) > 1 for block in rungs.blocks if columns[-1] in block)
+        if "cap" in families and not is_vote:
+            found.append(_scored(fit, "cap", columns))
+        if "rung-agreement" in families and len(columns) > 1:
+            found.append(_scored(fit, "rung-agreement", columns))
+        known = bool(np.isfinite(fit.table.mean_logprob[:, list(columns)]).all())
+        if "rung-confidence" in families and known:
+            found.append(_scored(fit, "rung-confidence", columns))
+        if "rung-learned" in families and (known or len(columns) > 1):
+            found.append(_learned(fit, columns, with_logprob=known))
+        yield from (sequence_of(fit, rule) for rule in found if rule is not None)
+
+
+@dataclass(frozen=True)
+class AlwaysRung:
+    """One rung served to everybody, without a rule: what people do today."""
+
+    name: str
+    """The rung."""
+    replies: int
+    """Of it: more than one where the plurality of samples is the answer."""
+    saving_pct: float
+    """Against the reference, in the prices of the ladder."""
+    token_saving_pct: float
+    """Of the decoded tokens."""
+    risk: float
+    """What a question counts on average, by the first loss asked for."""
+    accuracy: float
+    """Share answered right."""
+
+
+def always_rungs(fit: FitData) -> tuple[AlwaysRung, ...]:
+    """What each rung alone costs and loses on fit questions; empty where there is no ladder."""
+    rungs, table = fit.table.rungs, fit.table
+    if rungs is None:
+        return ()
+    losses, found = fit.loss.of(table), []
+    for block in rungs.blocks:
+        for k in dict.fromkeys((block[0], block[-1])):
+            price, decoded = rungs.spent.price.sum(axis=0), rungs.spent.decoded.sum(axis=0)
+            found.append(
+                AlwaysRung(
+                    rungs.names[k],
+                    k - block[0] + 1,
+                    float(100 * (1 - price[k] / price[-1])),
+                    float(100 * (1 - decoded[k] / decoded[-1])),
+                    float(losses[:, k].mean()),
+                    float(table.stop_correct[:, k].mean()),
+                )
+            )
+    return tuple(found)
+
+
+def _selections(rungs: Rungs) -> Iterator[tuple[int, ...]]:
+    """Columns that may be asked before the reference; samples of a rung come all together."""
+    before = [tuple(block) for block in rungs.blocks[:-1]]
+    if len(rungs.blocks[-1]) > 1:
+        before.append(tuple(rungs.blocks[-1])[:-1])
+    sizes = range(1, len(before) + 1)
+    if len(before) > _MOST_RUNGS:
+        sizes = range(1, 2)
+        yield tuple(k for block in before for k in block)
+    for size in sizes:
+        for chosen in combinations(before, size):
+            yield tuple(k for block in chosen for k in block)
+
+
+def _rule(
+    fit: FitData,
+    family: str,
+    columns: tuple[int, ...],
+    path: tuple[tuple[float, ...], ...],
+    scores: FloatArray,
+    model: LinearModel | None = None,
+) -> ScoredRule | None:
+    """A rule along a path; None where the path has no step."""
+    rungs = fit.table.rungs
+    if not path or rungs is None:
+        return None
+    names = tuple(rungs.names[k] for k in (*columns, len(rungs.names) - 1))
+    climb = Climb(family, names, columns, path, model)
+    view, scorer = climb.view_of(fit.table, scores), Scorer(family, climb, None)
+    return ScoredRule(scorer, view, scorer.scores(view))
+
+
+def _scored(fit: FitData, family: str, columns: tuple[int, ...]) -> ScoredRule | None:
+    scores = rung_scores(family, fit.table, columns, None)
+    path = _path(fit, columns, scores, separate=family == "cap")
+    return _rule(fit, family, columns, path, scores)
+
+
+def _path(
+    fit: FitData, columns: tuple[int, ...], scores: FloatArray, *, separate: bool
+) -> tuple[tuple[float, ...], ...]:
+    """Thresholds from bold to careful: the same score for every rung, or `separate` quantiles.
+
+    The boldest of separate ones is the lowest score of all, replies that were cut included: the cap
+    under which they were recorded.
+    """
+    assert fit.table.rungs is not None
+    served = fit.table.rungs.served[:, list(columns)]
+    if separate:
+        each = [np.sort(scores[served[:, k], k]) for k in range(len(columns))]
+        if not all(values.size for values in each):
+            return ()
+        steps = min(_MOST_STEPS, max(values.size for values in each))
+        at = np.linspace(0, 1, steps)
+        quantiles = [v[np.rint(at * (v.size - 1)).astype(int)] for v in each]
+        levels = np.vstack([scores.min(axis=0), np.column_stack(quantiles)])
+    else:
+        values = np.unique(scores[served])
+        if values.size > _MOST_STEPS:
+            values = values[np.rint(np.linspace(0, values.size - 1, _MOST_STEPS)).astype(int)]
+        levels = np.repeat(values[:, None], len(columns), axis=1)
+    return tuple(dict.fromkeys(map(tuple, levels.tolist())))
+
+
+def _learned(fit: FitData, columns: tuple[int, ...], *, with_logprob: bool) -> ScoredRule | None:
+    """Probability that serving a reply counts nothing, fitted on all rungs at once."""
+    table, rungs = fit.table, fit.table.rungs
+    assert rungs is not None
+    names: tuple[str, ...] = RUNG_FEATURES if with_logprob else RUNG_FEATURES[:-1]
+    if len(columns) == 1:
+        names = tuple(n for n in names if n in ("log_tokens", "answer_log_odds"))
+    x = rung_features(table, columns, names)  # (n_questions, n_asked, n_features)
+    rows, labels = rungs.served[:, list(columns)], fit.loss.of(table)[:, list(columns)] <= 0
+
+    def fitted(train: np.ndarray) -> LinearModel | None:
+        y = labels[train]
+        if y.size == 0 or y.all() or not y.any():
+            return None
+        return fit_logistic(x[train], y, names, ridge=_RIDGE)
+
+    out = score_by_folds(fit, rows, x, fitted)
+    if out is None:
+        return None
+    model, scores = out
+    path = _path(fit, columns, scores, separate=False)
+    return _rule(fit, "rung-learned", columns, path, scores, model)

@@ -24,6 +24,7 @@ from stopadvisor.assessment.assessed import (
     Repeats,
     StackCosts,
 )
+from stopadvisor.assessment.candidates import AlwaysRung, always_rungs
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.promises import (
     LabelNeed,
@@ -35,7 +36,6 @@ from stopadvisor.assessment.promises import (
 )
 from stopadvisor.assessment.rated import RulesOnFit, fit_data
 from stopadvisor.assessment.recommendation import Recommendation, recommend
-from stopadvisor.assessment.rung_candidates import AlwaysRung, always_rungs
 from stopadvisor.assessment.settings import alpha_remark
 from stopadvisor.ground.constants import SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.ground.errors import CalibrationError, NothingToChoose

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.rung_candidates import rung_candidates
+from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.ground.errors import ProbeError
 from stopadvisor.probes.outcomes import GradedTable
@@ -189,6 +189,6 @@ def test_the_boldest_cap_is_the_one_under_which_replies_were_recorded(tmp_path: 
     (tmp_path / "cut").mkdir()
     table = run_of(tmp_path / "cut", lines, MIXED).part("fit")
     fit = FitData.build(table, Costing(serving=LADDER, weights=Weights(2.0, 0.2, 9.0, MONEY)))
-    found = [sequence.scorer.schedule for sequence in rung_candidates(fit, ("cap",))]
+    found = [sequence.scorer.schedule for sequence in candidates(fit, ("cap",))]
     (cap,) = (each for each in found if isinstance(each, Climb) and each.columns == (0,))
     assert cap.path[0] == (-70.0,)
