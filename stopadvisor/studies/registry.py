@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import chain
 
 import numpy as np
 
@@ -147,10 +146,10 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
     outline = outline_of(name)
     if outline.run is not None:
         return outline.run(sources, options)
-    assert outline.rows is not None
-    views = paper_views(sources)
-    made = [outline.rows(shown, options) for shown in tracked("studying runs", views)]
-    return outline.result(chain.from_iterable(made), options, views)
+    views, rows = paper_views(sources), outline.rows
+    assert rows is not None
+    made = [row for shown in tracked("studying runs", views) for row in rows(shown, options)]
+    return outline.result(made, options, views)
 
 
 # --- What studies of the paper share --------------------------------------------------------------
