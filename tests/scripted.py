@@ -125,7 +125,8 @@ class ScriptedEngine:
         return 0.0 if plan.greedy else plan.temperature or 1.0
 
     def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
-        return [] if self.chat is None else self.chat.checks(prompts)
+        chat = self.chat
+        return [] if chat is None else [chat.check_markers(), chat.check_template(prompts)]
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         return []

@@ -1,8 +1,7 @@
 r"""Where a forced answer ends, decided on token ids.
 
-What each token of the vocabulary holds is looked up once, so that a batch of branches is judged by
-array look-ups; text is decoded only when a brace may have closed a ``\boxed{}``.  Knows the
-tokenizer's texts, nothing of models.
+What each token of the vocabulary holds is looked up once; text is decoded only when a brace may
+have closed a ``\boxed{}``.  Knows the tokenizer's texts, nothing of models.
 """
 
 from __future__ import annotations
@@ -83,9 +82,8 @@ class AnswerStops:
     def newline_ids(self) -> tuple[int, ...]:
         """Return the ids at which a server that stops at ids alone should end a forced answer.
 
-        Tokens with a newline and at most two other characters.  The longer ones of a vocabulary
-        made for code would make the list a hundred times as long, and it is searched after every
-        token; an answer that runs past one is cut here.
+        Tokens with a newline and at most two other characters: the list is searched after every
+        token, and longer ones are many.  An answer that runs past one is cut here.
         """
         ids = np.flatnonzero(self.flags & _NEWLINE).tolist()
         return tuple(i for i in ids if len(self.chat.decode([i]).strip()) <= 2)
@@ -191,13 +189,10 @@ class AnswerTokens:
         # A closer may begin with the token that ended the answer, or follow white space.
         for start in range(max(0, self._end - len(closer)), size + 1):
             begun = tuple(self.ids[start:]) == closer[: size - start]
-            if begun and self._is_white(self._end, start):
+            between = self.ids[self._end : start]  # special tokens are no white space
+            if begun and not self.stops.chat.decode(between, special=True).strip():
                 return False
         return True
-
-    def _is_white(self, start: int, stop: int) -> bool:
-        """Whether these tokens are white space; special ones are not."""
-        return not self.stops.chat.decode(self.ids[start:stop], special=True).strip()
 
     @property
     def ended(self) -> bool:
@@ -207,9 +202,7 @@ class AnswerTokens:
     @property
     def counted(self) -> int:
         """Tokens of the answer itself; at least one, which may be what ended it."""
-        if self._end is not None:
-            return max(1, self._end - 1)
-        return max(1, self._answer)
+        return max(1, self._answer if self._end is None else self._end - 1)
 
     @property
     def _answer(self) -> int:

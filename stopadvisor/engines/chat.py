@@ -1,7 +1,7 @@
 """The tokenizer's side of probing: rendered prompts, thinking markers and suffixes.
 
-Works on token ids throughout: text that is split and joined again may give other tokens.  Is handed
-a transformers tokenizer and imports neither transformers nor torch; knows no model.
+Works on token ids throughout: text that is split and joined again may give other tokens.  Knows no
+model, and imports no transformers: it is handed a tokenizer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from stopadvisor.engines.errors import first_line
 from stopadvisor.ground.constants import KNOWN_MARKERS
@@ -50,12 +50,7 @@ def find_markers(
 
     Both are given as text, or neither.  Without them the known pairs are tried: a pair is taken
     when the tokenizer has its opener and closer as tokens of their own, or when the chat template
-    writes both.
-
-    Raises
-    ------
-    ModelError
-        No pair fits, only one marker is given, or one does not survive the tokenizer.
+    writes both.  Raises `ModelError`: no pair fits, or a marker does not survive the tokenizer.
     """
     if think_open is not None and think_close is not None:
         return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
@@ -137,11 +132,8 @@ class Chat:
     ) -> Chat:
         """Find the markers and try the template on a first message.
 
-        Raises
-        ------
-        ModelError
-            No chat template, no markers, a template that fails or keeps thinking off, or arguments
-            that would replace it.
+        Raises `ModelError`: no chat template, no markers, a template that fails or keeps thinking
+        off, or arguments that would replace it.
         """
         for name in reserved_arguments(template_kwargs or {}):
             raise ModelError(f"chat template argument {name!r} is reserved: rendering sets it")
@@ -154,11 +146,6 @@ class Chat:
         chat = cls(tokenizer, opener, closer, dict(template_kwargs or {}))
         chat.prompt_ids([{"role": "user", "content": "Hello"}])
         return chat
-
-    @property
-    def name(self) -> str:
-        """Where the tokenizer was loaded from, for messages."""
-        return _name(self.tokenizer)
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation: bool = True) -> str:
         """Return the conversation as the chat template writes it."""
@@ -179,12 +166,8 @@ class Chat:
         """Return the prompt's token ids, thinking opened.
 
         A template that opens the thinking itself is used as it stands, with whatever it writes
-        after the opener; otherwise the opener is appended.
-
-        Raises
-        ------
-        ModelError
-            The template fails, or closes the thinking before it began.
+        after the opener; otherwise the opener is appended.  One that fails, or closes the thinking
+        before it began, raises `ModelError`.
         """
         text = self.render(messages)
         if self.opener.text not in text:
@@ -214,11 +197,7 @@ class Chat:
         """Return ids as text, special tokens left out unless they are asked for."""
         return self.hide(_decode(self.tokenizer, ids, special=special))
 
-    def checks(self, prompts: Sequence[Prompt]) -> list[Check]:
-        """Check the markers and the template, as preflight does for every engine that has them."""
-        return [self._check_markers(), self._check_template(prompts)]
-
-    def _check_markers(self) -> Check:
+    def check_markers(self) -> Check:
         """The markers, one token or several, come back from their text as the same ids."""
         seen, changed = [], []
         for name, marker in (("opener", self.opener), ("closer", self.closer)):
@@ -229,18 +208,14 @@ class Chat:
                 changed.append(f"{name} {ids} comes back as {again}")
         if not changed:
             return Check("marker-ids", "pass", ", ".join(seen) + ", unchanged through text")
-        return Check(
-            "marker-ids",
-            "warn",
-            f"{', '.join(seen)}; {', '.join(changed)}",
-            "probe and serve on token ids, never on joined text",
-        )
+        advice = "probe and serve on token ids, never on joined text"
+        return Check("marker-ids", "warn", f"{', '.join(seen)}; {', '.join(changed)}", advice)
 
-    def _check_template(self, prompts: Sequence[Prompt]) -> Check:
+    def check_template(self, prompts: Sequence[Prompt]) -> Check:
         """The chat template opens the thinking for all questions, or for none."""
-        opens = 0
-        for prompt in prompts:
-            opens += self.encode(self.render(prompt.messages)) == self.prompt_ids(prompt.messages)
+        opens = sum(
+            self.encode(self.render(p.messages)) == self.prompt_ids(p.messages) for p in prompts
+        )
         tail = self.render(prompts[0].messages)[-20:]
         if opens in (0, len(prompts)):
             how = (
@@ -286,8 +261,6 @@ class Chat:
 class GrowingText:
     """The text of ids that grow, each of which is decoded a few times in all.
 
-    Notes
-    -----
     A tokenizer may write a token differently at the beginning of a text, in the middle of a
     character, or after its neighbours.  So new ids are decoded with the ones before them, and are
     joined to the text before them where both agree on those; elsewhere all ids are decoded.
@@ -302,10 +275,8 @@ class GrowingText:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return `chat.decode(ids)`; they begin with the ids of the call before."""
-        context, longer = (
-            self._decode(ids[self._start : self._whole]),
-            self._decode(ids[self._start :]),
-        )
+        context = self._decode(ids[self._start : self._whole])
+        longer = self._decode(ids[self._start :])
         agree = longer.startswith(context)
         text = self._text + longer[len(context) :] if agree else self._decode(ids)
         if not text.endswith("\N{REPLACEMENT CHARACTER}"):
@@ -326,29 +297,26 @@ class GrowingText:
         return 0
 
 
-class _HasChat(Protocol):
-    @property
-    def chat(self) -> Chat: ...
-
-
 class ChatEngine:
     """What every engine leaves to the tokenizer of its `chat`; see `probes.asking.Engine`."""
 
-    def suffix_ids(self: _HasChat, cue: str) -> list[int]:
+    chat: Chat
+
+    def suffix_ids(self, cue: str) -> list[int]:
         """Return the ids that ask for the answer."""
         return self.chat.suffix_ids(cue)
 
-    def encode(self: _HasChat, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Return a text's ids."""
         return self.chat.encode(text)
 
-    def decode(self: _HasChat, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Return ids as text."""
         return self.chat.decode(ids)
 
-    def prompt_checks(self: _HasChat, prompts: Sequence[Prompt]) -> list[Check]:
-        """Check thinking markers and chat template on these prompts."""
-        return self.chat.checks(prompts)
+    def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
+        """Check thinking markers and chat template, as preflight does for every engine."""
+        return [self.chat.check_markers(), self.chat.check_template(prompts)]
 
 
 def _json_sha256(value: Any) -> str:

@@ -1,9 +1,8 @@
 """Early exit for one live request: a model thinks on while it is asked for forced answers.
 
 The one loop of vLLM's plugin, the gateway and `run` over HTTP; models in this process think in
-batches, in `engines.hf.early_exit`.  A `policy.session.Session` says where to ask, what
-may be shown and when to stop; a backend thinks, answers and writes.  Knows ids and decisions; no
-HTTP, no engine's interface and no text of replies.
+batches, in `engines.hf.early_exit`.  A `policy.session.Session` says where to ask, what may be
+shown and when to stop; a backend thinks, answers and writes.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class Backend(Protocol):
     """A model that answers when it is forced to, and writes visible answers."""
 
     @property
-    def chat(self) -> Chat:
-        """Tokenizer and markers."""
+    def stops(self) -> AnswerStops:
+        """Where answers end, with the chat whose tokens they are."""
         ...
 
     @property
-    def stops(self) -> AnswerStops:
-        """Where answers end."""
+    def chat(self) -> Chat:
+        """Tokenizer and markers."""
         ...
 
     @property
@@ -129,35 +128,25 @@ class LiveAnswer:
 
 @dataclass
 class LiveRequest:
-    """A request on its way; cancelling `answer` gives all of it up.
-
-    Parameters
-    ----------
-    draw : callable
-        Begins the trace's thinking; is told whom to tell of further tokens, if anybody.
-    rule : Rule or None
-        The policy; None thinks to the end.
-    shadow : bool
-        Judge and never stop.
-    lenient : bool
-        A probe that fails lets the thinking go on to its end; otherwise it is the request's error.
-    probe_timeout : float, optional
-        Seconds after which a probe has failed.
-    at_once : int
-        See `Session`.
-    """
+    """A request on its way; cancelling `answer` gives all of it up."""
 
     backend: Backend
     trace: Trace
     draw: Callable[[Grown | None], Thinking]
+    """Begins the trace's thinking; is told whom to tell of further tokens, if anybody."""
     rule: Rule | None
+    """None thinks to the end."""
     on_stop: OnStop
     task: str
     observer: Observer | None = None
     shadow: bool = False
+    """Judge and never stop."""
     lenient: bool = True
+    """A probe that fails lets the thinking go on to its end; else it is the request's error."""
     probe_timeout: float | None = None
+    """Seconds after which a probe has failed."""
     at_once: int = 1
+    """See `Session`."""
     _content_shown: int = 0
     _found: LiveAnswer = field(init=False)
     _report: AnswerReport = field(init=False)
@@ -194,12 +183,8 @@ class LiveRequest:
         """Think, probe and answer.
 
         If the trace ends while a probe runs, checkpoints before its end are probed all the same:
-        calibration saw their answers, and a stop there counts.
-
-        Raises
-        ------
-        StopAdvisorError, or what the engine raises
-            The thinking failed, or the visible answer after a stop.
+        calibration saw their answers, and a stop there counts.  Raises what the engine raises where
+        the thinking failed, or the visible answer after a stop.
         """
         thinking = self.draw(self._grown if self._shows else None)
         found, forced = self._found, None
@@ -237,10 +222,7 @@ class LiveRequest:
             await thinking.give_up()
 
     async def _probe(self, position: int) -> ForcedAnswer | None:
-        """Force the answer that the session asks for, and hand it over; without one, probe no more.
-
-        A failure is raised where it is the request's error.
-        """
+        """Force the answer that the session asks for, and judge it; without one, probe no more."""
         began, found = time.perf_counter(), self._found
         forced: ForcedAnswer | None = None
         failed: Exception | None = None

@@ -39,11 +39,9 @@ _PIECES = 32
 def content_revision(folder: Path) -> str:
     """Hash a folder's configuration and weights.
 
-    Notes
-    -----
     Of a file above 64 MB, its length and 32 pieces of one megabyte, evenly spaced from its first
-    byte to its last, are hashed: enough to tell fine-tunes and formats apart at the speed of a
-    look, and no defence against somebody who wants two models to look alike.
+    byte to its last: enough to tell fine-tunes and formats apart, and no defence against somebody
+    who wants two models to look alike.
     """
     digest = hashlib.sha256()
     files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern)})
@@ -61,14 +59,9 @@ def content_revision(folder: Path) -> str:
 
 
 def require_hub(model: str) -> None:
-    """Refuse at once what is not in the cache and cannot be fetched.
+    """Refuse at once, as `ModelError`, what is not in the cache and cannot be fetched.
 
     The Hub's own client tries five times and half a minute to reach a host that is not there.
-
-    Raises
-    ------
-    ModelError
-        The model is in neither place.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -106,10 +99,7 @@ class LoadedTokenizer:
 def load_tokenizer(model: str) -> LoadedTokenizer:
     """Load a tokenizer with the model's generation settings, from a folder or from the Hub.
 
-    Raises
-    ------
-    ModelError
-        There is no such model here or there, or it has no tokenizer.
+    `ModelError`: there is no such model here or there, or it has no tokenizer.
     """
     from transformers import AutoTokenizer
 
@@ -139,13 +129,7 @@ def generation_settings(model: str) -> Any:
 
 
 def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return every id that ends a generation, the model's and the tokenizer's.
-
-    Raises
-    ------
-    ModelError
-        There is none.
-    """
+    """Return every id that ends a generation, the model's and the tokenizer's; there is one."""
     ids = getattr(generation, "eos_token_id", None)
     found = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
     if tokenizer.eos_token_id is not None:

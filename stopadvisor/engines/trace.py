@@ -140,13 +140,7 @@ def report_drawn(session: Session, trace: Trace) -> None:
 
 
 def token_figures(logprob: float, likeliest: Sequence[float]) -> Figures:
-    """Return log-probability, entropy and tail mass of a token, of the likeliest in its place.
-
-    Raises
-    ------
-    EngineError
-        They are no numbers.
-    """
+    """Return a token's figures, of the likeliest in its place; `EngineError` if they are none."""
     entropy = -sum(math.exp(x) * max(x, -1e4) for x in likeliest)
     tail = 1.0 - sum(math.exp(x) for x in likeliest)
     if not math.isfinite(logprob + entropy + tail):

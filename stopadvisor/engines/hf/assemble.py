@@ -1,7 +1,4 @@
-"""The part of loading that needs torch: from a name to a checked engine.
-
-Order: configuration, layers, tokenizer and markers, size, and only then the weights.
-"""
+"""The part of loading that needs torch: from a name to a checked engine, the weights last."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ def assemble(
     dtype: str | None,
     chat_options: Mapping[str, Any],
 ) -> HfEngine:
-    """Load and check a model; see `load_engine` for what is refused.
-
-    `folder` is the model's, if it is one; without a `dtype` the default applies.
-    """
+    """Load and check a model, whose `folder` it may be; see `load_engine` for what is refused."""
     with quiet(bars=folder is None):
         with _loading(model, "configuration"):
             config = AutoConfig.from_pretrained(model, trust_remote_code=False)
@@ -55,7 +49,13 @@ def assemble(
         with _loading(model, "architecture"):
             _check_fits(model, config, target, kind, patient=device != "auto")
         with _loading(model, "weights"):
-            loaded = _load_weights(model, kind, target)
+            options: dict[str, Any] = {"dtype": kind, "attn_implementation": register_attention()}
+            if target.type != "cpu" and importlib.util.find_spec("accelerate") is not None:
+                options["device_map"] = target  # not by way of the processor's memory
+            loaded = AutoModelForCausalLM.from_pretrained(
+                model, **options, trust_remote_code=False, use_safetensors=True
+            )
+            loaded = (loaded if "device_map" in options else loaded.to(target)).eval()
 
     text = config.get_text_config(decoder=True)
     heads = int(text.num_attention_heads)
@@ -64,16 +64,15 @@ def assemble(
     _self_check(model, runner, int(loaded.get_output_embeddings().weight.shape[0]))
 
     generation, quantisation = loaded.generation_config, _quantisation(config)
+    rope = (getattr(text, "rope_parameters", None) or {}).get("rope_type")
     identity = {
         "engine": "hf",
         "engine_version": transformers.__version__,
         "torch": torch.__version__,
         "model": folder.resolve().name if folder is not None else model,
-        "model_revision": (
-            content_revision(folder)
-            if folder is not None
-            else getattr(config, "_commit_hash", None)
-        ),
+        "model_revision": content_revision(folder)
+        if folder is not None
+        else getattr(config, "_commit_hash", None),
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "attention": "sdpa",
         "device": loaded.device.type,
@@ -86,15 +85,17 @@ def assemble(
         chat=chat,
         stop_ids=stop_ids(generation, chat.tokenizer),
         model_identity=identity,
-        remarks=_remarks(text),
+        remarks=[]
+        if rope not in ("dynamic", "longrope")
+        else [
+            f"positions are scaled by the longest sequence of a batch (rope type {rope!r}): beyond "
+            "the model's original context, results depend on the batch"
+        ],
     )
 
 
 def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
-    """Refuse layers whose state cannot be branched.
-
-    Returns the length of the sliding window, if any layer has one, and whether all have it.
-    """
+    """Refuse layers that cannot be branched; return the sliding window, and if all have it."""
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{model} is an encoder-decoder model; a decoder-only model is required")
     causal = AutoModelForCausalLM._model_mapping
@@ -128,16 +129,6 @@ def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     if not window:
         raise ModelError(f"{model} has sliding-window layers of unknown length; use another model")
     return int(window), False
-
-
-def _remarks(text_config: Any) -> list[str]:
-    kind = (getattr(text_config, "rope_parameters", None) or {}).get("rope_type")
-    if kind not in ("dynamic", "longrope"):
-        return []
-    return [
-        f"positions are scaled by the longest sequence of a batch (rope type {kind!r}): beyond the "
-        "model's original context, results depend on the batch"
-    ]
 
 
 def _device(device: str) -> torch.device:
@@ -192,16 +183,6 @@ def _check_fits(
         place="this machine" if target.type == "cpu" else "the GPU",
         patient=patient or target.type != "cpu",
     )
-
-
-def _load_weights(model: str, kind: torch.dtype, target: torch.device) -> Any:
-    options: dict[str, Any] = {"dtype": kind, "attn_implementation": register_attention()}
-    if target.type != "cpu" and importlib.util.find_spec("accelerate") is not None:
-        options["device_map"] = target  # not by way of the processor's memory
-    loaded = AutoModelForCausalLM.from_pretrained(
-        model, **options, trust_remote_code=False, use_safetensors=True
-    )
-    return loaded.to(target).eval() if "device_map" not in options else loaded.eval()
 
 
 def _self_check(model: str, runner: Runner, vocabulary: int) -> None:

@@ -3,12 +3,8 @@
 Each branch sees its own trace up to its budget, then its own closer, cue and answer, and nothing
 of its neighbours; the prefix is neither copied nor read again.  Every step appends one column per
 branch slot after the prefix, and the mask says whose column it is.  Slots whose answer is over
-stay until half of them are, then the rest move together.  Branches of one trace share its prefix,
-but each has columns, mask and logits of its own: hundreds of them are decoded in chunks, so that
-they take the memory of a few.
-
-The check, made once when a model is loaded, that branches give what a plain forward pass gives is
-here too.
+stay until half of them are, then the rest move together.  Hundreds of branches of one trace are
+decoded in chunks, so that they take the memory of a few.
 """
 
 from __future__ import annotations
@@ -68,14 +64,9 @@ def probe_branches(
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
     `suffix_ids`, closer and cue, or an open cue alone, are written after every prefix; `stops` are
-    those of that cue.  `entropy` is ``full`` or ``top-k:K``.  With `consume` the cache is used up,
-    and gives up the rows whose answers are over.
-
-    Notes
-    -----
-    The means are over the answer's tokens without the one that ended it (EOS, newline, or the
-    brace that closed the box); an answer cut by the cap has no such token.  An answer that is
-    nothing but its ending token takes the means from that token, so that they stay finite.
+    those of that cue.  With `consume` the cache is used up, and gives up the rows whose answers are
+    over.  The means are over the answer's tokens without the one that ended it (EOS, newline, or
+    the brace that closed the box); an answer of that token alone takes them from it.
 
     The entropy is that of the next-token distribution in nats.  With ``top-k:K`` it is
     ``-sum(p * log p)`` over the K likeliest tokens with their raw probabilities, not rescaled,

@@ -165,9 +165,8 @@ def attend(
 
     A mask whose query axis is `groups` times as long as the queries asks for folding: the query
     heads that share a key/value head are laid out as further queries of it, so that the prefix
-    is read once for all of them and for all branches, and never repeated.  Such masks are additive
-    and hold everything, causality included.  Masks that transformers makes itself, when the model
-    is used without us, mean what they mean there.
+    is read once for all of them and for all branches.  Such masks are additive and hold everything,
+    causality included.
     """
     for name in ("s_aux", "softcap", "position_bias"):
         if kwargs.get(name) is not None:

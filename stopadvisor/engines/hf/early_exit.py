@@ -2,8 +2,7 @@
 
 A probe branches off the cache of the running trace, and its columns are dropped afterwards.  So a
 trace that goes on is token for token the one that comes without probes.  Requests are answered
-batch by batch, and rows that are over leave their batch.  Knows no policy's file, no model's
-identity and no gold answer.
+batch by batch, and rows that are over leave their batch.
 """
 
 from __future__ import annotations
@@ -36,12 +35,8 @@ def serve_requests(
 ) -> Iterator[tuple[int, Reply]]:
     """Answer requests and yield each with its position as soon as it is over.
 
-    Without a rule every request thinks to its end, and is not probed.
-
-    Raises
-    ------
-    OutOfMemory
-        The batch is too large; those yielded so far are done.
+    Without a rule every request thinks to its end, and is not probed.  `OutOfMemory`: the batch is
+    too large; those yielded so far are done.
     """
     for first in range(0, len(requests), batch_size):
         asked = dict(enumerate(requests[first : first + batch_size], first))
@@ -89,7 +84,11 @@ class _Serving:
         elif self._batch.is_split_worthwhile():
             self._batch.drop()
         self._batch.step()
-        return [*self._probe(self._batch), *self._ends(self._batch)]
+        stopped = self._probe(self._batch)
+        ended = [trace for trace in self._open if trace.end.over]  # by themselves
+        return stopped + [
+            self._reply(trace, trace.visible if trace.end.closed else None) for trace in ended
+        ]
 
     def give_up(self) -> str:
         """Drop the batch and its memory; returns what did not fit."""
@@ -163,14 +162,6 @@ class _Serving:
             elif isinstance(served.event, Stop):  # where everybody is stopped
                 stopped[row] = served.event, None
         return due
-
-    def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
-        """Replies of traces that have ended by themselves."""
-        return [
-            self._reply(trace, trace.visible if trace.end.closed else None)
-            for trace in list(self._open)
-            if trace.end.over
-        ]
 
     def _reply(
         self, trace: Trace, served: ForcedAnswer | Sequence[int] | None, stop: Stop | None = None

@@ -1,8 +1,4 @@
-"""The transformers engine: prompts in, probed traces out.
-
-Puts rendering, generation and branching together and turns token ids into `RawTrace`.  Knows no
-workload, no gold answer and no file; which batches are run is the caller's business.
-"""
+"""The transformers engine: prompts in, probed traces out; batches are the caller's business."""
 
 from __future__ import annotations
 
@@ -66,11 +62,7 @@ class HfEngine(LocalModel, ChatEngine):
         """Do nothing: the model goes with the engine."""
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
-        """Return how many traces fit into memory, if all of them run to the cap.
-
-        The prompt is taken to have 512 tokens, as it is not known yet.  One remark says how the
-        number came about.
-        """
+        """Return how many traces after prompts of 512 tokens fit into memory; a remark says why."""
         suffix = len(self.suffix_ids(plan.cue))
         # Where traces have positions of their own, some have as many as are probed at once.
         own = plan.schedule != "grid"
@@ -110,22 +102,11 @@ class HfEngine(LocalModel, ChatEngine):
     ) -> list[RawTrace]:
         """Draw one trace per prompt and probe it where the plan says; same order as `prompts`.
 
-        Raises
-        ------
-        OutOfMemory
-            The batch is too large; fewer prompts at once may fit.
-        ModelError
-            A prompt or the generation settings do not fit the model.
-        EngineError
-            The model returned numbers that are not finite.
-
-        Notes
-        -----
         Budgets at or beyond the trace's length share one probe, at its end.  With `plan.on_stop`
         ``answer`` every earlier one has a visible answer too.  Thinking that ends at an EOS without
         having been closed is over (``finish="stop"``) and has no natural answer.  Where prompt,
         thinking and answers do not fit the model's context together, the thinking is cut earlier
-        than the plan says, and a remark says so.
+        than the plan says, and a remark says so.  `OutOfMemory`: fewer prompts at once may fit.
         """
         entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
         if not prompts:

@@ -1,7 +1,6 @@
-"""Load a model, or refuse with a reason what this engine cannot probe.
+"""Load a model, or refuse with a reason what this engine cannot probe, in order of cost.
 
-Refusals come in order of cost: by name and folder, then by configuration, by tokenizer, and only
-then are weights read.  Importing this module imports neither torch nor transformers.
+Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -64,8 +63,23 @@ def load_engine(
     if dtype != "auto" and dtype not in DTYPES:
         raise ModelError(f"dtype must be one of auto, {', '.join(DTYPES)}, got {dtype!r}")
     folder = Path(model) if (Path(model) / "config.json").is_file() else None
-    if folder is None:
-        _refuse_early(model, device, dtype)
+    if folder is None:  # refuse what a look at the name and the machine suffices to refuse
+        if Path(model).exists() or not _HUB_NAME.fullmatch(model):
+            raise ModelError(
+                f"model {model!r} is not a folder with a config.json, nor a name on the Hugging "
+                "Face Hub"
+            )
+        parameters = named_parameters(model)
+        accelerated = has_accelerator() if device == "auto" else device != "cpu"
+        if parameters is not None and not accelerated:
+            check_size(
+                model,
+                parameters,
+                dtype="float32" if dtype == "auto" else dtype,
+                memory=host_memory(),
+                place="this machine",
+                patient=device == "cpu",
+            )
     require_packages("hf", "torch", "transformers")
     if folder is None:
         require_hub(model)
@@ -86,23 +100,3 @@ def load_engine(
             "template_kwargs": chat_template_kwargs,
         },
     )
-
-
-def _refuse_early(model: str, device: str, dtype: str) -> None:
-    """Refuse what a look at the name and the machine suffices to refuse."""
-    if Path(model).exists() or not _HUB_NAME.fullmatch(model):
-        raise ModelError(
-            f"model {model!r} is not a folder with a config.json, nor a name on the Hugging Face "
-            "Hub"
-        )
-    parameters = named_parameters(model)
-    accelerated = has_accelerator() if device == "auto" else device != "cpu"
-    if parameters is not None and not accelerated:
-        check_size(
-            model,
-            parameters,
-            dtype="float32" if dtype == "auto" else dtype,
-            memory=host_memory(),
-            place="this machine",
-            patient=device == "cpu",
-        )

@@ -75,7 +75,9 @@ class Sampler:
         if self.sampling.temperature == 0:
             tokens = scores.argmax(dim=-1)
         else:
-            numbers = torch.from_numpy(self._streams[:, step]).to(scores.device, _wide(scores))
+            # The widest float of the device: Apple's has no float64.
+            wide = torch.float32 if scores.device.type == "mps" else torch.float64
+            numbers = torch.from_numpy(self._streams[:, step]).to(scores.device, wide)
             tokens = self._invert(scores / self.sampling.temperature, numbers)
         if self._seen is not None:
             self._seen.scatter_(1, tokens[:, None], True)
@@ -83,11 +85,16 @@ class Sampler:
 
     def _invert(self, scores: Tensor, numbers: Tensor) -> Tensor:
         """Turn uniform numbers into tokens: the first whose cumulative probability exceeds it."""
-        candidates = self._candidates(scores)
+        candidates, settings = self._candidates(scores), self.sampling
         if candidates is not None:
             scores = scores.gather(1, candidates)  # (rows, n_candidates), falling
         weights = scores.to(numbers.dtype).softmax(dim=-1)
-        weights = self._cut(weights) if candidates is not None else weights
+        if settings.top_p < 1.0:
+            before = weights.cumsum(dim=-1) - weights
+            before[:, 0] = -1.0  # the likeliest stays, whatever the rounding
+            weights = weights.masked_fill(before >= settings.top_p, 0.0)
+        if settings.min_p > 0.0:
+            weights = weights.masked_fill(weights < settings.min_p * weights[:, :1], 0.0)
         cumulative = weights.cumsum(dim=-1)
         # Scaled by the last sum instead of normalised, so that no number falls beyond the end.
         target = (numbers * cumulative[:, -1])[:, None]
@@ -103,19 +110,3 @@ class Sampler:
         if settings.top_p < 1.0 or settings.min_p > 0.0:
             return scores.argsort(dim=-1, descending=True, stable=True)
         return None
-
-    def _cut(self, weights: Tensor) -> Tensor:
-        """Apply top-p, then min-p, to weights that fall from left to right."""
-        settings = self.sampling
-        if settings.top_p < 1.0:
-            before = weights.cumsum(dim=-1) - weights
-            before[:, 0] = -1.0  # the likeliest stays, whatever the rounding
-            weights = weights.masked_fill(before >= settings.top_p, 0.0)
-        if settings.min_p > 0.0:
-            weights = weights.masked_fill(weights < settings.min_p * weights[:, :1], 0.0)
-        return weights
-
-
-def _wide(scores: Tensor) -> torch.dtype:
-    """Return the widest float of the device: Apple's has no float64."""
-    return torch.float32 if scores.device.type == "mps" else torch.float64

@@ -77,11 +77,6 @@ def check_size(
     `patient`: run it even where that is slow, as an accelerator is there or the user asked for the
     processor by name.  `width` is the bytes of a quantised parameter, whose format is kept when it
     is loaded.  `model` and `place` are for the message.
-
-    Raises
-    ------
-    ModelError
-        It does not fit, or would take weeks; the message names its size and the alternatives.
     """
     need = parameters * (width or DTYPES[dtype])
     described = (

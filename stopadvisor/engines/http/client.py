@@ -1,8 +1,7 @@
 """Completions over HTTP: one asynchronous client for one or several equal servers.
 
-Asks ``/v1/completions`` on token ids, survives what servers do under load (429, 5xx, hangs, closed
-connections, JSON that breaks off) by asking again with growing pauses, and keeps the key to
-itself.  Knows requests and answers; nothing of thinking, probes or runs.
+Survives what servers do under load (429, 5xx, hangs, closed connections, JSON that breaks off) by
+asking again with growing pauses, and keeps the key to itself.  Knows nothing of thinking or probes.
 """
 
 from __future__ import annotations
@@ -79,10 +78,7 @@ _Result = TypeVar("_Result")
 
 
 class Refused(EngineError):
-    """The server understood the request and will not do it, or not to its end.
-
-    Asking again is no use.
-    """
+    """The server will not do what it was asked for, or not to its end: asking again is no use."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -90,21 +86,16 @@ class Refused(EngineError):
 
 
 class Unreachable(EngineError):
-    """The server was down, busy or silent for as long as it was waited for.
-
-    What it can do is not known then.
-    """
+    """The server was down, busy or silent for as long as it was waited for."""
 
 
 class Client:
     """Completions from one or several servers that serve the same model, within one event loop.
 
     With several servers, each question has a replica of its own (see `assign_replica`), so that
-    its prefix is cached where it is asked for again.  The key is sent to these servers only,
-    through the proxies that the environment names.  One answer may take `request_timeout`
-    seconds, from the request to its last byte, and no more bytes than its tokens can take.  A
-    request that fails is sent again for `retry_timeout` seconds before `Unreachable` is raised: a
-    server that dies and comes back within that time costs time, and nothing else.  Of a stream the
+    its prefix is cached where it is asked for again.  The key is sent to these servers only.  One
+    answer may take `request_timeout` seconds to its last byte, and no more bytes than its tokens
+    can take.  A request that fails is sent again for `retry_timeout` seconds.  Of a stream the
     first and each further piece may be given limits of their own (`stream_timeouts`).  `on_wait` is
     called once, with one line, when opening has to wait for a server.
 
@@ -187,14 +178,8 @@ class Client:
         server then gives the request up.  A stream that breaks off after its first token is
         returned as ``broken``, to be resumed from there.
 
-        Raises
-        ------
-        Refused
-            The server will not do this.
-        Unreachable
-            It is down, busy or silent for longer than the retry time-out.
-        EngineError
-            For so long, its answers cannot be read.
+        Raises `Refused`, or `Unreachable` after the retry time-out, or `EngineError` where the
+        answers could not be read for so long.
         """
         body = {
             "model": self.model,
@@ -224,9 +209,8 @@ class Client:
     ) -> dict[str, Any]:
         """Send any request and return the JSON object it is answered with.
 
-        `path` follows the base URL; one that begins with ``//`` follows the base URL
-        without its ``/v1``, as in ``//version``.  What is `optional` is waited for five seconds at
-        most.  Errors are those of `complete`.
+        `path` follows the base URL, without its ``/v1`` where it begins with ``//``.  What is
+        `optional` is waited for five seconds at most.  Errors are those of `complete`.
         """
         return await self._ask(
             method,
@@ -317,7 +301,14 @@ class Client:
     def _raise_for(self, server: Server, response: httpx2.Response, body: bytes) -> None:
         """Say what a status means: ask again, after a pause perhaps, or give up."""
         status = response.status_code
-        said = self._said(body) or self._one_line(response.reason_phrase)
+        try:
+            data = self._read(body)
+        except ValueError:
+            data = body.decode(errors="replace")
+        for name in ("error", "message", "detail"):
+            if isinstance(data, dict) and data.get(name):
+                data = data[name]
+        said = self._one_line(str(data)) or self._one_line(response.reason_phrase)
         if status in (401, 403):
             key = f"the key in {self.key.name}" if self.key else "a request without a key"
             raise Refused(f"{server.url} does not accept {key} ({status} {said})", status)
@@ -360,17 +351,6 @@ class Client:
             if not reader.ids:
                 raise
             return reader.result(broken=True)
-
-    def _said(self, body: bytes) -> str:
-        """What the server says is wrong, in one short line and without the key."""
-        try:
-            data = self._read(body)
-        except ValueError:
-            data = body.decode(errors="replace")
-        for name in ("error", "message", "detail"):
-            if isinstance(data, dict) and data.get(name):
-                data = data[name]
-        return self._one_line(str(data))
 
     def _one_line(self, text: str) -> str:
         """Shorten a text that may hold what a server sent, without the key."""

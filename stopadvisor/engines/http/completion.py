@@ -95,9 +95,8 @@ class StreamTimeouts:
 class Body:
     """A body that has not been read yet.
 
-    Reading raises `UnacceptableError` where it is compressed, which was not asked for, or larger
-    than its limits, and `TimeoutError` where it is not over at the deadline, or silent for too
-    long.
+    Reading raises `UnacceptableError` where it is compressed or larger than its limits, and
+    `TimeoutError` where it is not over at the deadline, or silent for too long.
     """
 
     response: httpx2.Response
@@ -187,15 +186,10 @@ class Completion:
 
 
 def read_completion(data: Mapping[str, Any]) -> Completion:
-    """Read a whole answer.
+    """Read a whole answer; one that the server ended itself is an `UnacceptableError`.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError, IndexError, AttributeError
-        It does not look like one, or the server gave it up halfway, as some do when they are shut
-        down; the client asks again.
-    UnacceptableError
-        The server ended it for a reason of its own, such as ``content_filter``.
+    One that does not look like an answer, or was given up halfway, raises whatever comes
+    (`KeyError`, `TypeError`, `ValueError`, `IndexError`, `AttributeError`); the client asks again.
     """
     choice = data["choices"][0]
     given = choice.get("logprobs") or {}

@@ -28,12 +28,8 @@ honest texts."""
 class Key(httpx2.Auth):
     """An API key that shows itself to the server alone.
 
-    Messages call it by the name of the environment variable it came from.
-
-    Raises
-    ------
-    ModelError
-        The key is empty or cannot stand in an HTTP header.
+    Messages call it by the name of the environment variable it came from.  One that is empty or
+    cannot stand in an HTTP header raises `ModelError`.
     """
 
     def __init__(self, value: str, name: str = "key") -> None:

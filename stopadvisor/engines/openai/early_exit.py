@@ -1,8 +1,7 @@
 """A policy at a served model, over HTTP: how its thinking is drawn, and what a request is served.
 
-The loop is `engines.live`'s.  Thinking is drawn in parts, up to the next probe.  Each part is a
-request that sends the prompt and the thinking so far as token ids, which the server finds in its
-prefix cache.  Stops are those of `engines.hf.early_exit`.  Knows no files and no gold answer.
+The loop is `engines.live`'s.  Thinking is drawn in parts, up to the next probe, each of which sends
+the prompt and the thinking so far as token ids: the server finds them in its prefix cache.
 """
 
 from __future__ import annotations

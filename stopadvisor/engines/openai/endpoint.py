@@ -1,7 +1,6 @@
 """What an endpoint can do, learned by asking it.
 
 Servers accept unknown fields in silence, so a capability counts only where an answer shows it.
-Knows the client; nothing of thinking, probes or policies.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _REPEATED = 600
 """Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
 _LONGEST_NAME = 255
 """Characters of a name or a folder that a server gives."""
-_ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
+_ANY_IDS = tuple(range(11, 19))
 """Exist in every vocabulary."""
 
 
@@ -128,17 +127,8 @@ async def _endpoint_of(client: Client, number: int) -> Endpoint:
 async def find_model(client: Client, number: int) -> Endpoint:
     """Look the model up in a server's list, and call it by that name from now on.
 
-    Returns
-    -------
-    Endpoint
-        As far as the list tells.
-
-    Raises
-    ------
-    ModelError
-        The server does not serve the model, or has no such list.
-    Unreachable
-        The server is down, busy or silent for longer than the client waits.
+    Returns what the list tells.  Errors are those of `find_endpoint`; `ModelError` also where there
+    is no such list.
     """
     url = client.urls[number]
     try:

@@ -1,8 +1,8 @@
 """The engine over HTTP: prompts in, probed traces out, every slot of the server busy.
 
-Each question is worked on by itself, first its trace and then its forced answers, and handed out
-when it is finished; no batch waits for its slowest.  The event loop runs in a thread of its own, so
-that grading and writing do not hold the server up.  Knows no gold answer and no file.
+Each question is worked on by itself and handed out when it is finished; no batch waits for its
+slowest.  The event loop runs in a thread of its own, so that grading and writing do not hold the
+server up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import Chat, ChatEngine
-from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.each import asked_each
 from stopadvisor.engines.openai.early_exit import PolicyService, entropy_at
 from stopadvisor.engines.openai.endpoint import USUAL_TOP
@@ -48,6 +47,8 @@ class OpenAiEngine(ChatEngine):
     """
 
     served_model: ServedModel
+    chat: Chat
+    """The served model's."""
     model_identity: dict[str, Any]
     """What `identity` returns; found while loading."""
     portal: BlockingPortal = field(repr=False)
@@ -63,11 +64,6 @@ class OpenAiEngine(ChatEngine):
     def name(self) -> str:
         """The model's name as the server knows it."""
         return self.served_model.client.model
-
-    @property
-    def chat(self) -> Chat:
-        """Tokenizer, chat template and markers."""
-        return self.served_model.chat
 
     @property
     def capabilities(self) -> Capabilities:
@@ -91,7 +87,7 @@ class OpenAiEngine(ChatEngine):
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
         """Return what the context leaves to each of these prompts, at most the plan's cap."""
         model = self.served_model
-        if model.context is None:
+        if model.endpoint.context is None:
             return None
         return min(model.thinking_room(model.chat.prompt_ids(p.messages), plan) for p in prompts)
 
@@ -205,35 +201,23 @@ _TRIED = 8
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
     """The server obeys limits and stops, and takes ids as they are."""
     drawn = await model.client.complete(ids, max_tokens=_TRIED)
-    wrong = await _wrong_ends(model, ids, drawn)
-    if drawn.prompt_tokens != len(ids):
-        wrong.append(f"counts {drawn.prompt_tokens} prompt tokens for {len(ids)} ids")
-    if wrong:
-        return Check(
-            "server-obeys",
-            "fail",
-            f"the server {'; '.join(wrong)}",
-            "the server ignores limits or ids: use a current vLLM or SGLang",
-        )
-    taken = f"{len(ids)} ids taken as they are"
-    return Check("server-obeys", "pass", f"{taken}, max_tokens and stop_token_ids obeyed")
-
-
-async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
-    """What is wrong with where it ends: at another number of tokens, or not at a stop id."""
     tokens, wrong = drawn.token_ids or (), []
     if len(tokens) > _TRIED or (len(tokens) < _TRIED and drawn.finish_reason != "stop"):
         wrong.append(f"decodes {len(tokens)} tokens under max_tokens={_TRIED}")
-    new = [i for i, token in enumerate(tokens) if i and token not in tokens[:i]]
-    if new:
-        at = new[0]
+    if at := next((i for i, token in enumerate(tokens) if token not in tokens[:i] and i), 0):
         cut = await model.client.complete(ids, max_tokens=_TRIED, stop_token_ids=[tokens[at]])
         if len(cut.token_ids or ()) not in (at, at + 1):
             wrong.append(
                 f"does not stop at stop_token_ids=[{tokens[at]}], which is its token {at + 1}, but "
                 f"decodes {len(cut.token_ids or ())} tokens"
             )
-    return wrong
+    if drawn.prompt_tokens != len(ids):
+        wrong.append(f"counts {drawn.prompt_tokens} prompt tokens for {len(ids)} ids")
+    if wrong:
+        advice = "the server ignores limits or ids: use a current vLLM or SGLang"
+        return Check("server-obeys", "fail", f"the server {'; '.join(wrong)}", advice)
+    taken = f"{len(ids)} ids taken as they are"
+    return Check("server-obeys", "pass", f"{taken}, max_tokens and stop_token_ids obeyed")
 
 
 async def _resumes(model: ServedModel, ids: Sequence[int]) -> Check:
@@ -258,20 +242,15 @@ def _caches(model: ServedModel) -> Check:
     if cached:
         detail = f"{cached} of {sent} repeated prompt tokens were cached"
         return Check("server-caches", "pass", detail)
+    detail = "the server does not say how many prompt tokens it cached"
+    advice = "vLLM says so with --enable-prompt-tokens-details; otherwise costs are estimates"
     if cached == 0:
-        return Check(
-            "server-caches",
-            "warn",
-            f"0 of {sent} repeated prompt tokens were cached",
+        detail = f"0 of {sent} repeated prompt tokens were cached"
+        advice = (
             "every probe reads its whole prefix again: switch prefix caching on, or assess with "
-            "--serving black-box",
+            "--serving black-box"
         )
-    return Check(
-        "server-caches",
-        "warn",
-        "the server does not say how many prompt tokens it cached",
-        "vLLM says so with --enable-prompt-tokens-details; otherwise costs are estimates",
-    )
+    return Check("server-caches", "warn", detail, advice)
 
 
 def _top_k(model: ServedModel, plan: ProbePlan) -> Check:

@@ -84,6 +84,7 @@ def open_servers(
         raise
     return OpenAiEngine(
         served_model=served,
+        chat=served.chat,
         model_identity=served.identity(),
         portal=portal,
         thread=thread,

@@ -1,8 +1,7 @@
 """A served model with its tokenizer: traces, forced answers and visible answers, one at a time.
 
 A server ends an answer by its own rules only, so the rules of the hf engine are applied here to its
-tokens, one by one.  Everything is asynchronous and holds no state but the client's, so that a
-serving loop can use it for one request.  Knows no batches, no files and no gold.
+tokens, one by one.  Knows no batches, no policy and no gold.
 """
 
 from __future__ import annotations
@@ -55,11 +54,6 @@ class ServedModel:
     """The model's own generation settings."""
     endpoint: Endpoint
 
-    @property
-    def context(self) -> int | None:
-        """Most tokens a sequence may have."""
-        return self.endpoint.context
-
     def identity(self) -> dict[str, Any]:
         """Return what is known of the model that decides the outcome; not where it is served."""
         name = self.endpoint.root or self.client.model
@@ -85,7 +79,7 @@ class ServedModel:
         return Sampling.of(self.generation, plan)
 
     def check_entropy(self, entropy: str) -> int | None:
-        """Return how many log-probabilities to ask for; None for ``none``."""
+        """Return how many log-probabilities to ask for; None for ``none``; refuses too many."""
         if entropy == NO_ENTROPY:
             return None
         k = self.top_of(entropy)
@@ -127,11 +121,7 @@ class ServedModel:
         parts is another one than the same drawn at once; greedy they are equal.  Where `grown` is
         to be told of further tokens, they are streamed; a stream that breaks off is resumed after
         the ids that came.  Cancelling closes the connection, and the server gives the request up.
-
-        Raises
-        ------
-        EngineError
-            The server refuses, or fails for longer than its retry time-out.
+        A server that refuses, or fails for longer than its retry time-out, is an `EngineError`.
         """
 
         def take(new: Sequence[int]) -> bool:
@@ -155,21 +145,15 @@ class ServedModel:
 
     def thinking_room(self, prompt_ids: Sequence[int], plan: ProbePlan) -> int:
         """Return the plan's cap on thinking, or less; see `sampling.thinking_room`."""
-        return thinking_room(self.context, len(prompt_ids), self.chat, plan)
+        return thinking_room(self.endpoint.context, len(prompt_ids), self.chat, plan)
 
     async def force(self, trace: Trace, at: int, *, precise: bool = False) -> ForcedAnswer:
         """Force a short answer after `at` tokens of thinking, greedily; always as `precise`.
 
         Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
         likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.  After an open
-        cue a further request asks what follows the answer's newline.
-
-        Raises
-        ------
-        ModelError
-            The server gives fewer log-probabilities than the plan asks for.
-        EngineError
-            As in `extend`; or the server leaves out what it was asked for.
+        cue a further request asks what follows the answer's newline.  Errors are those of `extend`
+        and `check_entropy`; also where the server leaves out what it was asked for.
         """
         del precise
         plan = trace.plan
@@ -219,8 +203,7 @@ class ServedModel:
             before = len(ids)
             for token in self._new_ids(answer):
                 ids.append(token)
-                over = token in self.stop_ids or len(ids) >= plan.answer_cap
-                if over:
+                if over := token in self.stop_ids or len(ids) >= plan.answer_cap:
                     break
             if show is not None:
                 show(ids[before:])
@@ -370,6 +353,6 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
             continue  # not every server has it
         if found.get("tokens") not in (None, chat.encode(text)):
             raise ModelError(
-                f"the tokenizer of {chat.name!r} is not the one that {url} "
-                "uses: they split the same text differently; name the right one with --tokenizer"
+                f"the tokenizer of {chat.tokenizer.name_or_path!r} is not the one that {url} uses: "
+                "they split the same text differently; name the right one with --tokenizer"
             )
