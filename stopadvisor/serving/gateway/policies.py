@@ -217,7 +217,7 @@ class PolicySet:
     def longest_prompt(self) -> int:
         """Bytes of JSON beyond which no prompt fits any model's context; guessed high."""
         bounds = (bound for served in self.all for bound in served.at.values())
-        contexts = [bound.service.model.context or _MOST_PROMPT for bound in bounds]
+        contexts = [bound.service.model.endpoint.context or _MOST_PROMPT for bound in bounds]
         return min(_MOST_PROMPT, _TOKEN_BYTES * max(contexts, default=0))
 
     def same_at(self, upstream: Upstream, listed: Any) -> bool:
