@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.frozen import Policy, policy_source
 from stopadvisor.probes.asking import Engine
 from tests.policy_content import family_content, policy_from
@@ -19,7 +20,7 @@ def bound(engine: Engine, content: dict[str, Any], /, **changes: Any) -> Policy:
     identity = engine.identity()
     probe = {
         "closer": identity["think_close"],
-        "cue": {"text": "\n\nFinal answer:", "ids": None},
+        "cue": {"text": CUES["terse"], "ids": None},
         "cap": 16,
         "answer_cap": None,
         "stop_ids": identity["stop_ids"],

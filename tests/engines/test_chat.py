@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
+from typing import Any
 
 import pytest
 
@@ -26,22 +27,11 @@ def test_a_template_that_opens_the_thinking_is_used_as_it_stands() -> None:
     assert chat.tokenizer.decode(chat.prompt_ids(USER)).endswith("<bot><think>\n")
 
 
-def test_a_template_that_turns_thinking_off_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"thinking must be on, got .*'off': True"):
-        Chat.of(byte_tokenizer(), template_kwargs={"off": True})
-
-
 def test_every_parameter_of_the_rendering_is_reserved() -> None:
     parameters = signature(byte_tokenizer().apply_chat_template).parameters.values()
     named = {p.name: None for p in parameters if p.kind is not p.VAR_KEYWORD}
     assert reserved_arguments(named) == sorted(named)
     assert reserved_arguments({"enable_thinking": True, "reasoning_effort": "high"}) == []
-
-
-@pytest.mark.parametrize("name", ["chat_template", "messages", "eos_token"])
-def test_a_template_is_not_replaced_by_an_argument(name: str) -> None:
-    with pytest.raises(ModelError, match=f"argument '{name}' is reserved"):
-        Chat.of(byte_tokenizer(), template_kwargs={name: "{{ 1 }}"})
 
 
 def test_thinking_of_earlier_turns_is_not_this_turns() -> None:
@@ -75,26 +65,34 @@ def test_markers_that_only_the_template_writes_are_found() -> None:
     assert (len(opener.ids), len(closer.ids)) == (7, 8)
 
 
-def test_a_model_without_markers_is_refused() -> None:
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    with pytest.raises(ModelError, match="name them with --think-tags"):
-        find_markers(byte_tokenizer(think=False, template=template))
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "thinking off": ({}, {"template_kwargs": {"off": True}}, "must be on, got .*'off': True"),
+    **{
+        f"argument {name}": ({}, {"template_kwargs": {name: "{{ 1 }}"}}, f"'{name}' is reserved")
+        for name in ("chat_template", "messages", "eos_token")
+    },
+    "no markers": (
+        {"think": False, "template": "{% for m in messages %}{{ m.content }}{% endfor %}"},
+        {},
+        "name them with --think-tags",
+    ),
+    "no template": ({"template": None}, {}, "has no chat template"),
+    "no users": (
+        {"template": "<think></think>{{ raise_exception('no users') }}"},
+        {},
+        "the chat template refuses the messages: no users",
+    ),
+    "opener alone": ({}, {"think_open": "<x>"}, "^think_open needs think_"),
+    "closer alone": ({}, {"think_close": "<x>"}, "^think_close needs think_"),
+}
 
 
-def test_a_model_without_template_is_refused() -> None:
-    with pytest.raises(ModelError, match="has no chat template"):
-        Chat.of(byte_tokenizer(template=None))
-
-
-def test_a_template_that_refuses_the_messages_is_quoted() -> None:
-    with pytest.raises(ModelError, match="the chat template refuses the messages: no users"):
-        Chat.of(byte_tokenizer(template="<think></think>{{ raise_exception('no users') }}"))
-
-
-@pytest.mark.parametrize("one", ["think_open", "think_close"])
-def test_one_marker_needs_the_other(one: str) -> None:
-    with pytest.raises(ModelError, match=f"^{one} needs think_"):
-        Chat.of(byte_tokenizer(), **{one: "<x>"})  # type: ignore[arg-type]
+@pytest.mark.parametrize(("tokenizer", "options", "says"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_asked_is_refused(
+    tokenizer: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ModelError, match=says):
+        Chat.of(byte_tokenizer(**tokenizer), **options)
 
 
 def test_a_suffix_is_closer_and_cue_in_ids() -> None:

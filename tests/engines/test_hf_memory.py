@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import json
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,16 +19,11 @@ from stopadvisor.engines.hf.cache import Runner
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.local_model import LocalModel, RollingBatch
 from stopadvisor.ground.errors import EngineError
-from stopadvisor.ground.progress import NullProgress
-from stopadvisor.ground.results import from_document
-from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
-from stopadvisor.serving.answer_file import AnswerRecord
-from stopadvisor.serving.answering import AnswerSettings, answer_workload
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, rule
 from tests.engines.tiny import plan, prompt
-from tests.material import write_easiest
 
 N = 8
 SIZE = 4
@@ -59,16 +52,6 @@ def inside(patch: pytest.MonkeyPatch, where: Any, name: str) -> Callable[[], boo
 
     patch.setattr(where, name, enter)
     return lambda: depth[0] > 0
-
-
-@dataclass
-class Remarks(NullProgress):
-    """Keeps what is said."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def remark(self, text: str) -> None:
-        self.lines.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -104,53 +87,25 @@ def run_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     return install
 
 
-@dataclass
-class Bench:
-    """Questions and a policy in files, and the engine."""
-
-    folder: Path
-    engine: HfEngine
-    progress: Remarks = field(default_factory=Remarks)
-
-    def answer(self, name: str, **options: Any) -> dict[str, AnswerRecord]:
-        @contextmanager
-        def opened(policy: Policy) -> Iterator[HfEngine]:
-            yield self.engine
-
-        settings = AnswerSettings(
-            self.folder / "policy.joblib",
-            self.folder / "sums.jsonl",
-            out=self.folder / f"{name}.jsonl",
-            **options,
-        )
-        found = answer_workload(settings, opened, self.progress)
-        assert found.questions == N
-        lines = Path(found.out).read_text(encoding="utf-8").splitlines()
-        records = [from_document(AnswerRecord, json.loads(line), found.out) for line in lines]
-        return {record.id: record for record in records}
+def ask(
+    engine: HfEngine, questions: Sequence[Question], policy: Policy, **options: Any
+) -> Iterator[tuple[int, Reply]]:
+    requests = make_requests(questions, policy)
+    return engine.serve(requests, policy_plan(policy), policy, **options)
 
 
-@pytest.fixture
-def bench(
-    tmp_path: Path, tiny_reasoner: HfEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> Bench:
-    write_easiest(tmp_path / "sums.jsonl", N)
-    save_policy(policy, tmp_path / "policy.joblib")
-    monkeypatch.setattr(HfEngine, "questions_at_once", lambda self, plan: SIZE)
-    return Bench(tmp_path, tiny_reasoner)
+def serve(*args: Any, **options: Any) -> list[tuple[int, Reply]]:
+    return list(ask(*args, **options))
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> dict[OnStop, dict[str, AnswerRecord]]:
+def undisturbed() -> dict[OnStop, dict[int, Reply]]:
     """Answers that came without any fault, made when they are first needed."""
     return {}
 
 
-def check_equal(found: dict[str, AnswerRecord], expected: dict[str, AnswerRecord]) -> None:
-    """The same answers, stops and counts, whatever it took."""
-    assert found.keys() == expected.keys()
-    for name, line in found.items():
-        assert replace(line, seconds=0.0) == replace(expected[name], seconds=0.0)
+def timeless(replies: Iterable[tuple[int, Reply]]) -> dict[int, Reply]:
+    return {number: replace(reply, seconds=0.0) for number, reply in replies}
 
 
 # --- Memory ---
@@ -163,57 +118,45 @@ def check_equal(found: dict[str, AnswerRecord], expected: dict[str, AnswerRecord
 def test_memory_that_ends_costs_no_answer(
     phase: str,
     after: int,
-    bench: Bench,
-    undisturbed: dict[OnStop, dict[str, AnswerRecord]],
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    undisturbed: dict[OnStop, dict[int, Reply]],
     run_out: Callable[..., list[int]],
 ) -> None:
+    """What was yielded stands, and the others come in smaller batches, whatever it took."""
     on_stop: OnStop = "answer" if phase == "writing" else "probe"
     if on_stop not in undisturbed:
-        undisturbed[on_stop] = bench.answer("whole", on_stop=on_stop)
-    whole = undisturbed[on_stop]
-    assert 2 < sum(line.stopped for line in whole.values()) <= N
-    bench.progress.lines.clear()
-    failed = run_out(phase, after=after)
-    found = bench.answer("shaken", on_stop=on_stop)
+        whole = serve(tiny_reasoner, questions, policy, batch_size=SIZE, on_stop=on_stop)
+        undisturbed[on_stop] = timeless(whole)
+    expected = undisturbed[on_stop]
+    assert 2 < sum(reply.finish == "stopped" for reply in expected.values()) <= N
+    failed, found = run_out(phase, after=after), dict[int, Reply]()
+    asked = ask(tiny_reasoner, questions, policy, batch_size=SIZE, on_stop=on_stop)
+    with pytest.raises(OutOfMemory, match=f"^{SIZE} questions at once do not fit into memory"):
+        found.update(asked)
     assert len(failed) == 1
-    said = [line for line in bench.progress.lines if "memory" in line]
-    assert said == [f"out of memory; going on with {SIZE // 2} questions at once"]
-    check_equal(found, whole)
-    # Each was written once.
-    rows = (bench.folder / "shaken.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len({json.loads(row)["id"] for row in rows}) == len(rows) == N
+    left = [number for number in range(N) if number not in found]
+    rest = [questions[number] for number in left]
+    again = serve(tiny_reasoner, rest, policy, batch_size=SIZE // 2, on_stop=on_stop)
+    found |= {left[number]: reply for number, reply in again}
+    assert timeless(found.items()) == expected
 
 
-def test_a_batch_halves_until_it_fits_and_one_that_never_does_is_an_error(
-    bench: Bench, run_out: Callable[..., list[int]]
+def test_one_question_that_does_not_fit_is_an_error_in_one_line(
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    run_out: Callable[..., list[int]],
 ) -> None:
-    run_out("drawing", times=99)
+    run_out("drawing")
     with pytest.raises(OutOfMemory) as caught:
-        bench.answer("never")
+        serve(tiny_reasoner, questions, policy, batch_size=1)
     assert str(caught.value) == (
         "1 question at once does not fit into memory: CUDA out of memory. Tried to allocate 2.00 "
         "GiB."
     )
     assert caught.value.exit_code == 1
-    said = [line for line in bench.progress.lines if line.startswith("out of memory")]
-    assert said == [f"out of memory; going on with {n} questions at once" for n in (2, 1)]
-    assert "what was answered is kept in" in bench.progress.lines[-1]
-
-
-def test_a_batch_size_that_was_asked_for_is_kept(
-    bench: Bench, run_out: Callable[..., list[int]]
-) -> None:
-    run_out("drawing", after=60)
-    with pytest.raises(OutOfMemory, match=f"{SIZE} questions at once do not fit into memory"):
-        bench.answer("kept", batch_size=SIZE)
-    assert 0 < len((bench.folder / "kept.jsonl").read_text().splitlines()) < N
-
-
-def serve(
-    engine: HfEngine, questions: Sequence[Question], policy: Policy, **options: Any
-) -> list[tuple[int, Reply]]:
-    requests = make_requests(questions, policy)
-    return list(engine.serve(requests, policy_plan(policy), policy, **options))
 
 
 def test_the_memory_of_what_failed_is_given_back(

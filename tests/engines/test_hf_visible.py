@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.policy.frozen import Policy, policy_source
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.asking import ProbePlan, Prompt, RawTrace
 from stopadvisor.workload.questions import read_workload
-from tests.engines.conftest import TINY_REASONER
+from tests.engines.online_policies import TINY_REASONER, bound
 from tests.engines.tiny import Reprefill, plan, prompt
-from tests.policy_content import family_content, policy_from
+from tests.policy_content import family_content
 
 pytestmark = pytest.mark.slow
 
@@ -105,22 +105,9 @@ def test_of_a_real_model_end_by_themselves(
 
 def _stops_at(engine: HfEngine, budget: int, *, temperature: float | None) -> Policy:
     """A policy that stops every question at a budget."""
-    identity = engine.identity()
-    own: dict[str, Any] = {
-        **policy_source(identity),
-        "probe": {
-            "closer": identity["think_close"],
-            "cue": {"text": "\n\nFinal answer:", "ids": None},
-            "cap": 16,
-            "answer_cap": None,
-            "stop_ids": identity["stop_ids"],
-        },
-        "sampling": {"greedy": False, "temperature": temperature, "seed": 5},
-        "chat_template_kwargs": {},
-        "budgets": [budget],
-        "on_stop": "answer",
-    }
-    return policy_from(family_content("confidence", -1e9) | own)
+    sampling = {"greedy": False, "temperature": temperature, "seed": 5}
+    content = family_content("confidence", -1e9)
+    return bound(engine, content, sampling=sampling, budgets=[budget], on_stop="answer")
 
 
 @pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])

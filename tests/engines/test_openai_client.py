@@ -108,66 +108,6 @@ def test_a_refusal_is_not_asked_again() -> None:
     assert len(server.asked) == 1
 
 
-class Ending(FakeServer):
-    """Ends its answers in the words of other servers."""
-
-    reason = ""
-
-    def _pieces(self, answer: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        pieces, usage = super()._pieces(answer)
-        for piece in pieces[:-1]:
-            piece["finish_reason"] = ""
-        return pieces, usage
-
-    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        answer = super()._answer(body)
-        answer["choices"][0]["finish_reason"] = self.reason
-        return answer
-
-
-def ended(reason: str, *, stream: bool, **options: Any) -> tuple[Any, Ending]:
-    async def work(client: Client) -> Any:
-        take = (lambda new: True) if stream else None
-        return await client.complete(prompt_ids(), take=take, max_tokens=3)
-
-    server = Ending()
-    server.reason = reason
-    server.start()
-    try:
-        return asked([server], work, **options), server
-    except EngineError as error:
-        return error, server
-    finally:
-        server.stop()
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("reason", ["eos", "eos_token", "stop_sequence", "stop"])
-def test_an_end_has_many_names(reason: str, stream: bool) -> None:
-    answer, _ = ended(reason, stream=stream)
-    assert answer.finish_reason == "stop"
-    assert answer.token_ids == tuple(ids_of(FakeServer().story.thinking)[:3])
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("reason", ["content_filter", "tool_calls"])
-def test_an_answer_that_is_cut_off_for_good_is_not_asked_for_again(
-    reason: str, stream: bool
-) -> None:
-    error, server = ended(reason, stream=stream)
-    assert isinstance(error, Refused)
-    assert f"{server.url} ended an answer with finish_reason '{reason}'" in str(error)
-    assert len(server.asked) == 1
-
-
-@pytest.mark.parametrize("reason", ["abort", "insufficient_system_resource"])
-def test_an_answer_that_was_given_up_is_asked_for_again(reason: str) -> None:
-    error, server = ended(reason, stream=False, retry_timeout=0.5)
-    assert not isinstance(error, Refused)
-    assert reason in str(error)
-    assert len(server.asked) > 1
-
-
 def events_of(*chunks: bytes) -> list[Any]:
     async def given() -> Any:
         for chunk in chunks:

@@ -10,20 +10,18 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client, Key, Refused, Unreachable
-from stopadvisor.engines.http.completion import BodyLimits, read_completion
+from stopadvisor.engines.http.completion import BodyLimits, StreamReader, read_completion
 from stopadvisor.engines.http.servers import Servers
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.ground.errors import EngineError
-from tests.engines.fake_server import FakeServer, Story, _send, fake_server, ids_of
+from tests.engines.fake_server import TINY, FakeServer, Story, _send, fake_server, ids_of
 from tests.engines.test_openai_client import SECRET, asked, prompt_ids
 from tests.engines.test_openai_engine import PLAN, prompts
 
@@ -277,6 +275,16 @@ def written(data: Any) -> Write:
     return write
 
 
+def events(data: Any) -> Write:
+    """The same as a stream of one event."""
+
+    def write(to: BaseHTTPRequestHandler) -> None:
+        begin(to)
+        to.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
+
+    return write
+
+
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda value: f"{value!r:.40}")
 def test_numbers_that_are_none_end_in_one_line(name: str, value: Any) -> None:
     with raw(written(answer_with(**{name: value}))) as server, pytest.raises(EngineError) as caught:
@@ -293,6 +301,37 @@ def test_numbers_within_rounding_are_numbers() -> None:
     assert found.logprobs == (0.0, -0.2)
     assert found.top_logprobs == ((0.0, -1e9), (-math.inf,))
     assert read_completion(answer_with(prompt_tokens=None)).prompt_tokens == 0
+
+
+@pytest.mark.parametrize("reason", ["eos", "eos_token", "stop_sequence", "stop"])
+def test_an_end_has_many_names(reason: str) -> None:
+    assert read_completion(answer_with(finish_reason=reason)).finish_reason == "stop"
+    reader = StreamReader(lambda new: True)
+    for finish, token in (("", 5), (reason, 6)):
+        assert reader.read({"choices": [{"token_ids": [token], "finish_reason": finish}]})
+    assert (reader.result().finish_reason, reader.result().token_ids) == ("stop", (5, 6))
+
+
+@pytest.mark.parametrize("ask", [whole, stream])
+@pytest.mark.parametrize("reason", ["content_filter", "tool_calls"])
+def test_an_answer_that_is_cut_off_for_good_is_not_asked_for_again(
+    reason: str, ask: Callable[[Client], Awaitable[Any]]
+) -> None:
+    data = answer_with(finish_reason=reason)
+    with raw(written(data) if ask is whole else events(data)) as server:
+        with pytest.raises(Refused) as caught:
+            asked([server], ask)
+        assert f"{server.url} ended an answer with finish_reason '{reason}'" in str(caught.value)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("reason", ["abort", "insufficient_system_resource"])
+def test_an_answer_that_was_given_up_is_asked_for_again(reason: str) -> None:
+    with raw(written(answer_with(finish_reason=reason))) as server:
+        with pytest.raises(EngineError, match=reason) as caught:
+            asked([server], whole, retry_timeout=0.5)
+        assert not isinstance(caught.value, Refused)
+    assert len(server.asked) > 1
 
 
 @pytest.mark.parametrize(
@@ -338,40 +377,6 @@ class Echo(FakeServer):
             _send(to, 200, {"version": f"1.0 {sent}"})
         else:
             super().get(to)
-
-
-@pytest.fixture
-def sums(tmp_path: Path) -> Path:
-    lines = [json.dumps({"question": f"{i}+4", "gold": "5"}) for i in range(60)]
-    path = tmp_path / "sums.jsonl"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
-
-
-@pytest.mark.slow
-def test_a_key_that_the_server_repeats_is_in_no_file_and_on_no_screen(
-    sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    story = Story(
-        thinking=f"3+4=7\n{SECRET}\nSo 7\n",
-        visible=f"Bearer {SECRET}",
-        forced=lambda tokens: f" {SECRET}\n",
-    )
-    with Echo(story=story) as server:
-        at = [str(sums), "--engine", "openai", "--base-url", server.url, "--concurrency", "4"]
-        at += ["--model", "tiny-reasoner", "--tokenizer", "samples/tiny-reasoner"]
-        at += ["--max-think", "200", "--cap", "48", "--answer-cap", "64"]
-        out = ["--out", str(tmp_path / "run"), "--limit", "50", "--budgets", "0,4"]
-        assert main(["probe", *at, *out, "--no-preflight"]) == 0
-        assert main(["probe", *at, "--out", str(tmp_path / "checked")]) == 5  # its preflight
-    printed = capsys.readouterr()
-    assert SECRET not in printed.out + printed.err
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {"manifest.json", "probes.jsonl", "preflight.json"} <= {path.name for path in files}
-    for path in files:
-        assert SECRET.encode() not in path.read_bytes(), path
-    assert b"[OPENAI_API_KEY]" in (tmp_path / "run" / "probes.jsonl").read_bytes()
 
 
 def test_a_placeholder_is_no_secret() -> None:
@@ -439,11 +444,17 @@ def test_opening_can_be_interrupted(how: str) -> None:
 
 
 def test_a_key_of_the_environment_reaches_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the engine decodes never shows the key, whatever ids a server makes up."""
+    """What the engine tells never shows the key, whatever ids and names a server makes up."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    with fake_server(story=Story(thinking=f"{SECRET}\n")) as server:
-        engine = open_servers("tiny-reasoner", [server.url], concurrency=1, retry_timeout=1.0)
-        (trace,) = engine.probe(prompts(1), PLAN)
+    story = Story(f"{SECRET}\n", f"Bearer {SECRET}", lambda tokens: f" {SECRET}\n")
+    with Echo(story=story) as server:
+        engine = open_servers("tiny-reasoner", [server.url], tokenizer=str(TINY), retry_timeout=1.0)
+        (trace,) = engine.probe(prompts(1), replace(PLAN, cap=48))
+        told = repr((engine.identity(), engine.remarks, engine.engine_checks(prompts(1)[0], PLAN)))
         engine.close()
     assert trace.thinking == "[OPENAI_API_KEY]\n"
+    assert trace.natural_text == "Bearer [OPENAI_API_KEY]"
+    assert {probe.text for probe in trace.probes} == {" [OPENAI_API_KEY]"}
+    assert "someone/Bearer [OPENAI_API_KEY]" in told
+    assert SECRET not in told
     assert os.environ["OPENAI_API_KEY"] == SECRET

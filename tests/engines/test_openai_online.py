@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai.early_exit import PolicyService, bind_policy
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.served_model import open_client
 from stopadvisor.ground.constants import CUES
 from stopadvisor.ground.errors import ModelError, PolicyError
-from stopadvisor.policy.frozen import Policy, policy_source, save_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.trigger import (
@@ -30,8 +27,9 @@ from stopadvisor.probes.trigger import (
     stride,
 )
 from tests.engines.fake_server import FakeServer, Story, fake_server, ids_of, words
+from tests.engines.online_policies import bound
 from tests.engines.test_openai_engine import engine_at
-from tests.policy_content import family_content, full_budget_content, policy_from, trigger_content
+from tests.policy_content import family_content, full_budget_content, trigger_content
 
 THINKING = ids_of(Story().thinking)
 LENGTH = len(THINKING)
@@ -54,24 +52,12 @@ UNSURE = {name: family_content("entropy")[name] for name in CONFIDENT}
 
 def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
     """Stops when an answer comes the second time: at 4, where it is 5 again."""
-    identity = engine.identity()
-    content = {
-        **family_content("run-stability", 2.0),
-        **policy_source(identity),
+    own = {
         "budgets": BUDGETS,
-        "probe": {
-            "closer": identity["think_close"],
-            "cue": {"text": CUES["terse"], "ids": None},
-            "cap": 16,
-            "answer_cap": None,
-            "stop_ids": identity["stop_ids"],
-        },
         "sampling": {"greedy": True, "temperature": None, "seed": 5},
-        "chat_template_kwargs": {},
         "entropy_source": "top-k:20",
-        "max_think": 400,
     }
-    return policy_from(content | changes)
+    return bound(engine, family_content("run-stability", 2.0), **own | changes)
 
 
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
@@ -149,21 +135,11 @@ def test_without_a_rule_nothing_is_probed() -> None:
 
 def test_a_policy_that_never_stops_asks_for_no_log_probabilities() -> None:
     with fake_server() as server, engine_at(server) as engine:
-        identity = engine.identity()
-        own = {name: policy_of(engine).content[name] for name in ("sampling", "max_think", "probe")}
-        content = {**full_budget_content(), **policy_source(identity), **own}
-        policy = policy_from(content | {"chat_template_kwargs": {}})
+        policy = bound(engine, full_budget_content())
         asked = make_requests(["3+4"], policy)
         ((_, reply),) = engine.serve(asked, engine.policy_plan(policy), policy)
         assert all("logprobs" not in body for body in server.asked)
     assert reply.finish == "stop"
-
-
-def test_a_policy_that_reads_texts_alone_needs_no_log_probabilities() -> None:
-    with fake_server(top_limit=0) as server:
-        reply = _one(server, entropy_source="none")
-        assert all("logprobs" not in body for body in server.asked)
-    assert reply.budget == 4
 
 
 def test_as_many_are_asked_at_once_as_there_are_places() -> None:
@@ -321,51 +297,6 @@ def test_log_probabilities_of_every_token_are_the_full_entropy() -> None:
         reply, _ = _ask(server, policy)
         assert everything in {body.get("logprobs") for body in server.asked}
     assert reply.n_probes > 0
-
-
-# --- The command ----------------------------------------------------------------------------------
-
-
-def test_run_keeps_what_was_answered_before_the_server_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [json.dumps({"question": f"{i}+4", "gold": "5"}) for i in range(6)]
-    (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    out = tmp_path / "answers.jsonl"
-    with fake_server() as server:
-        with engine_at(server) as engine:
-            save_policy(policy_of(engine), tmp_path / "policy.joblib")
-        words = [
-            *("run", str(tmp_path / "policy.joblib"), str(tmp_path / "sums.jsonl")),
-            *("--out", str(out), "--engine", "openai", "--base-url", server.url),
-            *("--concurrency", "1", "--patience", "0.2"),
-        ]
-        assert main([*words, "--limit", "2"]) == 0
-        before = out.read_bytes()
-        server.faults = []
-        server.always = None
-        capsys.readouterr()
-
-        # What the endpoint can do is asked first, in a handful of requests; then all fail.
-        server.asked.clear()
-        assert main([*words, "--limit", "2"]) == 0
-        opening = len(server.asked)
-        server.asked.clear()
-        server.faults = [""] * (opening + 5) + ["500"] * 50
-        assert main(words) == 1
-        err = capsys.readouterr().err
-        assert f"what was answered is kept in {out}" in err
-        assert err.count("500 broken") == 1
-        kept = out.read_bytes()
-        assert kept.startswith(before)
-        assert kept.count(b"\n") == 3  # one more, of four requests; the next failed
-
-        server.faults = []
-        assert main([*words, "--json", "--quiet"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert (document["questions"], document["new"]) == (6, 3)
-    assert out.read_bytes().startswith(kept)
-    assert [json.loads(line)["budget"] for line in out.read_text().splitlines()] == [4] * 6
 
 
 def test_a_context_that_cuts_the_certified_cap_is_refused() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
+from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.openai import open_servers
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.ground.errors import EngineError, OutputError, PolicyError
@@ -184,6 +185,36 @@ def test_a_failure_says_what_is_kept(bench: Bench) -> None:
         bench.engine.close()
     assert "the same command goes on from there" in bench.progress.remarks[-1]
     assert before.read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("room", "asked_for", "sizes"), [(2, None, [4, 2]), (0, None, [4, 2, 1]), (2, 4, [4])]
+)
+def test_batches_halve_until_they_fit_unless_their_size_was_asked_for(
+    room: int,
+    asked_for: int | None,
+    sizes: list[int],
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serve, tried = OpenAiEngine.serve, list[int]()
+
+    def tight(*args: Any, **options: Any) -> Iterator[tuple[int, Reply]]:
+        tried.append(options["batch_size"])
+        replies = serve(*args, **options)
+        if tried[-1] > room:
+            yield next(replies)
+            raise OutOfMemory("no more")
+        yield from replies
+
+    monkeypatch.setattr(OpenAiEngine, "serve", tight)
+    with nullcontext() if sizes[-1] == room else pytest.raises(OutOfMemory):
+        bench.answer(replace(bench.settings, batch_size=asked_for))
+    assert tried == sizes
+    said = [line for line in bench.progress.remarks if line.startswith("out of memory")]
+    assert said == [f"out of memory; going on with {n} questions at once" for n in sizes[1:]]
+    assert len({line.id for line in bench.lines}) == len(bench.lines)
+    assert len(bench.lines) == (N if sizes[-1] == room else len(sizes))
 
 
 def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Bench) -> None:
