@@ -201,10 +201,9 @@ def test_a_package_may_hold_it(tmp_path: Path) -> None:
         assert grader.grade_many(items("7", "8"), ["Q"] * 2) == [True, False]
 
 
-@pytest.mark.slow
 def test_whether_two_answers_are_equal_is_never_asked_of_it() -> None:
     with open_graders("mine:same") as graders:
-        assert graders.equal.grade("math", "x+1", "1+x")
+        assert graders.equal.grade("numeric", "1", "1.0")
         assert graders.right is not graders.equal
     for name in (None, "gold"):
         with open_graders(name) as graders:

@@ -140,31 +140,25 @@ def test_identical_items_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_hanging_answers_are_killed_and_counted() -> None:
-    items = [
-        ("math", "5", "2003^{2002^{2001}}"),
-        ("math", "5", "\\sum_{n=1}^{10^{12}} \\sqrt{n^3+1}"),
-        ("math", "(1,2)", "(1, 2)"),
-        ("math", "\\frac{1}{2}", "\\frac{3}{6}"),
-    ]
-    with Grader(timeout_s=0.5) as grader:
-        assert grader.grade_many(items) == [False, False, True, True]
-        assert grader.timeouts == 2
+    items = [("math", "5", "2003^{2002^{2001}}"), ("math", "\\frac{1}{2}", "\\frac{3}{6}")]
+    with Grader(timeout_s=0.3) as grader:
+        assert grader.grade_many(items) == [False, True]
+        assert grader.timeouts == 1
         grader._workers.close()
-        assert grader.grade_many(items[:2]) == [False, False]  # remembered
-        assert grader.timeouts == 2
+        assert not grader.grade(*items[0])  # remembered
+        assert grader.timeouts == 1
         assert grader._workers.each[0]._process is None
 
 
 @pytest.mark.slow
-def test_crashed_process_is_replaced() -> None:
-    with Grader() as grader:
-        assert grader.grade("math", "x+1", "1+x")
-        process = grader._workers.each[0]._process
-        assert process is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        assert grader.grade("math", "x+2", "2+x")
-        assert grader.timeouts == 0
+def test_crashed_process_is_replaced(grader: Grader) -> None:
+    grader.grade("math", "x+1", "1+x")
+    process = grader._workers.each[0]._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert grader.grade("math", "x+2", "2+x")
+    assert grader.timeouts == 0
 
 
 def test_works_outside_the_main_thread_and_from_anywhere(
@@ -209,20 +203,18 @@ def test_forgotten_grader_leaves_no_process() -> None:
 
 
 @pytest.mark.slow
-def test_interrupted_comparison_leaves_no_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = worker._read
-
-    def interrupted(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-        if seconds == worker._START_SECONDS:
-            return read(process, seconds)
+def test_interrupted_comparison_leaves_no_late_answer(
+    grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    with Grader() as grader:
-        monkeypatch.setattr(worker, "_read", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            grader.grade("math", "x+1", "1+x")
-        monkeypatch.undo()
-        assert not grader.grade("math", "x+1", "2+x")
+    grader._workers.each[0].start()
+    monkeypatch.setattr(worker, "_read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        grader.grade("math", "x+3", "3+x")
+    monkeypatch.undo()
+    assert not grader.grade("math", "x+3", "4+x")
 
 
 def test_missing_math_verify_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

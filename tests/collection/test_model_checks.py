@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.answers.grading import Grader
 from stopadvisor.collection.model_checks import PreflightReport, keep_checks, run_preflight
 from stopadvisor.engines.chat import Chat
-from stopadvisor.ground.errors import EngineError, PreflightError
+from stopadvisor.ground.errors import PreflightError
 from stopadvisor.ground.progress import NullProgress
 from stopadvisor.ground.results import to_json
 from stopadvisor.probes.asking import ProbePlan, RawTrace
@@ -155,23 +155,6 @@ def test_a_cap_below_32_is_tried_as_it_is(questions: tuple[Question, ...]) -> No
     assert report.status == "fail"  # no trace closes within 8 tokens
 
 
-def test_an_engine_that_answers_too_few_is_an_error(questions: tuple[Question, ...]) -> None:
-    class Short(ScriptedEngine):
-        def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
-            return super().probe(prompts, plan)[1:]
-
-    with pytest.raises(EngineError, match="must answer 16 prompts, got 15 traces"):
-        check(Short(), questions)
-
-
-def test_batches_halve_when_memory_runs_out(questions: tuple[Question, ...]) -> None:
-    engine = ScriptedEngine(memory=3)
-    report, _ = check(engine, questions)
-    assert report.status == "pass"
-    answered = [keys for keys, _ in engine.calls if len(keys) <= 3]
-    assert [key for keys in answered for key in keys] == [q.key for q in questions[:16]]
-
-
 # --- Markers and template, where the engine shows its chat ----------------------------------------
 
 
@@ -216,29 +199,21 @@ def test_a_template_that_opens_thinking_for_some(questions: tuple[Question, ...]
 # --- Accuracy -------------------------------------------------------------------------------------
 
 
-def with_gold(questions: tuple[Question, ...], right: int) -> tuple[Question, ...]:
-    """All but the first few with a gold answer that nobody gives."""
-    return tuple(
-        question if k < right else replace(question, gold="123456789")
-        for k, question in enumerate(questions)
-    )
-
-
 def test_accuracy_at_the_end_of_thinking_is_shown(questions: tuple[Question, ...]) -> None:
     report, status = check(ScriptedEngine(), questions)
     assert status["accuracy"] == "pass"
     assert report.accuracy == 1 - len(report.wrong) / 16 >= 0.5
     assert f"{report.accuracy:.0%} of 16 answers are right" in detail(report, "accuracy")
+    cut, _ = check(ScriptedEngine(faults=frozenset({"never-closes"})), questions)
+    assert cut.accuracy is not None  # by forced answers
 
 
-@pytest.mark.parametrize(("right", "status"), [(0, "warn"), (16, "pass")])
 def test_few_right_answers_are_a_warning_with_three_examples(
-    questions: tuple[Question, ...], right: int, status: str
+    questions: tuple[Question, ...],
 ) -> None:
-    report, found = check(ScriptedEngine(), with_gold(questions, right))
-    assert found["accuracy"] == status
-    if status == "pass":
-        return
+    never = tuple(replace(question, gold="123456789") for question in questions)
+    report, found = check(ScriptedEngine(), never)
+    assert found["accuracy"] == "warn"
     assert (report.accuracy, report.status) == (0.0, "warn")
     assert len(report.wrong) == 3
     text = detail(report, "accuracy")
@@ -248,8 +223,3 @@ def test_few_right_answers_are_a_warning_with_three_examples(
         assert example.question == question.messages[-1]["content"]
     (advice,) = [c.advice for c in report.checks if c.name == "accuracy"]
     assert "check prompt, template, gold and grader" in advice
-
-
-def test_cut_traces_count_by_their_forced_answers(questions: tuple[Question, ...]) -> None:
-    report, _ = check(ScriptedEngine(faults=frozenset({"never-closes"})), questions)
-    assert report.accuracy is not None

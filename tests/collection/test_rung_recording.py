@@ -18,6 +18,8 @@ from tests.runs.test_replies import written
 from tests.schemas import check_valid
 
 N = 120
+FEW = ("--limit", "20")
+"""Besides the first sixteen fit questions."""
 RUNGS: list[dict[str, Any]] = [
     {"name": "small", "model": "tiny", "max_tokens": 800, "price": [1.0, 0.5, 1.0]},
     {"name": "large", "model": "big", "price": [10.0, 1.0, 10.0]},
@@ -105,12 +107,12 @@ def test_what_was_asked_is_kept_when_a_server_dies(
 def test_a_question_killed_before_its_grade_is_graded(folder: Path) -> None:
     with rung_server(say) as server:
         ladder_at(folder, server.url)
-        record()
+        record(*FEW)
         file = folder / "run" / "replies.jsonl"
         whole = file.read_bytes()
         file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
         asked = len(server.asked)
-        record()
+        record(*FEW)
         assert len(server.asked) == asked
     assert sorted(file.read_bytes().splitlines()) == sorted(whole.splitlines())
 
@@ -162,7 +164,7 @@ def test_an_effort_that_is_ignored_is_remarked_on(folder: Path) -> None:
     high = {**low, "name": "high", "reasoning_effort": "high"}
     with rung_server(say) as server:
         ladder_at(folder, server.url, [low, high])
-        record()
+        record(*FEW)
     check = preflight(folder)["effort of low and high"]
     assert check["status"] == "warn"
     assert "300 and 300 tokens" in check["detail"]
@@ -180,7 +182,7 @@ def test_an_effort_that_is_obeyed_passes(folder: Path) -> None:
 
         server.say = longer
         ladder_at(folder, server.url, [low, high])
-        record("--concurrency", "1")
+        record(*FEW, "--concurrency", "1")
     assert preflight(folder)["effort of low and high"]["status"] == "pass"
 
 
@@ -193,7 +195,7 @@ def test_a_reference_that_differs_from_itself_is_remarked_on(folder: Path) -> No
 
         server.say = moody
         ladder_at(folder, server.url, [RUNGS[0], twice])
-        record("--concurrency", "1")
+        record(*FEW, "--concurrency", "1")
         assert set(asked_of(server).values()) == {1, 2}
     assert preflight(folder)["twice against itself"]["status"] == "warn"
 
@@ -217,9 +219,9 @@ def test_one_question_that_a_cheap_rung_refuses_climbs(folder: Path) -> None:
 
     with rung_server(picky) as server:
         ladder_at(folder, server.url)
-        record()
+        record(*FEW)
     replies = {record.id: record for record in RunDirectory.load(Path("run")).replies()}
-    assert len(replies) == N
+    assert len(replies) >= 20
     small = replies["q7"].rungs[0]
     assert (small.finished, small.completion_tokens, small.answer) == (False, 0, "")
 
@@ -227,7 +229,7 @@ def test_one_question_that_a_cheap_rung_refuses_climbs(folder: Path) -> None:
 def test_a_server_without_log_probabilities_is_asked_without(folder: Path) -> None:
     with rung_server(say, tiny="no-logprobs") as server:
         ladder_at(folder, server.url)
-        record("--concurrency", "1")
+        record(*FEW, "--concurrency", "1")
         refused = [body for body in server.asked if body["model"] == "tiny" and "logprobs" in body]
     assert len(refused) == 1
     replies = RunDirectory.load(Path("run")).replies()
@@ -240,12 +242,13 @@ def test_prices_and_addresses_may_change_between_two_calls(
 ) -> None:
     with rung_server(say) as server:
         ladder_at(folder, server.url)
-        record("--limit", "60")
+        record(*FEW)
+        first = len(asked_of(server))
     with rung_server(say) as server:
         dearer = [RUNGS[0], {**RUNGS[1], "price": [20.0, 2.0, 20.0]}]
         ladder_at(folder, server.url, dearer)
-        record()
-        assert len(asked_of(server)) == 2 * (N - 60)
+        record("--limit", "40")
+        assert first + len(asked_of(server)) == 2 * len(RunDirectory.load(Path("run")).replies())
         ladder = RunDirectory.load(Path("run")).ladder
         assert ladder is not None
         assert ladder.reference.price == (20.0, 2.0, 20.0)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stopadvisor.ground.errors import OutputError
-from stopadvisor.policy.frozen import load_policy, save_policy
 from stopadvisor.runs.storage import append, lock_directory, replace_file
 from stopadvisor.studies.tables import StudyReport, write_study
-from tests.policy_content import full_budget_content, policy_from
 
 
 @pytest.fixture
@@ -50,13 +46,19 @@ def test_a_link_is_replaced_and_not_written_through(tmp_path: Path, precious: Pa
     assert not link.is_symlink()
 
 
-def test_no_device_and_no_pipe_is_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
+def test_no_device_no_pipe_and_no_socket_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path has at most 108 bytes
+    pipe, bound = Path("pipe"), Path("socket")
     os.mkfifo(pipe)
-    for path in (pipe, Path("/dev/a-name-that-nothing-has")):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(bound))
+    for path in (pipe, bound, Path("/dev/a-name-that-nothing-has")):
         with pytest.raises(OutputError, match="expected the name of a file, got a device or pipe"):
             replace_file(path, b"{}")
     assert pipe.is_fifo()
+    assert bound.is_socket()
 
 
 def test_studies_that_are_a_link_are_refused(tmp_path: Path) -> None:
@@ -88,43 +90,11 @@ def test_the_name_of_a_draft_cannot_be_guessed(
     assert os.listdir(tmp_path) == ["policy.joblib"]
 
 
-def test_a_socket_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # its path has at most 108 bytes
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind("socket")
-        with pytest.raises(OutputError, match="expected the name of a file"):
-            replace_file(Path("socket"), b"{}")
-    assert Path("socket").is_socket()
-
-
-def test_a_policy_follows_no_link_and_replaces_no_pipe(tmp_path: Path, precious: Path) -> None:
-    policy = policy_from(full_budget_content())
-    for name in (".policy.joblib", f".policy.joblib.{os.getpid()}.tmp"):
-        (tmp_path / name).symlink_to(precious)
-    (tmp_path / "policy.joblib").symlink_to(precious)
-    save_policy(policy, tmp_path / "policy.joblib")
-    assert precious.read_text() == "kept"
-    assert load_policy(tmp_path / "policy.joblib").kind == "full-budget"
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OutputError, match="expected the name of a file, got a device or pipe"):
-        save_policy(policy, tmp_path / "pipe")
-    assert (tmp_path / "pipe").is_fifo()
-
-
-@pytest.mark.parametrize("write", [replace_file, lambda path, data: save_policy(data, path)])
-def test_many_threads_may_write_one_file(
-    tmp_path: Path, write: Callable[[Path, Any], None]
-) -> None:
-    of_file = write is replace_file
-    contents: list[Any] = [bytes([k]) * 4096 for k in range(8)]
-    if not of_file:
-        contents = [policy_from(full_budget_content() | {"max_think": 900 + k}) for k in range(8)]
+def test_many_threads_may_write_one_file(tmp_path: Path) -> None:
+    contents = [bytes([k]) * 4096 for k in range(8)]
     path = tmp_path / "policy.joblib"
     with ThreadPoolExecutor(16) as pool:
-        for done in [pool.submit(write, path, contents[k % 8]) for k in range(200)]:
+        for done in [pool.submit(replace_file, path, contents[k % 8]) for k in range(200)]:
             done.result()
-    if of_file:
-        assert path.read_bytes() in contents
-    else:
-        assert load_policy(path).digest in {policy.digest for policy in contents}
+    assert path.read_bytes() in contents
     assert os.listdir(tmp_path) == ["policy.joblib"]

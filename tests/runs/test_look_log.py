@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from stopadvisor.runs.look_log import (
     record_result,
     record_shown,
 )
-from stopadvisor.runs.look_rules import NeighbourLooks
+from stopadvisor.runs.look_rules import NeighbourLooks, record_check
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval
 
@@ -138,10 +138,6 @@ def test_a_look_is_a_line_with_what_it_opened(tmp_path: Path) -> None:
     assert row["questions_sha256"] == list(digests_of(["a", "b"]))
     assert row["lines_sha256"] == ["1" * 16, "2" * 16]
     assert looks(tmp_path) == [look]
-
-
-def test_no_log_is_no_look(tmp_path: Path) -> None:
-    assert looks(tmp_path) == []
 
 
 def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
@@ -381,15 +377,12 @@ def test_a_line_that_a_kill_cut_anywhere_was_no_look_unless_it_is_whole(run: Pat
         assert (again.number, len(looks(run))) == (1, 4)
 
 
-# Runs an act in each folder: in a process of its own, which is killed before the k-th of its calls
-# that open, write, sync or replace a file, or in the middle of that write; or undisturbed.
-_ACTING = """
+# Runs an act in each folder, in a process of its own that is killed before the k-th of its calls
+# that open, write, sync or replace a file, or in the middle of that write.
+_KILLED = """
 import os, signal, sys
 from pathlib import Path
-from stopadvisor.runs.look_log import (
-    digests_of, read_log, record_regraded, record_result, record_shown,
-)
-from stopadvisor.runs.look_rules import record_check, take_look
+from tests.runs.test_look_log import ACTS
 
 def kill_at(number):
     count = 0
@@ -407,36 +400,38 @@ def kill_at(number):
     for name in ("open", "write", "fsync", "replace"):
         setattr(os, name, killed(name, getattr(os, name)))
 
-act, kills, *folders = sys.argv[1:]
+act, *folders = sys.argv[1:]
 for number, folder in enumerate(map(Path, folders), start=1):
     child = os.fork()
     if not child:
-        if kills == "killed":
-            kill_at(number)
-        exec(act)
+        kill_at(number)
+        ACTS[act](folder)
         (folder / "done").touch()
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-_ACTS = {
-    "look": 'take_look(folder, digests_of(["b"]), {"alpha": 0.3}, delta=0.05)',
-    "result": "record_result(folder, read_log(folder).looks[0], certified=False)",
-    "shown": 'record_shown(folder, ["c"], "assess")',
-    "regraded": 'record_regraded(folder, ["1", "2"], ["3", "2"])',
-    "check": 'record_check(folder, "policy", ["a"], delta=0.05, planned=None)',
+ACTS: dict[str, Callable[[Path], object]] = {
+    "look": lambda folder: take_look(folder, ["b"], {"alpha": 0.3}, delta=0.05),
+    "result": lambda folder: record_result(folder, looks(folder)[0], certified=False),
+    "shown": lambda folder: record_shown(folder, ["c"], "assess"),
+    "regraded": lambda folder: record_regraded(folder, ["1", "2"], ["3", "2"]),
+    "check": lambda folder: record_check(folder, "policy", ["a"], delta=0.05, planned=None),
 }
-
-
-def acted(act: str, how: str, folders: Sequence[Path]) -> list[int]:
-    """Exit codes of an act in each folder; how "killed": in the k-th at its k-th call."""
-    program = [sys.executable, "-B", "-c", _ACTING, _ACTS[act], how, *map(str, folders)]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    return list(map(int, done.stdout.split()))
+TORN = '{"look": 4, "ti'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tail", ["", '{"look": 4, "ti'], ids=["whole", "torn"])
-@pytest.mark.parametrize("act", _ACTS)
+@pytest.mark.parametrize(
+    ("act", "tail"),
+    [
+        ("look", ""),
+        ("look", TORN),
+        ("result", TORN),
+        ("shown", ""),
+        ("regraded", TORN),
+        ("check", ""),
+    ],
+)
 def test_killed_at_any_write_no_line_is_lost(
     run: Path, tmp_path_factory: pytest.TempPathFactory, act: str, tail: str
 ) -> None:
@@ -447,7 +442,9 @@ def test_killed_at_any_write_no_line_is_lost(
     folders = [copies / str(number) for number in range(30)]
     for folder in folders:
         shutil.copytree(run, folder)
-    codes = acted(act, "killed", folders)
+    program = [sys.executable, "-c", _KILLED, act, *map(str, folders)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    codes = list(map(int, done.stdout.split()))
     survivor = codes.index(0)
     assert survivor >= 8
     assert codes == [-signal.SIGKILL] * survivor + [0] * (len(codes) - survivor)
@@ -459,7 +456,7 @@ def test_killed_at_any_write_no_line_is_lost(
         assert (new.count("\n") == 1) or code != 0
         # What came after the line saw it on the disk.
         assert (folder / "done").exists() == (code == 0)
-    assert acted(act, "whole", folders) == [0] * len(folders)
+        ACTS[act](folder)
     ended = {len(read_log(folder).looks) for folder in folders}
     texts = [(folder / LOOKS).read_text(encoding="utf-8") for folder in folders]
     assert {text.removeprefix(before).count("\n") for text in texts} == {1}

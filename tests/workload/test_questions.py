@@ -42,7 +42,7 @@ def q(text: str = "What is 1+1?", gold: Any = "2", **fields: Any) -> dict[str, A
 def test_reads_all_fields(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        q(id="a", task="math", category="algebra", group="g", more={"ignored": [1]}),
+        q(id="a", task="math", category="algebra", group="g", answer="3", more={"ignored": [1]}),
         {"messages": [{"role": "system", "content": "Be brief."}, USER], "answer": 2, "id": 7},
     )
     workload = read_workload(path)
@@ -69,24 +69,14 @@ def test_null_is_absent(tmp_path: Path) -> None:
     )
 
 
-def test_gold_is_taken_before_answer(tmp_path: Path) -> None:
-    row = q(gold="2", answer="One and one is two.")
-    assert read_workload(write(tmp_path, row)).questions[0].gold == "2"
-
-
 @pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["unix", "dos"])
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
-@pytest.mark.parametrize("tail", [b"", b"\n\n"], ids=["newline", "blank lines at the end"])
-def test_file_forms(tmp_path: Path, ending: str, head: bytes, tail: bytes) -> None:
+@pytest.mark.parametrize("tail", [b"", b"\n\n", None], ids=["newline", "blank lines", "no end"])
+def test_file_forms(tmp_path: Path, ending: str, head: bytes, tail: bytes | None) -> None:
     path = write(tmp_path, q("a"), q("b\u2028c"), ending=ending)
-    path.write_bytes(head + path.read_bytes() + tail)
+    content = path.read_bytes()
+    path.write_bytes(head + (content.rstrip() if tail is None else content + tail))
     assert [p.messages[0]["content"] for p in read_workload(path).questions] == ["a", "b\u2028c"]
-
-
-def test_no_newline_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "work.jsonl"
-    path.write_text(json.dumps(q()), encoding="utf-8")
-    assert len(read_workload(path).questions) == 1
 
 
 @pytest.mark.parametrize(
@@ -317,12 +307,12 @@ def test_a_line_without_gold_and_task_may_be_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_thousand_lines(tmp_path: Path) -> None:
-    lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(19_000)]
-    path = write(tmp_path, *lines, *[json.dumps(q("again and again"))] * 1000)
+def test_five_thousand_lines(tmp_path: Path) -> None:
+    lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(4_900)]
+    path = write(tmp_path, *lines, *[json.dumps(q("again and again"))] * 100)
     workload = read_workload(path)
-    assert len(workload.questions) == 20_000
-    assert len({question.id for question in workload.questions}) == 20_000
+    assert len(workload.questions) == 5_000
+    assert len({question.id for question in workload.questions}) == 5_000
 
 
 # --- Prompt ---------------------------------------------------------------------------------------
@@ -402,8 +392,8 @@ def test_assign_parts_is_pinned() -> None:
 
 @settings(deadline=None)
 @given(
-    keys=st.lists(st.text(max_size=5), min_size=1, max_size=30),
-    more=st.lists(st.text(max_size=5), max_size=10),
+    keys=st.lists(st.text(max_size=5), min_size=1, max_size=12),
+    more=st.lists(st.text(max_size=5), max_size=4),
     seed=st.integers(0, 2**32),
 )
 def test_added_questions_move_no_old_one(keys: list[str], more: list[str], seed: int) -> None:
@@ -426,10 +416,6 @@ def test_seeds_give_unlike_splits() -> None:
     keys = [str(i) for i in range(1000)]
     one, two = (assign_parts(keys, seed=s, fractions=(0.5, 0.5, 0.0)) for s in (1, 2))
     assert 0.4 < float(np.mean(one == two)) < 0.6
-
-
-def test_no_questions() -> None:
-    assert assign_parts([], seed=0, fractions=(0.4, 0.4, 0.2)).shape == (0,)
 
 
 @pytest.mark.parametrize("fractions", [(0.5, 0.5, 0.5), (-0.2, 1.0, 0.2)])
