@@ -1,3 +1,3 @@
 """Short answers: the normal form that decides which are equal, and grades against gold."""
 
-__all__ = ["function_grader", "grading", "normal_form"]
+__all__ = ["grading", "normal_form"]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from stopadvisor.answers.function_grader import BY_GOLD, described
+from stopadvisor.answers.grading import BY_GOLD, described
 from stopadvisor.assessment.fit_assessment import meaning_of_cut
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.answers.function_grader import described
-from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.grading import Grader, described
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.partial_labels import (
     AskingPlan,

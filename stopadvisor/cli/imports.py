@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.answers.function_grader import open_graders
+from stopadvisor.answers.grading import open_graders
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import (
     COUNT,

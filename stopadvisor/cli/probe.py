@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from stopadvisor.answers.function_grader import BY_GOLD, described, open_graders
+from stopadvisor.answers.grading import BY_GOLD, described, open_graders
 from stopadvisor.cli.parts.command import Command
 from stopadvisor.cli.parts.declare import PATH, pop_settings, show
 from stopadvisor.cli.parts.probing import (

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stopadvisor.answers.function_grader import Grades
+from stopadvisor.answers.grading import Grades
 from stopadvisor.collection.labels import grade_traces
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.errors import EngineError, ProbeError

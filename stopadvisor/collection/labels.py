@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stopadvisor.answers.function_grader import BY_GOLD, Grades, described, open_graders
-from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.grading import BY_GOLD, Grader, Grades, described, open_graders
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.ground.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.ground.progress import Progress

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stopadvisor.answers.function_grader import Grades
+from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.markers import MarkerFindings, count_words

@@ -108,7 +108,7 @@ def recorded_cap(
     that.  Thinking that contains the model's closer is refused.
     """
     closer = engine.identity()["think_close"]["text"]
-    cap, long_replies = plan.max_think, 0
+    cap = plan.max_think
     cut: list[tuple[int, RecordedTrace]] = []
     for trace in (trace for question in questions for trace in question.traces):
         if closer in trace.thinking:
@@ -116,15 +116,8 @@ def recorded_cap(
                 f"{trace.where}: expected thinking that goes on to its end, got the model's own "
                 f"closer {closer!r} inside it"
             )
-        if trace.reply is not None:
-            long_replies += len(engine.encode(trace.reply)) >= plan.answer_cap
-        elif not trace.ended:
+        if trace.reply is None and not trace.ended:
             cut.append((len(engine.encode(trace.thinking)), trace))
-    if long_replies:
-        progress.remark(
-            f"{long_replies} recorded replies are longer than --answer-cap {plan.answer_cap} and "
-            "count up to it, as the model's own would"
-        )
     if all(length >= cap for length, _ in cut):
         return cap
     length, trace = min(cut, key=lambda each: each[0])

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.answers.function_grader import Graders, open_graders
+from stopadvisor.answers.grading import Graders, open_graders
 from stopadvisor.collection.collect import collect, say_what_is_kept
 from stopadvisor.collection.labels import check_grader, regrade, remarks_on_grader
 from stopadvisor.collection.markers import sentence_ids

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from stopadvisor._version import __version__
-from stopadvisor.answers.function_grader import Grades, open_graders
+from stopadvisor.answers.grading import Grades, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.collection.collect import make_prompts, say_what_is_kept
 from stopadvisor.collection.model_checks import (

@@ -17,7 +17,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from stopadvisor.answers.function_grader import Grades
+from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import (
     NORMALIZER,
     TASKS,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.answers.function_grader import Grades
+from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import extract_natural, guess_task, normalize
 from stopadvisor.ground.arrays import FloatArray
 from stopadvisor.ground.errors import ProbeError, WorkloadError

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from stopadvisor.answers.function_grader import Grades
+from stopadvisor.answers.grading import Grades
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.ground.progress import Progress, report_remarks

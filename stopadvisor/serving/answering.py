@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from stopadvisor.answers.function_grader import Grades, described, open_graders
+from stopadvisor.answers.grading import Grades, described, open_graders
 from stopadvisor.ground.errors import EngineError, PolicyError
 from stopadvisor.ground.progress import Progress
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.answers import grader_process
-from stopadvisor.answers.function_grader import FunctionGrader, Graders, open_graders
+from stopadvisor.answers.grading import FunctionGrader, Graders, open_graders
 from stopadvisor.ground.errors import EngineError, GraderError
 
 MODULE = """

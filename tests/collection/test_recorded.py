@@ -50,14 +50,6 @@ def test_thinking_that_goes_on_behind_a_closer_is_refused() -> None:
         cap((f"a{closer}b", "7"))
 
 
-def test_replies_beyond_the_answer_cap_are_counted() -> None:
-    _, said = cap(("a", "x" * 8), ("a", "x" * 7), ("a", "7"))
-    assert said == [
-        "1 recorded replies are longer than --answer-cap 8 and count up to it, as the model's own "
-        "would"
-    ]
-
-
 # --- From the command line ------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stopadvisor.answers.function_grader import FunctionGrader
+from stopadvisor.answers.grading import FunctionGrader
 from stopadvisor.ground.errors import EngineError
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.generate import ROOT

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.answers.function_grader import open_graders
+from stopadvisor.answers.grading import open_graders
 from stopadvisor.ground.errors import WorkloadError
 from stopadvisor.runs.imported import write_replies
 from stopadvisor.runs.ladder import Ladder, Rung, ladder_of, read_ladder
