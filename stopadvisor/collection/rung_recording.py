@@ -89,9 +89,10 @@ def record_replies(
     check_parts(workload, settings, workload.questions[: settings.limit if whole else None])
     check_writable(settings.out or Path("runs"))
     with open_graders(settings.grader) as graders:
+        longest = max(rung.max_tokens or ProbePlan.max_think for rung in ladder.rungs)
         manifest = build_manifest(
             {"engine": "ladder", "engine_version": __version__, "model": ladder.reference.model},
-            _plan(settings, ladder),
+            ProbePlan((), cue="", max_think=longest, seed=settings.seed),  # without probes
             workload,
             fractions=settings.shares(workload),
             template=settings.prompt_template,
@@ -110,12 +111,6 @@ def record_replies(
         for remark in graders.right.remarks():
             progress.remark(remark)
     return summary
-
-
-def _plan(settings: ProbeSettings, ladder: Ladder) -> ProbePlan:
-    """A plan without probes: the longest reply of any rung as its cap, and the seed."""
-    longest = max(rung.max_tokens or ProbePlan.max_think for rung in ladder.rungs)
-    return ProbePlan((), cue="", max_think=longest, seed=settings.seed)
 
 
 @dataclass(frozen=True)
@@ -154,7 +149,9 @@ class _Recording:
             first = fit_questions(self.workload, self.settings)[:PREFLIGHT_QUESTIONS]
             if self.settings.preflight and missing:
                 self._ask([q for q in first if q.id not in done], done)
-                self._preflight(first)
+                checks = tuple(self._checks(first))
+                report = LadderPreflight(worst(checks), checks, len(first))
+                keep_checks(report, run.path / "preflight.json", self.progress)
             self._ask([q for q in missing if q.id not in done], done)
         return self._summary(len(missing), time.monotonic() - began)
 
@@ -245,13 +242,8 @@ class _Recording:
         self.run.append([record])
         done.add(question.id)
 
-    def _preflight(self, questions: Sequence[Question]) -> None:
-        """Look at the first fit questions, and refuse to go on with rungs that do not answer."""
-        checks = tuple(self._checks(questions))
-        report = LadderPreflight(worst(checks), checks, len(questions))
-        keep_checks(report, self.run.path / "preflight.json", self.progress)
-
     def _checks(self, questions: Sequence[Question]) -> Iterator[Check]:
+        """What the replies to the first fit questions say of the rungs."""
         ladder = self.ladder
         by_rung = {
             rung.name: [[self.answers[q.id, k] for k in block] for q in questions]

@@ -32,17 +32,6 @@ _NOT_AN_OPTION = "N/A"
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a workload, before its id."""
-
-    question: str
-    gold: str
-    category: str | None
-    name: str | None
-    """The data set's own name of the question; None where it has none."""
-
-
-@dataclass(frozen=True)
 class Benchmark:
     """Where a benchmark comes from, and how one of its rows is read."""
 
@@ -55,8 +44,9 @@ class Benchmark:
     """Those that are read."""
     size: int
     """Questions that the paper used."""
-    read: Callable[[Row, int], Line]
-    """Of a row and the seed; ValueError where the row holds no gold."""
+    read: Callable[[Row, int], dict[str, Any]]
+    """Makes a line of a workload of a row and the seed, its `id` the data set's own name of the
+    question, None in what the row does not hold; ValueError where it holds no gold."""
 
 
 @dataclass(frozen=True)
@@ -73,50 +63,47 @@ class Converted:
 # --- Rows -----------------------------------------------------------------------------------------
 
 
-def _gsm8k(row: Row, seed: int) -> Line:
+def _gsm8k(row: Row, seed: int) -> dict[str, Any]:
     """The answer follows ``####``, its thousands set off by commas."""
     _, mark, gold = row["answer"].rpartition("####")
     if not mark:
         raise ValueError("expected an answer after '####'")
-    return Line(row["question"], gold.strip().replace(",", ""), None, None)
+    return {"question": row["question"], "gold": gold.strip().replace(",", "")}
 
 
-def _math(row: Row, seed: int) -> Line:
-    return Line(row["problem"], row["answer"], row.get("subject"), row.get("unique_id"))
+def _math(row: Row, seed: int) -> dict[str, Any]:
+    about = {"category": row.get("subject"), "id": row.get("unique_id")}
+    return {"question": row["problem"], "gold": row["answer"], **about}
 
 
-def _mmlu_pro(row: Row, seed: int) -> Line:
+def _mmlu_pro(row: Row, seed: int) -> dict[str, Any]:
     gold, options = row["answer"].strip(), row["options"]
     if gold not in ascii_uppercase[: len(options)]:
         raise ValueError(f"expected the letter of one of {len(options)} options, got {gold!r}")
     if options[ascii_uppercase[: len(options)].index(gold)] == _NOT_AN_OPTION:
         raise ValueError(f"expected the letter of an option, got {gold!r}, which is a filler")
     shown = option_lines(row["question"], options, _NOT_AN_OPTION)
-    name = row.get("question_id")
-    return Line(shown, gold, row.get("category"), None if name is None else str(name))
+    about = {"category": row.get("category"), "id": row.get("question_id")}
+    return {"question": shown, "gold": gold, **about}
 
 
-def _gpqa(row: Row, seed: int) -> Line:
+def _gpqa(row: Row, seed: int) -> dict[str, Any]:
     """Options in the order of a hash of the seed and their text: no process's own randomness."""
     question, right = row["Question"].strip(), row["Correct Answer"].strip()
     options = [right, *(row[f"Incorrect Answer {k}"].strip() for k in (1, 2, 3))]
     options.sort(key=lambda option: _hash(seed, question, option))
     gold = ascii_uppercase[: len(options)][options.index(right)]
-    return Line(
-        option_lines(question, options), gold, row.get("High-level domain"), row.get("Record ID")
-    )
+    about = {"category": row.get("High-level domain"), "id": row.get("Record ID")}
+    return {"question": option_lines(question, options), "gold": gold, **about}
 
 
 _EXAM = re.compile(r"(\d{4})_AIME_(I+)_Problems")
 
 
-def _aime(row: Row, seed: int) -> Line:
+def _aime(row: Row, seed: int) -> dict[str, Any]:
     exam = _EXAM.search(row.get("url") or "")
-    category = f"{exam[1]} AIME {exam[2]}" if exam else None
-    name = row.get("id")
-    return Line(
-        row["problem"], str(int(row["answer"])), category, None if name is None else str(name)
-    )
+    about = {"category": f"{exam[1]} AIME {exam[2]}" if exam else None, "id": row.get("id")}
+    return {"question": row["problem"], "gold": str(int(row["answer"])), **about}
 
 
 def _hash(seed: int, *texts: str) -> str:
@@ -221,44 +208,29 @@ def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
     row without gold, or a question that came before, is left out and named.
     """
     benchmark = BENCHMARKS[name]
-    read: dict[str, tuple[str, Line]] = {}
+    read: dict[str, tuple[str, dict[str, str]]] = {}
     left_out = []
     for index, row in enumerate(rows):
         label = f"row {index}"
         try:
             line = benchmark.read(row, seed)
-            if not (line.question or "").strip():  # files hold empty cells, too
-                raise ValueError(f"expected a question, got {line.question!r}")
-            check_gold(benchmark.task, line.gold)
+            question = line["question"]
+            if not (question or "").strip():  # files hold empty cells, too
+                raise ValueError(f"expected a question, got {question!r}")
+            check_gold(benchmark.task, line["gold"])
         except (AttributeError, TypeError, ValueError) as error:
             left_out.append(f"{label} cannot be asked: {error}")
             continue
-        if line.question in read:
-            left_out.append(f"{label} asks the question of {read[line.question][0]} again")
+        if question in read:
+            left_out.append(f"{label} asks the question of {read[question][0]} again")
             continue
-        read[line.question] = (label, line)
+        own = line.get("id")
+        line |= {"id": f"{name}-{index if own in (None, '') else own}", "task": benchmark.task}
+        names = ("id", "question", "gold", "task", "category")
+        read[question] = label, {key: line[key] for key in names if line.get(key) is not None}
     if not read:
         reason = left_out[0] if left_out else "it holds no row"
         raise WorkloadError(f"{name}: no question can be asked: {reason}")
-    order = sorted(read, key=lambda question: _hash(seed, question))
-    drawn = set(order[:n])
-    return Converted(
-        tuple(
-            _as_line(name, benchmark.task, label, line)
-            for question, (label, line) in read.items()
-            if question in drawn
-        ),
-        len(read),
-        tuple(left_out),
-    )
-
-
-def _as_line(name: str, task: str, label: str, line: Line) -> dict[str, str]:
-    found = {
-        "id": f"{name}-{line.name or label.removeprefix('row ')}",
-        "question": line.question,
-        "gold": line.gold,
-        "task": task,
-        "category": line.category,
-    }
-    return {key: value for key, value in found.items() if value is not None}
+    drawn = set(sorted(read, key=lambda question: _hash(seed, question))[:n])
+    lines = tuple(line for question, (_, line) in read.items() if question in drawn)
+    return Converted(lines, len(read), tuple(left_out))
