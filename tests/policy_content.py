@@ -190,7 +190,6 @@ def family_content(family: str, decision_threshold: float | None = None) -> dict
     defaults = {
         "learned": 1.375,
         "learned-text": 1.3,
-        "learned-boosted": 0.4,
         "confidence": -0.105,
         "entropy": -0.21,
         "run-stability": 3.0,
@@ -210,32 +209,6 @@ def family_content(family: str, decision_threshold: float | None = None) -> dict
         rows = [k for k, name in enumerate(FEATURES) if name in TEXT_FEATURES]
         content["features"] = [FEATURES[k] for k in rows]
         content |= {key: [content[key][k] for k in rows] for key in keys}
-    elif family == "learned-boosted":
-        content |= {key: [] for key in keys}
-        content["trees"] = [
-            {  # on answer_logprob, then run_length
-                "feature": [2, 5, -1, -1, -1],
-                "threshold": [-0.35, 1.5, 0.0, 0.0, 0.0],
-                "left": [1, 2, 0, 0, 0],
-                "right": [4, 3, 0, 0, 0],
-                "value": [0.0, 0.0, -0.8, -0.3, 0.5],
-            },
-            {  # on marker_density
-                "feature": [7, -1, -1],
-                "threshold": [0.01, 0.0, 0.0],
-                "left": [1, 0, 0],
-                "right": [2, 0, 0],
-                "value": [0.0, 0.25, -0.4],
-            },
-            {  # a lone leaf
-                "feature": [-1],
-                "threshold": [0.0],
-                "left": [0],
-                "right": [0],
-                "value": [0.1],
-            },
-        ]
-        content["intercept"] = -0.2
     elif family not in ("learned", "learned-keeps"):
         content |= {key: [] for key in ("features", *keys)} | {"intercept": None}
     if family == "fixed-budget":

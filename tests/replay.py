@@ -17,7 +17,6 @@ from stopadvisor.probes.asking import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.probes.trigger import MarkerTrigger, Trigger
-from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
@@ -99,7 +98,7 @@ def recorded_index(policy: Policy, record: ProbeRecord) -> int | None:
 
 
 def rule_of(
-    schedule: Schedule, family: str, model: LinearModel | BoostedModel | None, threshold: float
+    schedule: Schedule, family: str, model: LinearModel | None, threshold: float
 ) -> StopRule:
     """The stepper's rule for a scorer and a threshold on the linear scale."""
     trigger: Trigger
@@ -141,10 +140,7 @@ def _walk(view: ProbeTable, rule: StopRule, i: int) -> list[tuple[float, bool]]:
 
 
 def replayed(
-    table: ProbeTable,
-    family: str,
-    schedule: tuple[int, ...],
-    model: LinearModel | BoostedModel | None,
+    table: ProbeTable, family: str, schedule: tuple[int, ...], model: LinearModel | None
 ) -> list[list[float]]:
     """Scores of every live checkpoint among some columns, by a rule that never stops."""
     view = table.select(schedule)

@@ -35,7 +35,7 @@ from tests.scripted import ScriptedEngine, write_sums
 
 pytestmark = pytest.mark.slow
 
-REPLAYED = [("learned", "joblib"), ("learned-boosted", "json"), ("run-stability", "joblib")]
+REPLAYED = [("learned", "joblib"), ("learned-keeps", "json"), ("run-stability", "joblib")]
 """Each kind of score, and each format: they differ in how they hold floats."""
 DECODED_ONLY = Weights(0.0, 0.0, 1.0, "money per million tokens")
 """The scripted traces are short: with prompts to pay for, the weakest rule saves nothing."""

@@ -38,8 +38,7 @@ from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic
 
 __all__ = [
-    "AlwaysRung", "always_rungs", "boosted_candidates", "candidates", "grid_schedules",
-    "last_resort", "marker_schedules",
+    "AlwaysRung", "always_rungs", "candidates", "grid_schedules", "last_resort", "marker_schedules",
 ]  # fmt: skip
 
 _STRIDES = 3
@@ -130,7 +129,7 @@ def marker_schedules(fit: FitData, stop_at: int | None = None) -> tuple[MarkerSc
 
 
 def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSequence]:
-    """Measure every family on every schedule that suits it; boosted trees are left out."""
+    """Measure every family on every schedule that suits it."""
     if fit.table.rungs is not None:
         yield from _rung_candidates(fit, families)
         return
@@ -176,21 +175,6 @@ def _measured(
         if family in families
         for features in (SHORT_FEATURES, more)
     ]
-    yield from (sequence_of(fit, rule) for rule in rules if rule is not None)
-
-
-def boosted_candidates(
-    fit: FitData, linear: ThresholdSequence | None
-) -> Iterator[ThresholdSequence]:
-    """Boosted trees on one schedule alone, because they are dear to fit.
-
-    That of the best `linear` rule; without one the densest on the grid.
-    """
-    if linear is not None:
-        schedules: Sequence[Schedule] = [linear.scorer.schedule]
-    else:
-        schedules = grid_schedules(fit, last_resort(fit))[:1]
-    rules = [score_learned(fit, "learned-boosted", s, FULL_FEATURES) for s in schedules]
     yield from (sequence_of(fit, rule) for rule in rules if rule is not None)
 
 

@@ -8,13 +8,13 @@ in each of which thresholds, schedules and families are chosen again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
 
-from stopadvisor.assessment.candidates import boosted_candidates, candidates
+from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.forecasts import Imitation, RatedRule, fit_limit
 from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
@@ -109,7 +109,6 @@ class RulesOnFit:
 
     fit: FitData
     families: tuple[str, ...]
-    _boosted: dict[int, list[ThresholdSequence]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def measure(
@@ -154,13 +153,6 @@ class RulesOnFit:
 
     def _rated(self, imitation: Imitation) -> list[RatedRule]:
         rules = [imitation.rate(each) for each in self._candidates]
-        if "learned-boosted" in self.families:
-            # On the schedule of the best linear rule, fitted once for each such rule.
-            learned = [each for each in rules if rank_of(each.family) == 2]
-            best = max(learned, key=rating).sequence if learned else None
-            if id(best) not in self._boosted:
-                self._boosted[id(best)] = list(boosted_candidates(self.fit, best))
-            rules += [imitation.rate(each) for each in self._boosted[id(best)]]
         if rules:
             return rules
         if self.fit.table.entropy_source == "none" and self.fit.table.live.any():

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from stopadvisor.ground.progress import tracked
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.boosting import BoostedModel, fit_boosted
 from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
@@ -45,12 +43,8 @@ __all__ = [
     "score_scalar", "sequence_of",
 ]  # fmt: skip
 
-Model = TypeVar("Model", bound=LinearModel | BoostedModel)
-
 MOST_THRESHOLDS = 400
 """Of one sequence: dense, so that a test can halt close to the risk that is allowed."""
-_SMALLEST_FIT_FOR_BOOSTING = 200
-"""Different questions; several traces of one count once."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +264,6 @@ def score_learned(
     Checkpoints at or after the end of a trace, and the last resort of a schedule, never train: no
     score decides there.  Each question counts the same, however often it was probed.
     """
-    if family == "learned-boosted" and fit.n_blocks < _SMALLEST_FIT_FOR_BOOSTING:
-        return None
     bare = Scorer(family, schedule, None)
     view = fit.view(schedule)
     rows = bare.decides(view)  # (n_questions, n_probes)
@@ -293,12 +285,10 @@ def score_learned(
     # A question with many probes would otherwise outweigh many with few.
     share = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
 
-    def fitted(train: BoolArray) -> LinearModel | BoostedModel | None:
+    def fitted(train: BoolArray) -> LinearModel | None:
         y = labels[train]
         if y.size == 0 or y.all() or not y.any():
             return None
-        if family == "learned-boosted":
-            return fit_boosted(x[train], y, names)
         weights = share[train]
         weights = weights * (weights.size / weights.sum())
         return fit_logistic(x[train], y, names, weights=weights, ridge=features.ridge)
@@ -311,8 +301,8 @@ def score_learned(
 
 
 def score_by_folds(
-    fit: FitData, rows: BoolArray, x: FloatArray, fitted: Callable[[BoolArray], Model | None]
-) -> tuple[Model, FloatArray] | None:
+    fit: FitData, rows: BoolArray, x: FloatArray, fitted: Callable[[BoolArray], LinearModel | None]
+) -> tuple[LinearModel, FloatArray] | None:
     """Fit a model on all rows, and score each question by one that never saw it.
 
     Parameters

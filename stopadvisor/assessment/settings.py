@@ -28,7 +28,7 @@ __all__ = [
     "Settings", "SettingsOverrides", "alpha_remark", "asked_alpha", "large_alpha",
 ]  # fmt: skip
 
-_DEFAULT_FAMILIES = ("learned", "learned-keeps", "learned-boosted", *STOP_SCALARS, FIXED_BUDGET)
+_DEFAULT_FAMILIES = ("learned", "learned-keeps", *STOP_SCALARS, FIXED_BUDGET)
 
 
 @dataclass(frozen=True)

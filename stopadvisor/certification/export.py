@@ -34,7 +34,6 @@ from stopadvisor.policy.terms import (
     ProbeTerms,
     SamplingTerms,
     TokenText,
-    TreeTerms,
 )
 from stopadvisor.policy.triggers import LADDER_TRIGGER, trigger_terms
 from stopadvisor.probes.asking import ProbePlan, cue_text
@@ -43,7 +42,6 @@ from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import ListedTrigger, Trigger
-from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import Serving
 from stopadvisor.rules.drift import drift_features
@@ -302,12 +300,9 @@ def _certificate(
 
 
 def _model(scorer: Scorer) -> dict[str, Any]:
-    """Fields of what was fitted: standardisation and weights, or trees."""
+    """Fields of what was fitted: standardisation and weights."""
     schedule = scorer.schedule
     model = schedule.model if isinstance(schedule, Climb) else scorer.model
-    if isinstance(model, BoostedModel):
-        trees = tuple(TreeTerms(**vars(tree)) for tree in model.trees)
-        return {**vars(model), "trees": trees}
     return {} if model is None else dict(vars(model))
 
 

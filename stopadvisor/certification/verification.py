@@ -20,7 +20,6 @@ from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.grouping import calibration_rows, in_groups_of, second_traces
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable, Reference
-from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.climb import Climb
 from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, drift_names, feature_drift
@@ -168,7 +167,7 @@ def scorer_of(terms: PolicyTerms, table: ProbeTable, *, along_order: bool = Fals
         schedule = schedule_of(trigger_of(terms))
         if table.reference == "last-checkpoint" and isinstance(schedule, GridSchedule):
             schedule = schedule.up_to(int(table.budgets[-1]))
-    return _on(Scorer(terms.family, schedule, _model_of(terms)), table)
+    return _on(Scorer(terms.family, schedule, _linear(terms)), table)
 
 
 def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
@@ -179,13 +178,6 @@ def _on(scorer: Scorer, table: ProbeTable) -> Scorer:
         verb = "asks" if isinstance(scorer.schedule, Climb) else "probes"
         raise PolicyError(f"the policy {verb} {scorer.schedule.describe()}: {error}") from error
     return scorer
-
-
-def _model_of(terms: PolicyTerms) -> LinearModel | BoostedModel | None:
-    if terms.trees is None:
-        return _linear(terms)
-    trees = tuple(Tree(**vars(tree)) for tree in terms.trees)
-    return BoostedModel(terms.features, terms.intercept or 0.0, trees)
 
 
 def _linear(terms: PolicyTerms) -> LinearModel | None:

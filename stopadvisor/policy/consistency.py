@@ -18,7 +18,7 @@ from stopadvisor.policy.claims import CertificateTerms, check_certificate
 from stopadvisor.policy.climber import check_ladder
 from stopadvisor.policy.evidence import check_expected, check_split
 from stopadvisor.policy.template_arguments import reserved_arguments
-from stopadvisor.policy.terms import PolicyTerms, TreeTerms, TriggerTerms
+from stopadvisor.policy.terms import PolicyTerms, TriggerTerms
 from stopadvisor.policy.triggers import check_trigger, trigger_of
 from stopadvisor.rules.climb import RUNG_FEATURES
 from stopadvisor.rules.families import LEARNED_FAMILIES, RUNG_FAMILIES, display_threshold
@@ -33,13 +33,9 @@ from stopadvisor.rules.losses import LOST
 
 __all__ = ["check_consistency"]
 
-_MAX_TREE_DEPTH = 32
 _MAX_GOLDEN_STEPS = 4096
 MAX_GOLDEN_TEXT = 65_536
 """Most characters in all golden answers; those made here have a few hundred."""
-MAX_TREE_STEPS = 1_000_000
-"""Most nodes visited by all golden steps; the policies made here visit 150,000 at most."""
-
 
 _BOUND = ("model", "engine", "probe", "sampling", "max_think")
 _LINEAR = ("features", "mean", "scale", "coef")
@@ -75,13 +71,13 @@ def check_consistency(terms: PolicyTerms, *, golden: bool = True) -> None:
         )
     if terms.ladder is not None:
         check_ladder(terms)
-        _absent(terms, (*_BOUND, "trees"), "with a ladder")
+        _absent(terms, _BOUND, "with a ladder")
     what = "'ladder' with a ladder, and nowhere else"
     same = (terms.serving == "ladder") == (terms.ladder is not None)
     expect(same, "serving", what, terms.serving)
     if terms.kind == "full-budget":
         rest = ("budgets", "order", "golden", "certificate", "expected", "served")
-        rule = (*_RULE, *_LINEAR, "intercept", "trees", *rest, "calibration_features")
+        rule = (*_RULE, *_LINEAR, "intercept", *rest, "calibration_features")
         _absent(terms, rule, "for kind 'full-budget'")
     else:
         _check_stop(terms)
@@ -163,7 +159,7 @@ def _check_stop(terms: PolicyTerms) -> None:
     if family in (*LEARNED_FAMILIES, "rung-learned"):
         _check_learned(terms, family)
     else:
-        _absent(terms, (*_LINEAR, "intercept", "trees"), f"for family '{family}'")
+        _absent(terms, (*_LINEAR, "intercept"), f"for family '{family}'")
     if terms.entropy_source == "none" and terms.reads_logprobs:
         raise PolicyError(
             f"field 'entropy_source': family '{family}' reads log-probabilities, got 'none'"
@@ -193,7 +189,7 @@ def _check_where(terms: PolicyTerms, trigger: TriggerTerms, family: str) -> None
 
 
 def _check_learned(terms: PolicyTerms, family: str) -> None:
-    """Check that features, scales and trees of a learned rule fit together."""
+    """Check that features and scales of a learned rule fit together."""
     features = terms.features
     expect(bool(features), "features", f"at least one for family '{family}'", list(features))
     expect(len(set(features)) == len(features), "features", "each at most once", list(features))
@@ -206,53 +202,15 @@ def _check_learned(terms: PolicyTerms, family: str) -> None:
         for name in features:
             expect(name in TEXT_FEATURES, "features", f"only {', '.join(TEXT_FEATURES)}", name)
     _given(terms, ("intercept",), f"for family '{family}'")
-    if family == "learned-boosted":
-        _absent(terms, _LINEAR[1:], f"for family '{family}'")
-        expect(bool(terms.trees), "trees", "at least one tree", terms.trees)
-        for index, tree in enumerate(terms.trees or ()):
-            _check_tree(tree, f"trees[{index}]", len(features))
-        return
-    _absent(terms, ("trees",), f"for family '{family}'")
     for key in _LINEAR[1:]:
         what, size = f"{len(features)} numbers, one per feature", len(getattr(terms, key))
         expect(size == len(features), key, what, size)
 
 
-def _check_tree(tree: TreeTerms, name: str, n_features: int) -> None:
-    """Children after their parents, so that no walk goes in circles; branches are not shared."""
-    n_nodes = len(tree.feature)
-    for key in ("feature", "threshold", "left", "right", "value"):
-        size = len(getattr(tree, key))
-        expect(n_nodes == size >= 1, f"{name}.{key}", f"{n_nodes} nodes", size)
-    parents = [0] * n_nodes
-    for node, feature in enumerate(tree.feature):
-        if feature < 0:
-            continue
-        expect(feature < n_features, f"{name}.feature", f"below {n_features}", feature)
-        for side in ("left", "right"):
-            child = getattr(tree, side)[node]
-            what = f"a child of node {node} between {node + 1} and {n_nodes - 1}"
-            expect(node < child < n_nodes, f"{name}.{side}", what, child)
-            parents[child] += 1
-            if parents[child] > 1 and tree.feature[child] >= 0:  # leaves may be shared
-                raise PolicyError(f"field '{name}.{side}': node {child} has two parents")
-    expect(_depth(tree) <= _MAX_TREE_DEPTH, name, f"depth <= {_MAX_TREE_DEPTH}", _depth(tree))
-
-
-def _depth(tree: TreeTerms) -> int:
-    """Edges from the root to the deepest leaf."""
-    depth = [0] * len(tree.feature)
-    for node, feature in enumerate(tree.feature):
-        for child in (tree.left[node], tree.right[node]) if feature >= 0 else ():
-            depth[child] = max(depth[child], depth[node] + 1)
-    return max(depth)
-
-
 def _check_golden(terms: PolicyTerms) -> None:
     """Whole examples, and few enough to be replayed in no time.
 
-    The numbers that a policy may hold multiply there: texts with the rules that read them, trees
-    with their depth and with the steps.
+    The numbers that a policy may hold multiply there: texts with the rules that read them.
     """
     golden, most = terms.golden, trigger_of(terms).most_probes
     if terms.ladder is not None:
@@ -268,9 +226,3 @@ def _check_golden(terms: PolicyTerms) -> None:
     text = sum(len(step.answer) for step in steps)
     what = f"at most {MAX_GOLDEN_TEXT} characters of answers"
     expect(text <= MAX_GOLDEN_TEXT, "golden", what, text)
-    depth = sum(map(_depth, terms.trees or ()))
-    if depth * len(steps) > MAX_TREE_STEPS:
-        raise PolicyError(
-            f"field 'golden': expected at most {MAX_TREE_STEPS} steps through trees, "
-            f"got {len(steps)} steps through trees of depth {depth} in all"
-        )

@@ -39,14 +39,12 @@ class Feature:
 
     name: str
     """Of the feature."""
-    coef: float | None
+    coef: float
     """Its coefficient."""
-    mean: float | None
+    mean: float
     """Subtracted from it first."""
-    scale: float | None
+    scale: float
     """By which it is divided then."""
-    splits: int | None
-    """Splits of boosted trees that ask for it."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class InspectedPolicy:
     n_questions: PartCounts | None
     """Questions that made it."""
     features: tuple[Feature, ...]
-    """By weight: the size of the coefficient, or the number of splits."""
+    """By weight, the size of the coefficient."""
     probe: ProbeTerms | None
     """What a probe appends."""
     sampling: Mapping[str, Any]
@@ -177,7 +175,7 @@ def inspected(
         n_questions=None
         if split is None
         else PartCounts(len(split.fit), len(split.calibration), len(split.test)),
-        features=tuple(_features(terms)),
+        features=_features(terms),
         probe=terms.probe,
         sampling={} if terms.sampling is None else plain(terms.sampling),
         normalizer=terms.normalizer,
@@ -218,16 +216,9 @@ def server_words(terms: PolicyTerms, model: str | None) -> tuple[str, ...] | Non
     return (*words, "--max-logprobs", shown) if int(shown or 0) > _SHOWN_BY_VLLM else words
 
 
-def _features(terms: PolicyTerms) -> list[Feature]:
-    if terms.family == "learned-boosted":
-        trees = terms.trees or ()
-        rows = [
-            Feature(name, None, None, None, sum(tree.feature.count(k) for tree in trees))
-            for k, name in enumerate(terms.features)
-        ]
-        return sorted(rows, key=lambda row: -(row.splits or 0))
+def _features(terms: PolicyTerms) -> tuple[Feature, ...]:
     columns = zip(terms.features, terms.coef, terms.mean, terms.scale, strict=True)
-    return sorted((Feature(*row, None) for row in columns), key=lambda row: -abs(row.coef or 0.0))
+    return tuple(sorted((Feature(*row) for row in columns), key=lambda row: -abs(row.coef)))
 
 
 @dataclass(frozen=True)

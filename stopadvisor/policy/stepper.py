@@ -1,21 +1,20 @@
 """The online stepper: takes one forced answer at a time, and says whether to stop.
 
-It uses plain Python floats and the same order of operations as `features`, `scores` and `boosting`
-use on whole tables.  So a replay of recorded probes gives the same scores to the last bit, and the
+It uses plain Python floats and the same order of operations as `features` and `scores` use
+on whole tables.  So a replay of recorded probes gives the same scores to the last bit, and the
 same stops that calibration saw.  Knows no files, no model, and not when to probe: `session` does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
+from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.ground.errors import PolicyError, UndecidedError
 from stopadvisor.ground.printable import short_repr
-from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms, TreeTerms
+from stopadvisor.policy.terms import MIXED_TASKS, PolicyTerms
 from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
@@ -43,9 +42,6 @@ _LIMITS = {
     "mean_entropy": (-_SLACK, math.inf, "finite and at least 0 (nats)"),
     "markers": (0.0, math.inf, "a count, finite and >= 0"),
 }
-
-Node = Any
-"""Of a tree: the value of a leaf, else (index into `_KNOWN`, threshold, left, right)."""
 
 
 class Decision(NamedTuple):
@@ -81,8 +77,6 @@ class StopRule:
     intercept: float
     columns: tuple[tuple[int, float, float, float], ...]
     """(index into `_KNOWN`, mean, scale, coefficient), in the order of summation."""
-    trees: tuple[Node, ...]
-    """Roots of a boosted score's trees, in the order of summation."""
     features: frozenset[str]
     """All that are read."""
     reads_positions: bool
@@ -101,7 +95,7 @@ class StopRule:
         names = terms.features if terms.ladder is None else ()
         family, used, threshold = terms.family, frozenset(names), terms.decision_threshold
         places = tuple(_KNOWN.index(name) for name in names)
-        # Of another family, and of trees, these lists are empty.
+        # Of another family these lists are empty.
         columns = zip(places, terms.mean, terms.scale, terms.coef, strict=False)
         trigger = trigger_of(terms)
 
@@ -119,7 +113,6 @@ class StopRule:
             task=terms.task,
             intercept=terms.intercept or 0.0,
             columns=tuple(columns),
-            trees=tuple(_root(tree, places) for tree in terms.trees or ()),
             features=used,
             reads_positions=reads(*POSITION_FEATURES, *OPEN_FEATURES),
             needs_answer=family in ("run-stability", *AGREEMENT_FAMILIES) or reads(*_OF_ANSWERS),
@@ -301,11 +294,6 @@ class Stepper:
                 )
                 values += (1.0 if closed_by_itself else 0.0,)
             score = rule.intercept
-            for node in rule.trees:
-                while type(node) is tuple:
-                    k, threshold, left, right = node
-                    node = left if values[k] <= threshold else right
-                score = score + node
             for k, mean, scale, coef in rule.columns:
                 score = score + coef * ((values[k] - mean) / scale)
             if score - score != 0.0:
@@ -347,16 +335,6 @@ class Stepper:
         return f"the policy stopped at checkpoint {self._next - 1}; start() a new one"
 
 
-def _root(tree: TreeTerms, places: Sequence[int]) -> Node:
-    """Find the root of a checked tree, whose children stand after their parents."""
-    nodes: list[Node] = list(tree.value)
-    for k in reversed(range(len(nodes))):
-        if tree.feature[k] >= 0:
-            left, right = nodes[tree.left[k]], nodes[tree.right[k]]
-            nodes[k] = (places[tree.feature[k]], tree.threshold[k], left, right)
-    return nodes[0]
-
-
 def _position_values(
     position: int, since: int, run: int, votes: int, made: int, logprob: float
 ) -> tuple[float, ...]:
@@ -379,13 +357,11 @@ def log_odds(logprob: float) -> float:
 
 
 def _entropy_slope(terms: PolicyTerms) -> float:
-    """Most by which the score of a rule moves with one nat of entropy; infinite where it jumps."""
+    """Most by which the score of a rule moves with one nat of entropy."""
     if terms.family == "entropy":
         return 1.0
     if "answer_entropy" not in terms.features:
         return 0.0
-    if terms.trees is not None:
-        return math.inf
     at = terms.features.index("answer_entropy")
     return abs(terms.coef[at] / terms.scale[at])
 

@@ -42,7 +42,6 @@ __all__ = [
     "ProbeTerms",
     "SamplingTerms",
     "TokenText",
-    "TreeTerms",
     "TriggerTerms",
     "reads_logprobs",
 ]
@@ -51,7 +50,6 @@ MIXED_TASKS = "mixed"
 """`task` of a policy whose questions each bring their own."""
 MOST_GRID_POSITIONS = 1024
 _MOST_MARKERS = 1024
-_MOST_TREES = 500
 _MOST_GOLDEN = 32
 _MOST_STEPS = 1024
 _LOGPROB_FAMILIES = ("confidence", "entropy", "confidence-leap", "deer", "rung-confidence")
@@ -232,22 +230,6 @@ class EngineTerms:
 
 
 @dataclass(frozen=True)
-class TreeTerms:
-    """A tree of a boosted rule, as lists with an entry for each node."""
-
-    feature: tuple[Annotated[int, Condition("an integer >= -1", lambda value: value >= -1)], ...]
-    """Index into `features`; -1 at a leaf."""
-    threshold: tuple[float, ...]
-    """At most this goes left."""
-    left: tuple[int, ...]
-    """Index of a child, always after its parent."""
-    right: tuple[int, ...]
-    """As `left`."""
-    value: tuple[float, ...]
-    """What a leaf adds to the score."""
-
-
-@dataclass(frozen=True)
 class GoldenStep:
     """What comes in at one checkpoint."""
 
@@ -365,8 +347,8 @@ class PolicyTerms:
     """Over the workload's file."""
     profile: Mapping[str, ProfileShare] | None
     """Kinds of fit questions, for reading."""
-    trees: Annotated[tuple[TreeTerms, ...], Most(_MOST_TREES)] | None
-    """`learned-boosted` only: what it adds up."""
+    trees: Annotated[Any, Condition("null", lambda value: value is None)]
+    """Null: of a family that is gone."""
     order: tuple[float, ...]
     """Thresholds in the order in which they were to be tested, for a transfer."""
     split: SplitTerms | None

@@ -63,7 +63,7 @@ class PolicyComparison:
     """What differs."""
 
 
-_RULE = ("family", "features", "mean", "scale", "coef", "intercept", "trees")
+_RULE = ("family", "features", "mean", "scale", "coef", "intercept")
 _STOPS = (*_RULE, "kind", "decision_threshold", "budgets", "trigger", "on_stop")
 _SAID = {
     *(*_STOPS, "threshold", "order", "certificate", "expected", "serving", "model", "engine"),

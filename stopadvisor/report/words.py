@@ -65,7 +65,6 @@ _SURE = "the model is confident enough of a trial answer"
 _STOPS_WHEN = {
     "learned": _RIGHT,
     "learned-keeps": "the signals of a trial answer together say that thinking on gains nothing",
-    "learned-boosted": _RIGHT,
     "learned-text": _RIGHT,
     "confidence": _SURE,
     "deer": _SURE,

@@ -1,7 +1,6 @@
 """Rules for stopping: their scores, where they stop, what is lost and what it costs."""
 
 __all__ = [
-    "boosting",
     "climb",
     "costs",
     "drift",

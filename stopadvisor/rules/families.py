@@ -25,7 +25,7 @@ SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
 AGREEMENT_FAMILIES = ("agreement", "agreement-scaled")
 """How many thinking tokens the present answer has stood; scaled: over the root of the position."""
 
-LEARNED_FAMILIES = ("learned", "learned-keeps", "learned-boosted", "learned-text")
+LEARNED_FAMILIES = ("learned", "learned-keeps", "learned-text")
 """Families whose score a fitted model gives.
 
 ``learned-keeps`` is fitted on "right, or full thinking is wrong too".  ``learned-text`` is written
@@ -67,7 +67,6 @@ def rule_name(family: str) -> str:
 _NAMES = {
     "learned": "the learned rule",
     "learned-keeps": "the learned rule that keeps right answers",
-    "learned-boosted": "the boosted learned rule",
     "learned-text": "the text-only learned rule",
     "confidence": "confidence alone",
     "entropy": "entropy alone",

@@ -14,7 +14,6 @@ import numpy as np
 from stopadvisor.ground.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.costs import Asking, Costing, Serving, TokenCounts, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import feature_array
@@ -40,7 +39,7 @@ class Scorer:
 
     family: str
     schedule: Schedule
-    model: LinearModel | BoostedModel | None
+    model: LinearModel | None
 
     @property
     def asking(self) -> Asking:

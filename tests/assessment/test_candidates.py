@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.assessment.candidates import (
-    boosted_candidates,
     candidates,
     grid_schedules,
     last_resort,
@@ -202,9 +201,9 @@ def test_every_family_is_tried_where_it_suits() -> None:
     table = draw(80, 3)
     stop_at = last_resort(data(table))
     on_grid = grid_schedules(data(table), stop_at)
-    families = ("learned", "learned-keeps", "learned-boosted", *STOP_SCALARS, FIXED_BUDGET)
+    families = ("learned", "learned-keeps", *STOP_SCALARS, FIXED_BUDGET)
     found = by_family(table, families)
-    assert set(found) == set(families) - {"learned-boosted", "deer"}
+    assert set(found) == set(families) - {"deer"}
     assert found[FIXED_BUDGET] == [GridSchedule(BUDGETS)]
     assert found["confidence"] == list(on_grid)
     assert found["learned"] == [s for s in on_grid for _ in range(2)]  # few features, and all
@@ -240,16 +239,6 @@ def test_at_markers_confidence_agreement_and_learned_rules_are_tried() -> None:
     assert {family for family, count in at_markers.items() if count} == {
         *("deer", "agreement-scaled", "learned")
     }
-
-
-def test_boosted_trees_are_fitted_on_one_schedule() -> None:
-    fit = data(draw(210, 5))
-    linear = next(s for s in candidates(fit, ("learned",)))
-    (boosted,) = boosted_candidates(fit, linear)
-    assert boosted.scorer.family == "learned-boosted"
-    assert boosted.scorer.schedule == linear.scorer.schedule
-    few = data(draw(150, 5))
-    assert list(boosted_candidates(few, next(s for s in candidates(few, ("learned",))))) == []
 
 
 def test_without_a_common_position_there_are_markers_alone() -> None:

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from scipy.stats import binom
 
-from stopadvisor.assessment.candidates import boosted_candidates, candidates
+from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.forecasts import (
     Imitation,
@@ -151,21 +151,6 @@ def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:
     assert found.advised is None
     assert len(found.sequences) == 1
     assert found.label_savings == {}
-
-
-@pytest.mark.slow
-def test_boosting_joins_over_the_schedule_of_the_best_learned_rule() -> None:
-    fit_table = draw(210, 1)
-    settings = Settings(alpha=0.15, families=("learned", "learned-boosted"))
-    fit = fit_data(fit_table, settings)
-    _, linear = max(rated(fit, settings), key=lambda pair: pair[0])
-    (boosted,) = boosted_candidates(fit, linear)
-    found = choose(fit_table.as_fit(), 120, settings)
-    imitation = Imitation.draw(fit, 120, settings)
-    best = max((linear, boosted), key=lambda each: imitation.rate(each).rating_pct)
-    assert found.learned is not None
-    assert found.learned.family == best.scorer.family
-    assert found.learned.where == linear.scorer.schedule.describe()
 
 
 @pytest.mark.slow

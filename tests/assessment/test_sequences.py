@@ -27,7 +27,6 @@ from stopadvisor.assessment.sequences import (
 from stopadvisor.ground.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, SCALAR_FAMILIES
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
@@ -38,7 +37,7 @@ from tests.populations import POPULATIONS, fit_data, regraded, with_own_position
 from tests.replay import stops
 
 FREE_FORM = POPULATIONS[3]
-LEARNED = ("learned", "learned-keeps", "learned-boosted")
+LEARNED = ("learned", "learned-keeps")
 FAMILIES = (*LEARNED, *SCALAR_FAMILIES, *AGREEMENT_FAMILIES)
 BUDGETS = FREE_FORM.budgets
 EVERY = GridSchedule(BUDGETS)
@@ -231,12 +230,6 @@ def test_the_stepper_stops_where_the_curve_does_at_markers(family: str) -> None:
     for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
         expected = stops(fresh, found.scorer, float(found.thresholds[index]))
         assert curve.stops(index).tolist() == expected
-
-
-def test_boosting_waits_for_enough_questions() -> None:
-    assert score(fit_data(draw(199, 7)), "learned-boosted", EVERY) is None
-    found = sequence(fit_data(draw(200, 7)), "learned-boosted")
-    assert isinstance(found.scorer.model, BoostedModel)
 
 
 def test_what_cannot_be_learned_is_no_candidate() -> None:

@@ -33,17 +33,12 @@ def microseconds(work: Callable[[], int]) -> float:
     return best * 1e6
 
 
-def stepper_time(
-    n: int, family: str, *, raw: bool = True, n_trees: int = 40, where: str | None = None
-) -> float:
+def stepper_time(n: int, family: str, *, raw: bool = True, where: str | None = None) -> float:
     """One step of a policy that never stops, so that each of `n` questions has all checkpoints."""
     never = {"confidence": 0.0, "deer": 0.0, "entropy": 1.0, "fixed-budget": 512.0}
     content = family_content(family, never.get(family, 600.0))
     if where is not None:
         content = anywhere_content(where, family, decision_threshold=600.0, threshold=1.0)
-    if family == "learned-boosted":
-        content["trees"] = [_full_tree(k) for k in range(n_trees)]
-        content["intercept"] = -0.25
     policy = policy_from(content)
     positions = policy.trigger.positions or range(20, 200, 20)
     rng = random.Random(0)
@@ -70,17 +65,6 @@ def stepper_time(
         return sum(map(len, questions))
 
     return microseconds(work)
-
-
-def _full_tree(k: int) -> dict[str, Any]:
-    """Eight leaves on three levels, as boosting fits and rounds them."""
-    return {
-        "feature": [(k + node) % 8 for node in range(7)] + [-1] * 8,
-        "threshold": [0.1 * (node - 3) for node in range(7)] + [0.0] * 8,
-        "left": [2 * node + 1 for node in range(7)] + [0] * 8,
-        "right": [2 * node + 2 for node in range(7)] + [0] * 8,
-        "value": [0.0] * 7 + [node / 128 for node in range(8)],
-    }
 
 
 def pipeline_time() -> float:

@@ -33,7 +33,7 @@ LIMIT = 0.15
 
 def fixed_budget(path: Path) -> Policy:
     """The bundled policy's model under a fixed budget of 84 tokens."""
-    made = ("schema", "golden", "digest", "trees")
+    made = ("schema", "golden", "digest")
     content = {k: v for k, v in load_policy(POLICY).content.items() if k not in made}
     nothing = dict.fromkeys(("features", "mean", "scale", "coef"), ())
     content |= {name: list(value) for name, value in nothing.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.policy_content import built, example_content, family_content, file_bytes
+from tests.policy_content import built, example_content, file_bytes
 
 __all__ = ["HEAVY"]
 
@@ -26,23 +26,6 @@ def _arguments(**arguments: Any) -> bytes:
 
 def _ids(count: int, size: int) -> dict[str, Any]:
     return {**BUILT["split"], "fit": [f"{k:0{size}d}" for k in range(count)]}
-
-
-def _chain_of_nodes(depth: int) -> dict[str, Any]:
-    """A tree whose left branch is a chain of that many nodes."""
-    return {
-        "feature": [0] * depth + [-1] * (depth + 1),
-        "threshold": [1e9] * (2 * depth + 1),
-        "left": [*range(1, depth), 2 * depth] + [-1] * (depth + 1),
-        "right": list(range(depth, 2 * depth)) + [-1] * (depth + 1),
-        "value": [0.0] * (2 * depth + 1),
-    }
-
-
-def _deep_trees() -> bytes:
-    content = built(family_content("learned-boosted"))
-    content |= {"trees": [_chain_of_nodes(30) for _ in range(500)], "golden": _golden("7")}
-    return file_bytes(content)
 
 
 def _golden(answer: str, steps: int = 6) -> list[dict[str, Any]]:
@@ -65,7 +48,6 @@ HEAVY: dict[str, Callable[[], bytes]] = {
     "golden-text": lambda: _with(golden=_golden("1,11," * 68)),
     "golden-white-space": lambda: _with(golden=_golden(" " * 300 + "x")),
     "golden-too-much-text": lambda: _with(golden=_golden(" " * 30_000 + "x", 1)),
-    "trees": _deep_trees,
     "no-end": lambda: file_bytes(BUILT)[:-3] + b" " * (8 * MEGABYTE - 20_000),
     "decimals": lambda: _arguments(x=314159).replace(b"314159", b"0." + b"1" * 7_900_000),
     "white-space": lambda: b" " * 8 * MEGABYTE,

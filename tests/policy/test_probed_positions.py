@@ -34,7 +34,7 @@ def elsewhere(trigger: Trigger, family: str = "agreement") -> Policy:
     linear = float(trigger.stop_at or 0) if family == "fixed-budget" else 1e9
     rule = family_content(family, linear) | trigger_content(trigger, family=family)
     names = ["family", "features", "mean", "scale", "coef", "intercept", "trigger", "budgets"]
-    names += ["threshold", "decision_threshold", "trees"]
+    names += ["threshold", "decision_threshold"]
     content = load_policy(POLICIES / "arithmetic.joblib").content
     return policy_from(content | {name: rule.get(name) for name in names} | {"order": []})
 

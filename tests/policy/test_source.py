@@ -165,9 +165,7 @@ def test_who_reads_answers_alone_minds_no_entropy_source(family: str, source: st
     assert check(family_content(family), source=source) == []
 
 
-@pytest.mark.parametrize(
-    "family", ["learned", "learned-boosted", "confidence", "entropy", "confidence-leap"]
-)
+@pytest.mark.parametrize("family", ["learned", "confidence", "entropy", "confidence-leap"])
 @pytest.mark.parametrize("source", ["none", "top-k:5"])
 def test_who_reads_log_probabilities_minds_the_entropy_source(family: str, source: str) -> None:
     with pytest.raises(PolicyError, match=f"entropy source 'full', got '{source}'"):

@@ -16,7 +16,6 @@ from stopadvisor.policy.frozen import Policy, Stepper
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
 from stopadvisor.probes.trigger import ListedTrigger, MarkerTrigger, Trigger, stride
-from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FAMILIES, LEARNED_FAMILIES
 from stopadvisor.rules.features import (
     FEATURES,
@@ -94,17 +93,8 @@ def table_scores(content: dict[str, Any], probes: ProbeTable, schedule: list[int
     if family not in LEARNED_FAMILIES:
         return scalar_scores(family, probes, schedule)
     features = feature_array(probes, schedule, content["features"])
-    model: LinearModel | BoostedModel
-    if family == "learned-boosted":
-        trees = tuple(
-            Tree(**{key: tuple(values) for key, values in tree.items()})
-            for tree in content["trees"]
-        )
-        model = BoostedModel(tuple(content["features"]), content["intercept"], trees)
-    else:
-        columns = {key: tuple(content[key]) for key in ("features", "mean", "scale", "coef")}
-        model = LinearModel(**columns, intercept=content["intercept"])
-    return model.scores(features)
+    columns = {key: tuple(content[key]) for key in ("features", "mean", "scale", "coef")}
+    return LinearModel(**columns, intercept=content["intercept"]).scores(features)
 
 
 NEVER = {"confidence": 1e-9, "deer": 1e-9, "entropy": 1.0}
@@ -155,21 +145,9 @@ def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[st
             features = [name for name in TEXT_FEATURES if name in ANYWHERE]
         content["features"] = features
         content["probe"]["open_cue"] = True
-        if family == "learned-boosted":
-            content["trees"] = [
-                {
-                    "feature": [k, -1, -1],
-                    "threshold": [float(rng.normal()), 0.0, 0.0],
-                    "left": [1, 0, 0],
-                    "right": [2, 0, 0],
-                    "value": [0.0, *rng.normal(size=2).tolist()],
-                }
-                for k in range(len(features))
-            ]
-        else:
-            for key in ("mean", "coef"):
-                content[key] = rng.normal(size=len(features)).tolist()
-            content["scale"] = rng.uniform(0.1, 3, len(features)).tolist()
+        for key in ("mean", "coef"):
+            content[key] = rng.normal(size=len(features)).tolist()
+        content["scale"] = rng.uniform(0.1, 3, len(features)).tolist()
     return content
 
 
@@ -368,10 +346,6 @@ def test_means_may_pass_zero_by_what_rounding_leaves() -> None:
     assert policy_of("confidence").start().observe(**STEP | means).score == 1e-3
 
 
-def test_trees_that_read_the_entropy_jump() -> None:
-    assert math.isinf(policy_from(family_content("learned-boosted")).rule.entropy_slope)
-
-
 def test_thinking_never_shrinks() -> None:
     stepper = policy_of("confidence").start()
     stepper.observe(**STEP)
@@ -431,10 +405,9 @@ def test_what_is_given_is_checked_even_where_it_is_not_read() -> None:
         policy_of("confidence").start().observe(**STEP | {"mean_entropy": math.nan})
 
 
-@pytest.mark.parametrize("family", ["learned", "learned-boosted"])
-def test_a_learned_score_begins_with_the_intercept(family: str) -> None:
+def test_a_learned_score_begins_with_the_intercept() -> None:
     scores = [
-        policy_from(family_content(family) | {"intercept": begins}).start().observe(**STEP)
+        policy_from(example_content(intercept=begins)).start().observe(**STEP)
         for begins in (0.0, 0.5)
     ]
     assert scores[1].score - scores[0].score == pytest.approx(0.5)

@@ -142,10 +142,3 @@ def test_policies_are_plain(name: str) -> None:
     assert_plain("inspect", document)
     assert document["digest"] == policy.digest
     assert {row["name"] for row in document["features"]} == set(policy.content["features"])
-
-
-def test_boosted_features_are_weighed_by_their_splits() -> None:
-    policy = policy_from(example_contents()["learned-boosted"])
-    document = to_document(inspected(policy, Path("p.joblib")))
-    splits = sum(k >= 0 for tree in policy.terms.trees or () for k in tree.feature)
-    assert sum(row["splits"] or 0 for row in document["features"]) == splits > 0

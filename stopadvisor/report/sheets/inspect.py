@@ -240,12 +240,6 @@ def _certificate(
 
 
 def _features(shown: InspectedPolicy) -> Section:
-    if shown.family == "learned-boosted":
-        return Section(
-            "Features by number of splits",
-            ("feature", "splits"),
-            tuple((row.name, str(row.splits)) for row in shown.features),
-        )
     return Section(
         "Features by weight",
         ("feature", "coefficient", "mean", "scale"),
