@@ -2,5 +2,5 @@
 
 __all__ = [
     "answer_pass", "answer_summary", "answering", "audit_log", "gateway", "monitored", "monitoring",
-    "serve_settings", "server_profile", "vllm", "watch_settings",
+    "serve_settings", "server_profile", "vllm",
 ]  # fmt: skip

@@ -10,11 +10,10 @@ request.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -26,9 +25,14 @@ from prometheus_client import (
     generate_latest,
 )
 
-from stopadvisor.serving.chat_reply import Route
+from stopadvisor.policy.frozen import Policy
 
-__all__ = ["Log", "Metrics", "RequestRecord"]
+__all__ = ["HEADER", "Log", "Metrics", "RequestRecord", "Route"]
+
+HEADER = "X-StopAdvisor"
+"""Header of every reply: who answered it, why, and under which policy."""
+Route = Literal["policy", "passthrough", "shadow"]
+"""Under the policy; past it; or past it with its decisions counted."""
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _MOST_BUDGETS = 64
@@ -84,6 +88,12 @@ class RequestRecord:
         """All that was decoded."""
         thought = self.reasoning_tokens + self.discarded_tokens
         return thought + self.probe_tokens + self.visible_tokens
+
+    def header(self, rung: str = "") -> tuple[bytes, bytes]:
+        """Return `HEADER` with its value; of a ladder it names the rung that answered."""
+        value = f"{self.route}; reason={self.reason}; digest={self.digest or 'none'}"
+        value += f"; rung={rung}" if rung else ""
+        return HEADER.lower().encode(), value.encode()
 
     def usage(self) -> dict[str, Any]:
         """Return the object ``usage`` of the reply."""
@@ -181,14 +191,11 @@ class Metrics:
         self.reasoning.inc(record.reasoning_tokens)
         self.failed_probes.inc(record.failed_probes)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Hold a request as in flight."""
-        self.in_flight.inc()
-        try:
-            yield
-        finally:
-            self.in_flight.dec()
+    def show_policies(self, policies: Iterable[tuple[str, Policy]]) -> None:
+        """Export which are in use, each with its model's name."""
+        self.policy.clear()
+        for model, policy in policies:
+            self.policy.labels(model, policy.digest[:8]).set(1)
 
     def _name(self, budget: int) -> str:
         if len(self._budgets) < _MOST_BUDGETS:

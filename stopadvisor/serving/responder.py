@@ -1,8 +1,10 @@
 """The reply to one covered request, as a stream or as one body, wherever the model runs.
 
-Is told by `engines.live` what may be shown, and sends it.  A failure is raised as long as no byte
-was sent, so that somebody else can answer; after the first byte it ends the stream with an error.
-Knows ASGI's messages and the form of replies; no engine and no upstream.
+Is told by `engines.live` what may be shown, and sends it.  Thinking goes out as ``reasoning`` and,
+for older clients, as ``reasoning_content``.  Of a stopped trace the content is the cue followed by
+its forced answer: what the model's visible answer would read like.  A failure is raised as long as
+no byte was sent, so that somebody else can answer; after the first byte it ends the stream with an
+error.  Knows ASGI's messages and the form of replies; no engine and no upstream.
 """
 
 from __future__ import annotations
@@ -10,53 +12,171 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.live import Backend, LiveAnswer, LiveRequest
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.probes.asking import cue_text
 from stopadvisor.serving.audits import AuditedReply
-from stopadvisor.serving.chat_reply import (
-    KEEP_ALIVE,
-    KEEP_ALIVE_SECONDS,
-    ChatReply,
-    Finish,
-    TextStream,
-    forced_content,
-)
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
 
-__all__ = ["JSON", "STREAM", "Gone", "Responder", "Sender", "SlowReader", "unless_gone"]
+__all__ = [
+    "DONE", "KEEP_ALIVE", "STREAM", "ChatReply", "Finish", "Gone", "Message", "Receive",
+    "Responder", "Send", "Sender", "SlowReader", "TextStream", "forced_content", "unless_gone",
+]  # fmt: skip
+
+Message = MutableMapping[str, Any]
+"""One message of ASGI."""
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
-JSON = ((b"content-type", b"application/json"),)
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment that keeps the connection of a stream open while tokens are held."""
+KEEP_ALIVE_SECONDS = 15.0
+DONE = b"data: [DONE]\n\n"
+
+Finish = Literal["stop", "length"]
 
 
 class SlowReader(Exception):
-    """The client did not read a part of its stream in time."""
+    """The client did not read a part of its reply in time."""
 
 
 @dataclass
 class Sender:
     """Sends what a request is answered with, and notes in its record what and when."""
 
-    to: Callable[[MutableMapping[str, Any]], Awaitable[None]]
+    to: Send
     record: RequestRecord
     began: float
     """When the request came, by `time.perf_counter`."""
+    rung: str = ""
+    """Of a ladder: who answers, for the header."""
     begun: bool = False
     """The status is sent."""
 
-    async def __call__(self, message: MutableMapping[str, Any]) -> None:
-        """Send one message of ASGI."""
+    async def __call__(self, message: Message) -> None:
+        """Send one message of ASGI; the header is added to the first."""
         if message["type"] == "http.response.start":
             self.begun, self.record.status = True, message["status"]
+            headers = [*message["headers"], self.record.header(self.rung)]
+            message = {**message, "headers": headers}
         elif self.record.ttft_seconds is None and message["body"] not in (b"", KEEP_ALIVE):
             self.record.ttft_seconds = time.perf_counter() - self.began
         await self.to(message)
+
+    async def json(
+        self, status: int, content: Any, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """Answer with one object."""
+        body = json.dumps(content, separators=(",", ":")).encode()
+        own = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
+        await self({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+        await self({"type": "http.response.body", "body": body, "more_body": False})
+
+
+# --- The form of a reply --------------------------------------------------------------------------
+
+
+def forced_content(cue: str, answer: str) -> str:
+    """Return what a client reads of a forced answer: the cue it was asked with, and the answer."""
+    return (cue_text(cue) + answer).strip()
+
+
+@dataclass
+class TextStream:
+    """Text of tokens that come one after the other, as it would be decoded at once.
+
+    A letter may take several tokens, and a tokenizer may write a token otherwise at the beginning
+    of a text.  So a part is decoded after the one before it, and a letter that is not whole yet is
+    held back.
+    """
+
+    decode: Callable[[Sequence[int]], str]
+    """Special tokens left out."""
+    _before: list[int] = field(default_factory=list)
+    """The tokens of the last part given out."""
+    _held: list[int] = field(default_factory=list)
+
+    def take(self, ids: Sequence[int], *, last: bool = False) -> str:
+        """Return the text that further tokens add; with `last`, also that of a broken letter."""
+        self._held += ids
+        whole = self.decode(self._before + self._held)
+        shown = self.decode(self._before)
+        text = whole[len(shown) :]
+        if not text or (text.endswith("\N{REPLACEMENT CHARACTER}") and not last):
+            return ""
+        self._before, self._held = self._held, []
+        return text
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """The frame of one reply: the same name and time in all its chunks."""
+
+    model: str
+    """As the request calls it."""
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Seconds since 1970."""
+
+    def body(
+        self, reasoning: str, content: str | None, finish: Finish, usage: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the reply as one object; `content` is None where thinking was never closed."""
+        message = {"role": "assistant", "content": content} | _reasoning(reasoning)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+        frame = self._frame("chat.completion")
+        return frame | {"choices": [choice], "usage": usage}
+
+    def first(self) -> bytes:
+        """Return the chunk that opens a stream."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def reasoning(self, text: str) -> bytes:
+        """Return a chunk of thinking; nothing where there is no text."""
+        return self._chunk(_reasoning(text)) if text else b""
+
+    def content(self, text: str) -> bytes:
+        """Return a chunk of the answer; nothing where there is no text."""
+        return self._chunk({"content": text}) if text else b""
+
+    def last(self, finish: Finish, usage: Mapping[str, Any] | None) -> bytes:
+        """Return the end of a stream: its reason, counts where they were asked for, and `DONE`."""
+        end = self._chunk({}, finish)
+        if usage is not None:
+            frame = self._frame("chat.completion.chunk")
+            end += _event(frame | {"choices": [], "usage": usage})
+        return end + DONE
+
+    def error(self, message: str) -> bytes:
+        """Return the end of a stream that failed after its first byte."""
+        return _event({"error": {"message": message, "type": "server_error"}}) + DONE
+
+    def _chunk(self, delta: Mapping[str, Any], finish: Finish | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return _event(self._frame("chat.completion.chunk") | {"choices": [choice]})
+
+    def _frame(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    return {"reasoning": text, "reasoning_content": text}
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    # Escaped to ASCII, so that no lone surrogate of a broken letter ends the stream.
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+
+
+# --- One request ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -67,7 +187,6 @@ class Responder:
     backend: Backend
     chat_reply: ChatReply
     send: Sender
-    header: tuple[bytes, bytes]
     metrics: Metrics
     between: float | None = None
     """Seconds within which a part of the stream must be read."""
@@ -170,23 +289,15 @@ class Responder:
     async def _whole(self, answered: LiveAnswer) -> None:
         finish, content = self._ending(answered)
         thinking = answered.trace.ids[: answered.thinking]
-        whole = self.chat_reply.body(
-            reasoning=self.backend.chat.decode(thinking),
-            content=content,
-            finish=finish,
-            usage=self.send.record.usage(),
-        )
-        body = json.dumps(whole, separators=(",", ":")).encode()
-        headers = [*JSON, (b"content-length", b"%d" % len(body)), self.header]
-        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        reasoning, usage = self.backend.chat.decode(thinking), self.send.record.usage()
+        await self.send.json(200, self.chat_reply.body(reasoning, content, finish, usage))
 
     async def _piece(self, piece: bytes, *, last: bool = False) -> None:
         """Send a part of a stream; whoever does not read it in time is left."""
         try:
             async with asyncio.timeout(self.between):
                 if not self.send.begun:
-                    start = {"status": 200, "headers": [*STREAM, self.header]}
+                    start = {"status": 200, "headers": STREAM}
                     await self.send({"type": "http.response.start", **start})
                 if not self._opened and piece != KEEP_ALIVE:
                     self._opened = True
@@ -255,9 +366,7 @@ class Gone(Exception):
     """The client has left."""
 
 
-async def unless_gone(
-    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], work: Coroutine[Any, Any, None]
-) -> None:
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Do the work as long as the client is there; its request was read to the end.
 
     Raises
@@ -265,8 +374,13 @@ async def unless_gone(
     Gone
         It has left; the work is cancelled.
     """
+
+    async def until_gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
     task = asyncio.create_task(work)
-    gone = asyncio.create_task(_until_gone(receive))
+    gone = asyncio.create_task(until_gone())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -279,8 +393,3 @@ async def unless_gone(
         for each in (task, gone):
             if not each.cancelled():
                 each.exception()  # looked at: nobody else will
-
-
-async def _until_gone(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

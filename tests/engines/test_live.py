@@ -19,10 +19,9 @@ from stopadvisor.policy.requests import Request
 from stopadvisor.policy.session import Stop
 from stopadvisor.probes.asking import Prompt
 from stopadvisor.probes.trigger import ListedTrigger
-from stopadvisor.serving.chat_reply import ChatReply, TextStream
 from stopadvisor.serving.eligibility import CoveredRequest
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Responder, Sender
+from stopadvisor.serving.responder import ChatReply, Responder, Sender, TextStream
 from tests.engines.fake_server import Story, ids_of, words
 from tests.policy_content import (
     family_content,
@@ -121,7 +120,6 @@ def answered(
             model,
             ChatReply("m"),
             Sender(send, record, 0.0),
-            (b"a", b"b"),
             Metrics(CollectorRegistry()),
             shows_cached=True,
         )

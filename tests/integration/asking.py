@@ -19,7 +19,7 @@ from openai import AsyncOpenAI
 
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request, policy_plan
-from stopadvisor.serving.chat_reply import forced_content
+from stopadvisor.serving.responder import forced_content
 from tests.integration.conftest import AT_ONCE
 from tests.integration.server import NAME, VllmServer
 

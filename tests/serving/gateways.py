@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.policies import PolicySet
-from stopadvisor.serving.gateway.server import GatewayServer, listen, routes
+from stopadvisor.serving.gateway.server import listen, run
 from stopadvisor.serving.metrics import Log, Metrics
 from stopadvisor.serving.serve_settings import GatewaySettings, Timeouts
 from tests.engines.fake_server import FakeServer
@@ -257,33 +257,19 @@ def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Itera
     logged = io.StringIO()
     begun: list[RunningGateway] = []
     failed: list[BaseException] = []
-    stop = asyncio.Event()
 
     async def work() -> None:
-        metrics = Metrics(CollectorRegistry())
+        metrics, loop = Metrics(CollectorRegistry()), asyncio.get_running_loop()
         gateway = Gateway(settings, metrics, Log(logged), PolicySet.load(settings), key)
-        at = listen("127.0.0.1", 0)
-        server = GatewayServer.of(routes(gateway), settings)
-        keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
-        try:
-            await gateway.pool.first(settings.retry_timeout)
-            serving = asyncio.create_task(server.serve(sockets=[at]))
-            while not server.started:
-                await asyncio.sleep(0.005)
-            loop = asyncio.get_running_loop()
+
+        def is_ready() -> None:
             begun.append(RunningGateway(gateway, at.getsockname()[1], loop, logged))
             ready.set()
-            await stop.wait()
-            server.should_exit = True
-            await serving
-        finally:
-            for task in keeping:
-                task.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
-            await gateway.aclose()
-            at.close()
 
-    def run() -> None:
+        with listen("127.0.0.1", 0) as at:
+            await run(gateway, at, is_ready)
+
+    def thread_work() -> None:
         try:
             asyncio.run(work())
         except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
@@ -292,7 +278,7 @@ def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Itera
             ready.set()
 
     ready = threading.Event()
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=thread_work, daemon=True)
     thread.start()
     ready.wait(30)
     if failed:
@@ -300,7 +286,7 @@ def running(policies: Path, *servers: FakeServer | str, **changes: Any) -> Itera
     try:
         yield begun[0]
     finally:
-        begun[0].loop.call_soon_threadsafe(stop.set)
+        begun[0].loop.call_soon_threadsafe(begun[0].gateway.leave)
         thread.join(20)
         assert not thread.is_alive(), "the gateway does not end"
         if failed:

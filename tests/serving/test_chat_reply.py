@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.serving.chat_reply import DONE, ChatReply, TextStream, forced_content
 from stopadvisor.serving.metrics import RequestRecord
+from stopadvisor.serving.responder import DONE, ChatReply, TextStream, forced_content
 
 COUNTS = RequestRecord(
     "1", "policy", prompt_tokens=30, reasoning_tokens=43, probes=2, probe_tokens=7,

@@ -29,6 +29,7 @@ VOTE = [{"name": "vote", "model": "big", "temperature": 1.0, "repeat": 4, "price
 
 def policy_of(folder: Path, rungs: list[dict[str, Any]] = RUNGS, **changes: Any) -> Path:
     content = ladder_content(changes.pop("family", "cap"), **changes)
+    content["certificate"] = {**content["certificate"], "differs_upper": 0.07}
     content["ladder"] = {**content["ladder"], **changes.get("ladder", {}), "rungs": rungs}
     save_policy(policy_from(content), folder / "policy.json", format="json")
     return folder / "policy.json"

@@ -16,7 +16,7 @@ from yarl import URL
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.key import Key
-from stopadvisor.serving.gateway import connections, intake
+from stopadvisor.serving.gateway import intake
 from stopadvisor.serving.gateway import server as server_module
 from stopadvisor.serving.gateway.forward import Forwarder, proxy_of
 from stopadvisor.serving.gateway.intake import Target
@@ -168,14 +168,14 @@ def test_half_requests_keep_nobody_out(
             assert gateway.ask(chat_body()).way == "policy; reason=covered", number
         with suppress(ConnectionResetError):  # instead of an end
             assert half[0].recv(1) == b""
-    assert {line["event"] for line in gateway.lines} == {"upstream-up", "request"}
+    assert {line["event"] for line in gateway.lines} == {"upstream-up", "request", "draining"}
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"])
 def test_a_head_that_does_not_end_is_not_waited_for(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.2)
     got = to_the_end(connected(gateway, before + b"GET /v1/models HTTP/1.1\r\nX: y"))
     assert got.startswith(b"HTTP/1.1 200 OK") == bool(before)
     assert got.endswith(b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n")
@@ -183,7 +183,7 @@ def test_a_head_that_does_not_end_is_not_waited_for(
 
 def test_a_head_is_so_large_and_no_larger(gateway: RunningGateway) -> None:
     client = connected(gateway, b"GET /v1/models HTTP/1.1\r\nX: ")
-    client.sendall(b"y" * (connections.HEAD_BYTES + 1))
+    client.sendall(b"y" * (server_module.HEAD_BYTES + 1))
     assert to_the_end(client).startswith(b"HTTP/1.1 431 ")
 
 

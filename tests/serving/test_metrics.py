@@ -34,7 +34,7 @@ def test_a_request_is_counted_once() -> None:
         ttft_seconds=0.02,
         e2e_seconds=0.5,
     )
-    with metrics.running():
+    with metrics.in_flight.track_inprogress():
         assert exported(metrics)["stopadvisor_requests_in_flight",] == 1
         metrics.count(stopped)
     metrics.count(RequestRecord("b", reason="tools", status=200))

@@ -7,7 +7,6 @@ hangs up is worked for no longer, wherever the work stands.  Knows HTTP by ASGI;
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 import uuid
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 
@@ -29,10 +28,9 @@ from stopadvisor.ground.errors import EngineError, ModelError, StopAdvisorError
 from stopadvisor.ground.json_text import parse_json
 from stopadvisor.policy.requests import Request
 from stopadvisor.serving.audits import AuditedReply, Auditors, FinishTrace, FullThinking
-from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest
-from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder, Send
-from stopadvisor.serving.gateway.intake import Admission, Incoming, Intake, Receive, Refusal
+from stopadvisor.serving.gateway.forward import BrokenReply, Forwarder
+from stopadvisor.serving.gateway.intake import Admission, Incoming, Intake, Refusal
 from stopadvisor.serving.gateway.ladder_reply import (
     as_reference,
     audited_ascent,
@@ -43,7 +41,16 @@ from stopadvisor.serving.gateway.ladder_reply import (
 from stopadvisor.serving.gateway.policies import Bound, PolicySet, ServedPolicy
 from stopadvisor.serving.gateway.pool import Pool, Upstream
 from stopadvisor.serving.metrics import Log, Metrics, RequestRecord
-from stopadvisor.serving.responder import JSON, Gone, Responder, Sender, SlowReader, unless_gone
+from stopadvisor.serving.responder import (
+    ChatReply,
+    Gone,
+    Receive,
+    Responder,
+    Send,
+    Sender,
+    SlowReader,
+    unless_gone,
+)
 from stopadvisor.serving.serve_settings import GatewaySettings, for_task
 
 __all__ = ["Gateway"]
@@ -56,26 +63,11 @@ _OPEN = 5.0
 T = TypeVar("T")
 
 
-@dataclass
-class _Way:
-    """How a request is served."""
+class _Covered(NamedTuple):
+    """A request that a policy covers."""
 
-    sender: Sender
-    served: ServedPolicy | None = None
-    covered: CoveredRequest | None = None
-    rung: str = ""
-    """Of a ladder: who answers."""
-
-    @property
-    def record(self) -> RequestRecord:
-        return self.sender.record
-
-    @property
-    def header(self) -> tuple[bytes, bytes]:
-        """The `X-StopAdvisor` header of this request."""
-        digest = None if self.served is None else self.served.policy.digest
-        value = header_value(self.record.route, self.record.reason, digest, self.rung)
-        return HEADER.lower().encode(), value.encode()
+    served: ServedPolicy
+    by: CoveredRequest
 
 
 @dataclass(eq=False)
@@ -108,7 +100,7 @@ class Gateway:
             log=self.log,
         )
         self.auditors = Auditors(settings.audit, self.metrics, self._end)
-        self._audit(self.policies)
+        self.policies.audit(self.auditors)
         self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
         self._intake = Intake(settings.timeouts)
         self._admission = Admission(settings.concurrency, self.metrics, self.auditors.shed)
@@ -133,7 +125,7 @@ class Gateway:
 
     async def _replace(self, found: PolicySet) -> None:
         """Use other policies, if they fit the upstreams."""
-        self._audit(found)
+        found.audit(self.auditors)
         checked = [upstream for upstream in self.pool.all if upstream.is_up]
         if not checked:
             raise EngineError("no upstream is in use that policies could be checked with")
@@ -156,13 +148,7 @@ class Gateway:
         return [{"model": p.name, "digest": p.policy.digest[:8]} for p in self.policies.all]
 
     def _show_policies(self) -> None:
-        self.metrics.policy.clear()
-        for served in self.policies.all:
-            self.metrics.policy.labels(served.name, served.policy.digest[:8]).set(1)
-
-    def _audit(self, policies: PolicySet) -> None:
-        for served in policies.all:
-            served.auditor = self.auditors.of(served.policy)
+        self.metrics.show_policies((served.name, served.policy) for served in self.policies.all)
 
     def _end(self, code: int) -> None:
         """Leave, as an alarm is on."""
@@ -189,85 +175,84 @@ class Gateway:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one request."""
         record = RequestRecord(uuid.uuid4().hex, reason="path")
-        way = _Way(Sender(send, record, time.perf_counter()))
+        sender = Sender(send, record, time.perf_counter())
         try:
             async with self._intake.request(scope, receive) as request:
-                await unless_gone(receive, self._serve(request, way))
+                await unless_gone(receive, self._serve(request, sender))
         except Gone:
             record.error = "client-gone"
         except Refusal as no:
-            await _refuse(way, no)
+            await _refuse(sender, no)
         except (BrokenReply, SlowReader) as error:
             record.error = type(error.__cause__ or error).__name__
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
             record.error = type(error).__name__
-            await _refuse(way, Refusal(500, "internal error", "server_error"))
+            await _refuse(sender, Refusal(500, "internal error", "server_error"))
         finally:
-            record.e2e_seconds = time.perf_counter() - way.sender.began
+            record.e2e_seconds = time.perf_counter() - sender.began
             self.metrics.count(record)
             self.log.request(record)
 
-    async def _serve(self, request: Incoming, way: _Way) -> None:
-        if request.method != "POST":
-            await self._forward(request, way)
-            return
-        request, record = await self._find_way(request, way), way.record
-        async with self._admission.place(record):
-            record.own_seconds = time.perf_counter() - way.sender.began - record.queue_seconds
-            FORWARDED.set(request.header(b"authorization"))
-            TRACE_CONTEXT.set(trace_context(request.headers))
-            left: Incoming | None = request
-            if way.served is not None and way.covered is not None:
-                climbs = self.settings.ladder is not None
-                answer = self._climb if climbs else self._under_policy
-                left = await answer(request, way, way.served, way.covered)
-            if left is not None:
-                await self._forward(left, way)
+    async def _serve(self, request: Incoming, sender: Sender) -> None:
+        record, left = sender.record, True
+        if request.method == "POST":
+            covered = await self._find_policy(request, record)
+            async with self._admission.place(record):
+                record.own_seconds = time.perf_counter() - sender.began - record.queue_seconds
+                FORWARDED.set(request.header(b"authorization"))
+                TRACE_CONTEXT.set(trace_context(request.headers))
+                if covered is not None:
+                    climbs = self.settings.ladder is not None
+                    answer = self._climb if climbs else self._under_policy
+                    left = await answer(request, sender, *covered)
+                if left:
+                    await self._forward(request, sender)
+        else:
+            await self._forward(request, sender)
 
-    async def _find_way(self, request: Incoming, way: _Way) -> Incoming:
-        """Decide whether a policy covers a request."""
-        record = way.record
+    async def _forward(self, request: Incoming, sender: Sender) -> None:
+        upstream = await self._forwarder.forward(request, sender)
+        sender.record.upstream = upstream.number
+
+    async def _find_policy(self, request: Incoming, record: RequestRecord) -> _Covered | None:
+        """Decide which policy covers a request, and take down why none does."""
         is_chat = request.target.path == "/chat/completions"
         size = len(request.body)
         if size > _SMALL and (not is_chat or size > _SMALL + self.policies.longest_prompt):
             # Not read: no policy can cover it, and reading may take seconds.
             record.reason = "room" if is_chat else record.reason
-            return request
+            return None
         body = await _beside(_parsed, request.body, size=size)
         if not isinstance(body, dict):
             record.reason = "body"
-            return request
-        request = replace(request, streams=body.get("stream") is True)
+            return None
+        request.streams = body.get("stream") is True
         if not is_chat:
-            return request
+            return None
         named = self.policies.of(body.get("model"))
         task = request.header(TASK_HEADER.lower().encode()) or None
-        way.served = served = for_task(named, task)
+        served = for_task(named, task)
         if served is None or served.coverage is None:
             record.reason = "task" if named else "model"
-            return request
+            return None
         record.digest = served.policy.digest[:8]
         if served.policy.kind == "full-budget":
             record.route, record.reason = "policy", "full-budget"
-            return request
+            return None
         found = served.coverage.check(body, task=task)
-        if isinstance(found, CoveredRequest):
-            way.covered, record.reason = found, "covered"
-            alarmed = served.auditor is not None and served.auditor.is_shadowed()
-            record.route = "shadow" if self.settings.shadow or alarmed else "policy"
-        else:
+        if not isinstance(found, CoveredRequest):
             record.reason = found.reason
-        return request
-
-    async def _forward(self, request: Incoming, way: _Way) -> None:
-        upstream = await self._forwarder.forward(request, (way.header,), way.sender)
-        way.record.upstream = upstream.number
+            return None
+        alarmed = served.auditor is not None and served.auditor.is_shadowed()
+        record.route = "shadow" if self.settings.shadow or alarmed else "policy"
+        record.reason = "covered"
+        return _Covered(served, found)
 
     async def _climb(
-        self, request: Incoming, way: _Way, served: ServedPolicy, covered: CoveredRequest
-    ) -> Incoming | None:
-        """Answer a covered request by a rung; what is to be sent on where the reference answers."""
-        record, reference, asked = way.record, served.policy.ladder[-1], covered.request
+        self, request: Incoming, sender: Sender, served: ServedPolicy, covered: CoveredRequest
+    ) -> bool:
+        """Answer a covered request by a rung; whether it is left to the reference's server."""
+        record, reference, asked = sender.record, served.policy.ladder[-1], covered.request
         record.upstream, bound = 0, served.rungs
         try:
             if bound is None:
@@ -281,25 +266,26 @@ class Gateway:
             if not isinstance(error, StopAdvisorError | TimeoutError):
                 record.error = type(error).__name__  # a fault of ours
             record.route, record.reason = "passthrough", "failed"
-            return request
+            return True
         note_ascent(ascent, reference, record, self.metrics)
-        left: Incoming | None = None
+        is_left = ascent.at == len(ascent.replies) or record.route == "shadow"
         with bound.used():  # for the audit, too
-            if ascent.at == len(ascent.replies) or record.route == "shadow":
-                way.rung, left = reference.name, as_reference(request, reference)
+            if is_left:
+                sender.rung, request.body = reference.name, as_reference(request.body, reference)
             else:
-                way.rung = ascent.rung.name
-                chat, limit = ChatReply(served.name, record.id), self.settings.timeouts.between
-                await send_served(ascent, chat, covered, way.sender, way.header, seconds=limit)
+                sender.rung = ascent.rung.name
+                limit = self.settings.timeouts.between
+                await send_served(ascent, served.name, covered, sender, seconds=limit)
             finish = partial(finish_ascent, bound, served.policy, asked, ascent)
-            self._served(way, audited_ascent(ascent, served.policy, asked.task, record), finish)
-        return left
+            found = audited_ascent(ascent, served.policy, asked.task, record)
+            self._served(served, record, found, finish)
+        return is_left
 
     async def _under_policy(
-        self, request: Incoming, way: _Way, served: ServedPolicy, covered: CoveredRequest
-    ) -> Incoming | None:
-        """Answer a covered request; what is to be sent on where nothing was sent."""
-        sender, record = way.sender, way.record
+        self, request: Incoming, sender: Sender, served: ServedPolicy, covered: CoveredRequest
+    ) -> bool:
+        """Answer a covered request; whether nothing was sent, and it is to be sent on."""
+        record = sender.record
         chance = secrets.randbits(31) if covered.seed is None else covered.seed
         asked = replace(covered.request, prompt=replace(covered.request.prompt, sample=chance))
         tried: list[Upstream] = []
@@ -319,7 +305,6 @@ class Gateway:
                     service.model,
                     ChatReply(served.name, record.id),
                     sender,
-                    way.header,
                     self.metrics,
                     between=self.settings.timeouts.between,
                 )
@@ -342,10 +327,10 @@ class Gateway:
                     break
                 upstream.failures = 0
                 found = responder.audited(answered, served.policy)
-                self._served(way, found, partial(_finish, bound, asked, answered))
-                return None
+                self._served(served, record, found, partial(_finish, bound, asked, answered))
+                return False
         record.route, record.reason, record.budget = "passthrough", reason, None
-        return request
+        return True
 
     async def _rendered(self, service: PolicyService, asked: Request) -> list[int] | str:
         """Return the prompt's ids; the reason where it cannot be thought about under the policy."""
@@ -362,22 +347,19 @@ class Gateway:
             return "room"
         return prompt_ids if room >= service.plan.max_think else "room"
 
-    def _served(self, way: _Way, found: AuditedReply, finish: FinishTrace) -> None:
+    def _served(
+        self, served: ServedPolicy, record: RequestRecord, found: AuditedReply, finish: FinishTrace
+    ) -> None:
         """Take note of a request that was answered under its policy."""
-        auditor = None if way.served is None else way.served.auditor
-        if auditor is not None and way.record.route == "policy":
-            auditor.served(found, None if self._admission.is_crowded else finish)
+        if served.auditor is not None and record.route == "policy":
+            served.auditor.served(found, None if self._admission.is_crowded else finish)
 
 
-async def _refuse(way: _Way, no: Refusal) -> None:
+async def _refuse(sender: Sender, no: Refusal) -> None:
     """Answer with an error, if nothing was answered yet."""
-    if way.sender.begun:
-        return
-    error = {"message": no.text, "type": no.kind, "code": None}
-    body = json.dumps({"error": error}).encode()
-    headers = [*JSON, (b"content-length", b"%d" % len(body)), *no.headers, way.header]
-    await way.sender({"type": "http.response.start", "status": no.status, "headers": headers})
-    await way.sender({"type": "http.response.body", "body": body, "more_body": False})
+    if not sender.begun:
+        error = {"message": no.text, "type": no.kind, "code": None}
+        await sender.json(no.status, {"error": error}, no.headers)
 
 
 def _parsed(body: bytearray) -> Any:

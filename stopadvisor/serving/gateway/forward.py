@@ -7,7 +7,7 @@ policy and no JSON.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,15 +18,14 @@ import aiohttp
 from stopadvisor.engines.http.key import Key
 from stopadvisor.ground.errors import EngineError
 from stopadvisor.ground.json_text import parse_json
-from stopadvisor.serving.chat_reply import HEADER
-from stopadvisor.serving.gateway.intake import Incoming, Message, Refusal, Target
+from stopadvisor.serving.gateway.intake import Incoming, Refusal, Target
 from stopadvisor.serving.gateway.pool import Pool, Upstream
+from stopadvisor.serving.metrics import HEADER
+from stopadvisor.serving.responder import Message, Send
 from stopadvisor.serving.serve_settings import Timeouts
 
-__all__ = ["BrokenReply", "Forwarder", "Send"]
+__all__ = ["BrokenReply", "Forwarder"]
 
-Send = Callable[[Message], Awaitable[None]]
-"""Takes one message of ASGI."""
 _Headers = Iterable[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
@@ -129,7 +128,7 @@ class Forwarder:
             proxy=self._proxies[upstream],
         )
 
-    async def forward(self, request: Incoming, extra: _Headers, send: Send) -> Upstream:
+    async def forward(self, request: Incoming, send: Send) -> Upstream:
         """Answer a request with what an upstream answers, and return who it was.
 
         Raises
@@ -145,7 +144,7 @@ class Forwarder:
         while (upstream := self._pool.pick(tried)) is not None:
             with self._pool.at(upstream):
                 try:
-                    await self._at(upstream, request, extra, send, tried)
+                    await self._at(upstream, request, send, tried)
                     return upstream
                 except _TryAnother:
                     status, message = 503, "the upstream is busy"
@@ -160,12 +159,7 @@ class Forwarder:
         raise Refusal(status, message, "upstream_error")
 
     async def _at(
-        self,
-        upstream: Upstream,
-        request: Incoming,
-        extra: _Headers,
-        send: Send,
-        tried: list[Upstream],
+        self, upstream: Upstream, request: Incoming, send: Send, tried: list[Upstream]
     ) -> None:
         """Ask one upstream; errors are raised before the first byte, `BrokenReply` after it."""
         loop, limits = asyncio.get_running_loop(), self._timeouts
@@ -198,9 +192,9 @@ class Forwarder:
                     (name, value if mask is None else mask.whole(value))
                     for name, value in _end_to_end(answer.raw_headers, _NOT_SENT_BACK)
                 ]
-                start = {"status": answer.status, "headers": [*headers, *extra]}
                 begun = True
-                await send({"type": "http.response.start", **start})
+                start = {"type": "http.response.start", "status": answer.status}
+                await send({**start, "headers": headers})
                 streams = request.streams or answer.content_type == "text/event-stream"
                 if streams:
                     renewed = loop.time()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from yarl import URL
 
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Gone
+from stopadvisor.serving.responder import Gone, Receive
 from stopadvisor.serving.serve_settings import Timeouts
 
-__all__ = ["Admission", "Incoming", "Intake", "Message", "Receive", "Refusal", "Target"]
+__all__ = ["Admission", "Incoming", "Intake", "Refusal", "Target"]
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Not TRACE, which returns the upstream's key, and not CONNECT."""
@@ -33,10 +33,6 @@ _RETRY_AFTER = 5
 """Seconds after which other requests will have been answered."""
 _DECODINGS = 4
 """How often a path may be percent-encoded on top of itself; servers decode once or twice."""
-
-Message = MutableMapping[str, Any]
-"""One message of ASGI."""
-Receive = Callable[[], Awaitable[Message]]
 
 
 class Refusal(Exception):
@@ -92,7 +88,7 @@ def _stays_below(path: str) -> bool:
     return is_plain and all(segment.strip() not in (b".", b"..") for segment in segments)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Incoming:
     """One request as it came."""
 
@@ -219,7 +215,7 @@ class Admission:
             await self._free.acquire()
         record.queue_seconds = time.perf_counter() - began
         try:
-            with self._metrics.running():
+            with self._metrics.in_flight.track_inprogress():
                 yield
         finally:
             self._free.release()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 
 from stopadvisor.engines.openai.climbing import Ascent, climb
 from stopadvisor.engines.openai.rung_servers import RungServers, request_of
@@ -16,34 +15,26 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Request
 from stopadvisor.runs.ladder import Rung
 from stopadvisor.serving.audits import AuditedReply, FullThinking
-from stopadvisor.serving.chat_reply import ChatReply, Finish
 from stopadvisor.serving.eligibility import CoveredRequest
-from stopadvisor.serving.gateway.intake import Incoming
 from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import JSON, STREAM, Sender, SlowReader
+from stopadvisor.serving.responder import STREAM, ChatReply, Finish, Sender, SlowReader
 
 __all__ = ["as_reference", "audited_ascent", "finish_ascent", "note_ascent", "send_served"]
 
 
-def as_reference(request: Incoming, rung: Rung) -> Incoming:
-    """The request with what the reference was asked with when its replies were recorded."""
-    body = parse_json(request.body)
+def as_reference(body: bytearray, rung: Rung) -> bytearray:
+    """A request's body with what the reference was asked with when its replies were recorded."""
+    asked = parse_json(body)
     fields = request_of(rung, (), max_tokens=rung.max_tokens, logprobs=False)
     fields = {name: value for name, value in fields.items() if name not in ("model", "messages")}
     if rung.max_tokens is not None:
-        body.pop("max_completion_tokens", None)
-    return replace(request, body=bytearray(json.dumps(body | fields).encode()))
+        asked.pop("max_completion_tokens", None)
+    return bytearray(json.dumps(asked | fields).encode())
 
 
 async def send_served(
-    ascent: Ascent,
-    chat: ChatReply,
-    covered: CoveredRequest,
-    sender: Sender,
-    header: tuple[bytes, bytes],
-    *,
-    seconds: float,
+    ascent: Ascent, model: str, covered: CoveredRequest, sender: Sender, *, seconds: float
 ) -> None:
     """Send the reply that is served; its usage counts all that was decoded.
 
@@ -52,7 +43,7 @@ async def send_served(
     SlowReader
         The client takes longer than `seconds` to read it.
     """
-    served = ascent.served
+    served, chat = ascent.served, ChatReply(model, sender.record.id)
     finish: Finish = "stop" if served.finished else "length"
     asked = ascent.reply(0.0).climbed
     assert asked is not None
@@ -67,21 +58,14 @@ async def send_served(
             "asked": [each.name for each in asked.asked],
         },
     }
-    if covered.stream:
-        pieces = (
-            *(chat.first(), chat.reasoning(served.reasoning), chat.content(served.text)),
-            chat.last(finish, usage if covered.include_usage else None),
-        )
-        body, headers = b"".join(pieces), [*STREAM, header]
-    else:
-        whole = chat.body(
-            reasoning=served.reasoning, content=served.text, finish=finish, usage=usage
-        )
-        body = json.dumps(whole, separators=(",", ":")).encode()
-        headers = [*JSON, (b"content-length", b"%d" % len(body)), header]
     try:
         async with asyncio.timeout(seconds):
-            await sender({"type": "http.response.start", "status": 200, "headers": headers})
+            if not covered.stream:
+                await sender.json(200, chat.body(served.reasoning, served.text, finish, usage))
+                return
+            await sender({"type": "http.response.start", "status": 200, "headers": STREAM})
+            parts = (chat.first(), chat.reasoning(served.reasoning), chat.content(served.text))
+            body = b"".join(parts) + chat.last(finish, usage if covered.include_usage else None)
             await sender({"type": "http.response.body", "body": body, "more_body": False})
     except TimeoutError as error:
         raise SlowReader from error

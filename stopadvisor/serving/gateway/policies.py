@@ -24,7 +24,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.asking import ProbePlan
 from stopadvisor.runs.ladder import Ladder
-from stopadvisor.serving.audits import Auditor
+from stopadvisor.serving.audits import Auditor, Auditors
 from stopadvisor.serving.eligibility import Coverage
 from stopadvisor.serving.gateway.pool import Upstream
 from stopadvisor.serving.serve_settings import GatewaySettings, check_tasks, load_policies
@@ -135,6 +135,11 @@ class PolicySet:
         for name, named in by_model.items():
             check_tasks(named, name)
         return cls(tuple(policies), settings)
+
+    def audit(self, auditors: Auditors) -> None:
+        """Give each policy that promises anything its auditor."""
+        for served in self.all:
+            served.auditor = auditors.of(served.policy)
 
     def of(self, model: Any) -> list[ServedPolicy]:
         """Return the policies for a model, by its name at the upstreams."""

@@ -1,45 +1,53 @@
-"""The gateway as a process: its port, its signals, and how it ends.
+"""The gateway as a process: its port with its connections, its signals, and how it ends.
 
-The port has what clients ask for, and whether the gateway is well; SIGHUP reloads policies.
-Knows uvicorn and the operating system; nothing of requests.
+The port has what clients ask for, and whether the gateway is well; SIGHUP reloads policies.  A
+connection waits until its request's head is complete, and again while it is kept alive.  Where
+there are too many, the one that has waited longest is closed, so that half requests cost those who
+send them.  Knows uvicorn and the operating system; nothing of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TextIO
+from typing import Any, TextIO
 
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, Router
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from stopadvisor.engines.http.key import Key
 from stopadvisor.engines.http.servers import Servers
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.serving.gateway.app import Gateway
-from stopadvisor.serving.gateway.connections import (
-    ACCEPTED_AT_ONCE,
-    ClientConnection,
-    ConnectionLimit,
-    most_connections,
-)
 from stopadvisor.serving.gateway.policies import PolicySet
 from stopadvisor.serving.metrics import Log, Metrics
 from stopadvisor.serving.serve_settings import GatewaySettings
 
-__all__ = ["GatewayServer", "listen", "routes", "serve"]
+__all__ = ["listen", "run", "serve"]
 
 _KEEP_ALIVE = 75
 """Seconds for which idle connections are kept: longer than balancers keep theirs."""
 _BACKLOG = 2048
 """Connections that the system queues."""
+_ACCEPTED_AT_ONCE = 64
+"""Connections that are accepted before any of them can be closed."""
+HEAD_SECONDS = 10.0
+"""For a request's head, from its first byte; of a new connection, from its beginning."""
+HEAD_BYTES = 64 * 2**10
+"""Of a head, of a chunk's extensions or of trailers."""
+_OTHER_FILES = 128
+"""Files and sockets of the process, connections of clients and to upstreams left out."""
+_MOST_FILES = 2**16
 
 
 def serve(settings: GatewaySettings, err: TextIO) -> int:
@@ -83,43 +91,57 @@ async def _run(
     loop.set_exception_handler(
         lambda _, what: log.write("fault", error=type(what.get("exception")).__name__)
     )
-    server = GatewayServer.of(routes(gateway), settings)
-    keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
     reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
 
-    def stop() -> None:
-        gateway.draining = True
-        log.write("draining", grace=settings.grace)
-        server.should_exit = True
-
-    def begin_reload() -> None:
+    def reload() -> None:
         again = loop.create_task(gateway.reload())
         reloads.add(again)
         again.add_done_callback(reloads.discard)
 
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: gateway.leave())
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    port = listening.getsockname()[1]
+    await run(
+        gateway, listening, lambda: log.write("ready", port=port, policies=gateway.names())
+    )
+    log.write("stopped")
+    return gateway.exit_code
+
+
+async def run(gateway: Gateway, listening: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until `gateway.leave` is called; `ready` is once requests can be answered.
+
+    Raises
+    ------
+    ModelError, Unreachable
+        As in `serve`.
+    """
+    settings = gateway.settings
+    server = GatewayServer.of(routes(gateway), settings)
+
+    def stop() -> None:
+        gateway.draining = True
+        gateway.log.write("draining", grace=settings.grace)
+        server.should_exit = True
+
     gateway.leave = stop
-    serving: asyncio.Task[None] | None = None
+    tasks = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    first = asyncio.create_task(gateway.pool.first(settings.retry_timeout))
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
-        loop.add_signal_handler(signal.SIGHUP, begin_reload)
-        serving = loop.create_task(server.serve(sockets=[listening]))
-        first = loop.create_task(gateway.pool.first(settings.retry_timeout))
         await asyncio.wait({first, serving}, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
             first.result()
-            log.write("ready", port=listening.getsockname()[1], policies=gateway.names())
+            ready()
         first.cancel()
         await serving
         await gateway.auditors.drain(settings.grace)
-        log.write("stopped")
-        return gateway.exit_code
     finally:
         server.should_exit = True
-        for task in keeping:
+        for task in tasks:
             task.cancel()
-        begun = () if serving is None else (serving,)
-        await asyncio.gather(*keeping, *begun, return_exceptions=True)
+        await asyncio.gather(*tasks, serving, return_exceptions=True)
         await gateway.aclose()
 
 
@@ -133,7 +155,7 @@ class GatewayServer(uvicorn.Server):
             uvicorn.Config(
                 routes,
                 http=ClientConnection,
-                backlog=ACCEPTED_AT_ONCE,
+                backlog=_ACCEPTED_AT_ONCE,
                 lifespan="off",
                 ws="none",
                 timeout_keep_alive=_KEEP_ALIVE,
@@ -171,6 +193,124 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ModelError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return sock
+
+
+# --- Connections ----------------------------------------------------------------------------------
+
+
+def most_connections(upstream_connections: int) -> int:
+    """Allow the process as many files as it may have; return how many clients may connect."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        files = _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    else:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    left = files - upstream_connections - _OTHER_FILES - 2 * _ACCEPTED_AT_ONCE
+    return max(left, files // 4)
+
+
+class ConnectionLimit(ServerState):
+    """What the connections of one port share."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._waiting: dict[ClientConnection, None] = {}
+
+    def wait(self, connection: ClientConnection) -> None:
+        """Note that a connection has no request; close the one that has waited longest."""
+        self._waiting[connection] = None
+        if len(self.connections) > self._most:
+            longest = next(iter(self._waiting))
+            self.leave(longest)
+            longest.transport.abort()
+
+    def leave(self, connection: ClientConnection) -> None:
+        """Note that a connection has a request, or is closed."""
+        self._waiting.pop(connection, None)
+
+
+class ClientConnection(HttpToolsProtocol):
+    """One connection, whose heads are bounded."""
+
+    server_state: ConnectionLimit
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._unread = 0
+        """Bytes since the last head, piece of a body or end of a request."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self.server_state.wait(self)
+        self._begin_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._end_timer()
+        self.server_state.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came, unless a head is too large."""
+        self._unread += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._unread > HEAD_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        super().on_message_begin()
+        self._begin_timer()
+
+    def on_headers_complete(self) -> None:
+        """Begin a request."""
+        self._unread = 0
+        self._end_timer()
+        self.server_state.leave(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request's body."""
+        self._unread = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next head."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and not self._is_answering():
+            self.server_state.wait(self)
+
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _begin_timer(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._refuse, b"408 Request Timeout")
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: bytes) -> None:
+        self._timer = None
+        if self._is_answering():  # the head that comes meanwhile is the next request's
+            self.transport.abort()
+            return
+        self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\n\r\n")
+        self.transport.close()
 
 
 # --- Routes ---------------------------------------------------------------------------------------

@@ -57,7 +57,6 @@ class StopAdvisorPlugin:
             from stopadvisor.serving.audits import Auditors
             from stopadvisor.serving.metrics import Metrics
             from stopadvisor.serving.vllm.adapter import VllmEngine, facts_of
-            from stopadvisor.serving.vllm.loading import PolicyLoader
             from stopadvisor.serving.vllm.plugin_settings import is_tried
             from stopadvisor.serving.vllm.route import PolicyRoute
 
@@ -72,21 +71,23 @@ class StopAdvisorPlugin:
             metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
             # vLLM has no other way out from inside: open requests end at once.
             auditors = Auditors(settings.audit, metrics, os._exit)
-            engine = VllmEngine(engine_client)
-            loader = PolicyLoader(settings, facts, tokenizer, engine, metrics, auditors)
-            policies = await loader.load(self._policies)
+            route = PolicyRoute(
+                settings,
+                facts,
+                tokenizer,
+                VllmEngine(engine_client),
+                metrics,
+                auditors,
+                shows_cached=bool(args.enable_prompt_tokens_details),
+            )
+            await route.use(self._policies)
         if not is_tried(self._version):
             _log.warning("vLLM %s is newer than was tried; it passed the self-test", self._version)
-        state.stopadvisor = route = PolicyRoute(
-            policies,
-            metrics,
-            shadow=settings.shadow,
-            shows_cached=bool(args.enable_prompt_tokens_details),
-        )
+        state.stopadvisor = route
         reloads: set[asyncio.Task[None]] = set()  # the loop itself holds no task
 
         def reload() -> None:
-            again = loop.create_task(loader.reload(route))
+            again = loop.create_task(route.reload())
             reloads.add(again)
             again.add_done_callback(reloads.discard)
 

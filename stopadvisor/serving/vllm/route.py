@@ -1,17 +1,21 @@
 """Chat requests inside vLLM: passed on to its own handler, or answered under the policy.
 
-A covered request is answered by a response that listens for its client while it thinks, so that
-thinking and probe are given up as soon as the client is gone, whatever they wait for.
-Knows ASGI and vLLM's handler as something to call; nothing of tokens.
+Policies are held against the engine at the start, and again when they are replaced: as a whole or
+not at all; requests under way end with the policy they began with.  A covered request is answered
+by a response that listens for its client while it thinks, so that thinking and probe are given up
+as soon as the client is gone, whatever they wait for.  Knows ASGI and vLLM's handler as something
+to call; nothing of tokens.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from starlette.background import BackgroundTasks
@@ -19,69 +23,122 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stopadvisor.engines.model_files import LoadedTokenizer
 from stopadvisor.engines.trace import Trace
 from stopadvisor.engines.trace_context import TRACE_CONTEXT, trace_context
-from stopadvisor.ground.errors import ModelError
-from stopadvisor.serving.audits import FullThinking
-from stopadvisor.serving.chat_reply import HEADER, ChatReply, header_value
+from stopadvisor.ground.errors import ModelError, StopAdvisorError
+from stopadvisor.ground.printable import printable
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.serving.audits import Auditors, FullThinking
 from stopadvisor.serving.eligibility import TASK_HEADER, CoveredRequest, NotCovered
-from stopadvisor.serving.metrics import Metrics, RequestRecord
-from stopadvisor.serving.responder import Gone, Responder, Sender, unless_gone
-from stopadvisor.serving.serve_settings import for_task
+from stopadvisor.serving.metrics import HEADER, Metrics, RequestRecord, Route
+from stopadvisor.serving.responder import (
+    ChatReply,
+    Gone,
+    Message,
+    Receive,
+    Responder,
+    Send,
+    Sender,
+    unless_gone,
+)
+from stopadvisor.serving.serve_settings import ServeSettings, for_task, load_policies
 from stopadvisor.serving.vllm.adapter import PATH, unforeseen
-from stopadvisor.serving.vllm.binding import BoundPolicy
-from stopadvisor.serving.vllm.engine_model import EngineModel
+from stopadvisor.serving.vllm.binding import BoundPolicy, EngineFacts, bind_policies
+from stopadvisor.serving.vllm.engine_model import AskedEngine, EngineModel
+from stopadvisor.serving.vllm.self_test import try_engine
 
 __all__ = ["MarkedReplies", "PolicyRoute"]
 
 _ROUTE = "stopadvisor.route"
 """Key of a request's scope: who answers it, for the header of an error."""
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
 _log = logging.getLogger("vllm.stopadvisor")
 
 
 @dataclass
 class PolicyRoute:
-    """What answers ``POST /v1/chat/completions``."""
+    """What answers ``POST /v1/chat/completions``, once `use` was given policies."""
 
-    policies: tuple[BoundPolicy, ...]
-    """One, or one for each of several tasks; may be replaced at any time."""
+    settings: ServeSettings
+    facts: EngineFacts
+    tokenizer: LoadedTokenizer
+    engine: AskedEngine
     metrics: Metrics
-    shadow: bool = False
+    auditors: Auditors
     shows_cached: bool = False
     """Usage names the prompt tokens that were cached, as vLLM was told to."""
+    policies: tuple[BoundPolicy, ...] = ()
+    """One, or one for each of several tasks; replaced at any time."""
+    _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def use(self, policies: Sequence[tuple[Path, Policy]]) -> None:
+        """Hold policies against the engine, and answer new requests under them.
+
+        Raises
+        ------
+        PolicyError, ModelError
+            As in `bind_policies` and `try_engine`; or a policy's audits cannot go on.
+        """
+        # In a thread: hashing weights and decoding a vocabulary take seconds.
+        found = await asyncio.to_thread(
+            bind_policies,
+            policies,
+            self.facts,
+            self.tokenizer,
+            self.engine,
+            any_text=self.settings.any_text,
+            audits=self.settings.audit is not None,
+        )
+        for bound in found:
+            if bound.policy.kind == "stop":
+                await try_engine(bound.model, self.facts.context, self.facts.max_logprobs)
+        self.policies = tuple(
+            replace(bound, auditor=self.auditors.of(bound.policy)) for bound in found
+        )
+        how = "in its shadow" if self.settings.shadow else "under it"
+        for bound in found:
+            for remark in bound.remarks:
+                _log.warning("%s", printable(remark))
+            digest = bound.policy.digest
+            _log.info("policy %s: requests that it covers are answered %s", digest, how)
+        self.metrics.show_policies((self.facts.names[0], bound.policy) for bound in found)
+
+    async def reload(self) -> None:
+        """Read the policies again for new requests; what is refused leaves those before in use."""
+        async with self._swapping:
+            try:
+                await self.use(await asyncio.to_thread(load_policies, self.settings))
+            except StopAdvisorError as error:
+                message = printable(str(error))
+                _log.error("reload refused, the policies in use stay: %s", message)
 
     @property
-    def digest(self) -> str | None:
-        """Of the policy; None where there are several."""
-        return self.policies[0].policy.digest if len(self.policies) == 1 else None
+    def digest(self) -> str:
+        """Eight digits of the policy's; empty where there are several."""
+        return self.policies[0].policy.digest[:8] if len(self.policies) == 1 else ""
 
     async def answer(self, request: Request, pass_on: Callable[[], Awaitable[Any]]) -> Any:
         """Return the response to a request that vLLM has found to be in form."""
-        record, began = RequestRecord(id=""), time.perf_counter()
+        record, began = RequestRecord(id="", reason="task"), time.perf_counter()
         TRACE_CONTEXT.set(trace_context(request.headers.raw))
         body = await request.json()
         task = request.headers.get(TASK_HEADER)
         bound = for_task(self.policies, task)
-        if bound is None:
-            record.reason = "task"
-            return await self._pass_on(pass_on, record, began)
-        record.digest = bound.policy.digest[:8]
-        found = bound.coverage.check(body, task=task)
-        if isinstance(found, CoveredRequest):
-            reply = ChatReply(body["model"])
-            model = bound.model.for_request(reply.id, found.seed)
-            shadow = self.shadow or (bound.auditor is not None and bound.auditor.is_shadowed())
-            trace = _begin(bound, model, found, shadow)
-            if isinstance(trace, Trace):
-                record.id, record.reason = reply.id, "covered"
-                record.route = "shadow" if shadow else "policy"
-                return _PolicyResponse(self, bound, found, model, trace, reply, record, began)
-            found = trace
-        record.reason = found.reason
+        if bound is not None:
+            record.digest = bound.policy.digest[:8]
+            found = bound.coverage.check(body, task=task)
+            if isinstance(found, CoveredRequest):
+                reply = ChatReply(body["model"])
+                model = bound.model.for_request(reply.id, found.seed)
+                alarmed = bound.auditor is not None and bound.auditor.is_shadowed()
+                route: Route = "shadow" if self.settings.shadow or alarmed else "policy"
+                trace = _begin(bound, model, found, shadow=route == "shadow")
+                if isinstance(trace, Trace):
+                    record.id, record.route, record.reason = reply.id, route, "covered"
+                    return _PolicyResponse(self, bound, found, model, trace, reply, record, began)
+                found = trace
+            record.reason = found.reason
         return await self._pass_on(pass_on, record, began)
 
     async def _pass_on(
@@ -90,7 +147,7 @@ class PolicyRoute:
         """Let vLLM answer, and say in a header why."""
         record.own_seconds = time.perf_counter() - began
         try:
-            with self.metrics.running():
+            with self.metrics.in_flight.track_inprogress():
                 response = await pass_on()
         except Exception:
             record.status = 500
@@ -99,7 +156,7 @@ class PolicyRoute:
         if not isinstance(response, Response):  # the client has gone
             self.count(record, began)
             return response
-        response.headers[HEADER] = header_value("passthrough", record.reason, record.digest or None)
+        response.headers[HEADER] = record.header()[1].decode()
         record.status = response.status_code
         after = BackgroundTasks()
         if response.background is not None:
@@ -115,7 +172,7 @@ class PolicyRoute:
 
 
 def _begin(
-    bound: BoundPolicy, model: EngineModel, found: CoveredRequest, shadow: bool
+    bound: BoundPolicy, model: EngineModel, found: CoveredRequest, *, shadow: bool
 ) -> Trace | NotCovered:
     """Render the prompt; one that leaves less than the policy's caps is not covered.
 
@@ -151,7 +208,7 @@ class _PolicyResponse(Response):
         record, self.record.own_seconds = self.record, time.perf_counter() - self.began
         scope[_ROUTE] = record.route
         try:
-            with self.route.metrics.running():
+            with self.route.metrics.in_flight.track_inprogress():
                 await unless_gone(receive, self._answer(Sender(send, record, self.began)))
         except Gone:
             record.error = "client-gone"
@@ -161,15 +218,8 @@ class _PolicyResponse(Response):
 
     async def _answer(self, send: Sender) -> None:
         route, record, model = self.route, self.record, self.model
-        value = header_value(record.route, record.reason, record.digest).encode()
         responder = Responder(
-            self.covered,
-            model,
-            self.reply,
-            send,
-            (HEADER.lower().encode(), value),
-            route.metrics,
-            shows_cached=route.shows_cached,
+            self.covered, model, self.reply, send, route.metrics, shows_cached=route.shows_cached
         )
         policy, auditor = self.bound.policy, self.bound.auditor
         task, shadow = self.covered.request.task, record.route == "shadow"
@@ -212,13 +262,13 @@ class MarkedReplies:
             return
         began = False
 
-        async def mark(message: Any) -> None:
+        async def mark(message: Message) -> None:
             nonlocal began
             if message["type"] == "http.response.start":
                 began = True
-                digest = self.state.stopadvisor.digest
-                value = header_value(scope.get(_ROUTE, "passthrough"), "error", digest)
-                MutableHeaders(scope=message).setdefault(HEADER, value)
+                digest, route = self.state.stopadvisor.digest, scope.get(_ROUTE, "passthrough")
+                failed = RequestRecord("", route, "error", digest=digest)
+                MutableHeaders(scope=message).setdefault(HEADER, failed.header()[1].decode())
             await send(message)
 
         try:

@@ -12,11 +12,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from stopadvisor.engines.model_files import LoadedTokenizer, content_revision, load_tokenizer
 from stopadvisor.engines.trace_context import TRACE_CONTEXT
 from stopadvisor.ground.constants import CUES
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.serving.audits import Auditors
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 from stopadvisor.serving.vllm.binding import BoundPolicy, EngineFacts, bind_policies
+from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import TINY, Story, words
 from tests.policy_content import family_content, policy_from
 
@@ -243,3 +249,22 @@ def bound_at(
     found = [(Path("policy.joblib"), policy or policy_of())]
     (bound,) = bind_policies(found, replace(FACTS, **changes), loaded(), engine, any_text=any_text)
     return bound
+
+
+def route_at(
+    engine: FakeEngine,
+    policy: Policy | None = None,
+    *,
+    path: Path = Path("policy.joblib"),
+    shadow: bool = False,
+    audit: AuditSettings | None = None,
+    shows_cached: bool = False,
+    **changes: Any,
+) -> PolicyRoute:
+    """The plugin's route under a policy at this engine."""
+    metrics, settings = Metrics(CollectorRegistry()), ServeSettings(path, shadow, audit=audit)
+    facts, auditors = replace(FACTS, **changes), Auditors(audit, metrics, lambda code: None)
+    bound = bound_at(engine, policy, **changes)
+    bound = replace(bound, auditor=auditors.of(bound.policy))
+    parts = (settings, facts, loaded(), engine, metrics, auditors)
+    return PolicyRoute(*parts, shows_cached, (bound,))

@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from stopadvisor.ground.errors import PolicyError
-from stopadvisor.serving.audits import Auditor
-from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
 from stopadvisor.serving.vllm.plugin_settings import settings_of, variables_of
-from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.serving.gateways import WATCHED
-from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, policy_of, route_at
 from tests.serving.vllm.test_route import Client
-
-
-def audited(
-    folder: Path, engine: FakeEngine, n: int = 1, **fields: Any
-) -> tuple[Auditor, list[int]]:
-    """Answer `n` requests under the policy, each audited; also the codes it was to end with."""
-    bound = bound_at(engine, policy_of(certificate=WATCHED))
-    metrics, left = Metrics(CollectorRegistry()), list[int]()
-    settings = AuditSettings(1.0, folder, **fields)
-    auditor = Auditor(bound.policy, settings, metrics, left.append)
-    route = PolicyRoute((replace(bound, auditor=auditor),), metrics)
-
-    async def go() -> None:
-        for _ in range(n):
-            await Client(route).ask({"model": "tiny-reasoner", "messages": QUESTION})
-            await auditor.drain(5)
-
-    asyncio.run(go())
-    return auditor, left
 
 
 def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
     engine = FakeEngine()
-    auditor, _ = audited(tmp_path, engine)
+    policy, audit = policy_of(certificate=WATCHED), AuditSettings(1.0, tmp_path)
+    route = route_at(engine, policy, audit=audit)
+
+    async def go() -> None:
+        await Client(route).ask({"model": "tiny-reasoner", "messages": QUESTION})
+        await route.auditors.drain(5)
+
+    asyncio.run(go())
     (_, ids, parameters, priority) = next(entry for entry in engine.asked if entry[0] == "audit")
     decoded = {name.split("-")[2]: tokens for name, tokens in engine.decoded.items()}
     prompt = engine.asked[0][1]
@@ -50,6 +32,7 @@ def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
     assert len(ids) == len(prompt) + decoded["think"]  # nothing is drawn twice
     assert priority > 0
     assert parameters.max_tokens < engine.asked[0][2].max_tokens
+    (auditor,) = route.auditors._by_digest.values()
     counts = auditor.log.course.counts
     assert counts["audit_tokens"] == decoded["audit"]
     # 3+4: forced to 5 at the stop, 7 at the end of thinking.

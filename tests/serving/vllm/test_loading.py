@@ -5,54 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from stopadvisor.ground.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.serving.audits import Auditors
-from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.serve_settings import AuditSettings, ServeSettings
-from stopadvisor.serving.vllm import loading
-from stopadvisor.serving.vllm.loading import PolicyLoader
+from stopadvisor.serving.serve_settings import AuditSettings
+from stopadvisor.serving.vllm import route as route_module
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.test_live import NEVER
 from tests.serving.gateways import WATCHED
-from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, loaded, policy_of
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, policy_of, route_at
 from tests.serving.vllm.test_route import PASSED, Client
 
 BODY = {"model": "tiny-reasoner", "messages": QUESTION}
 STOPS, GOES_ON = policy_of(certificate=WATCHED), policy_of(certificate=WATCHED, **NEVER)
 
 
-@dataclass
-class Served:
-    """A loader, and a route under what it loaded."""
-
-    loader: PolicyLoader
-    route: PolicyRoute
-
-    async def ask(self, **headers: str) -> tuple[str, dict[str, Any]]:
-        """Return the header and the body of a reply."""
-        client = Client(self.route)
-        body = await client.ask(BODY, {n.replace("_", "-"): v for n, v in headers.items()})
-        return client.header, body
+async def asked(route: PolicyRoute, **headers: str) -> tuple[str, dict[str, Any]]:
+    """Return the header and the body of a reply."""
+    client = Client(route)
+    body = await client.ask(BODY, {n.replace("_", "-"): v for n, v in headers.items()})
+    return client.header, body
 
 
-async def served(
-    path: Path, engine: FakeEngine, *policies: Policy, audit: AuditSettings | None = None
-) -> Served:
+async def served(path: Path, engine: FakeEngine, *policies: Policy, **options: Any) -> PolicyRoute:
     """Serve under policies, whose file or folder may change later."""
-    metrics = Metrics(CollectorRegistry())
-    settings = ServeSettings(path, audit=audit)
-    auditors = Auditors(audit, metrics, lambda code: None)
-    loader = PolicyLoader(settings, FACTS, loaded(), engine, metrics, auditors)
-    named = [(Path(f"{number}.joblib"), policy) for number, policy in enumerate(policies)]
-    return Served(loader, PolicyRoute(await loader.load(named), metrics))
+    route = route_at(engine, policies[0], path=path, **options)
+    await route.use([(Path(f"{n}.joblib"), policy) for n, policy in enumerate(policies)])
+    return route
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +46,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     async def try_engine(model: Any, context: int, max_logprobs: int) -> None:
         models.append(model)
 
-    monkeypatch.setattr(loading, "try_engine", try_engine)
+    monkeypatch.setattr(route_module, "try_engine", try_engine)
     return models
 
 
@@ -81,13 +64,13 @@ def test_the_header_chooses_among_policies_of_one_model(tmp_path: Path) -> None:
     async def go() -> None:
         both = await served(tmp_path, FakeEngine(), numeric, choice)
         for policy in (numeric, choice):
-            header, body = await both.ask(X_StopAdvisor_Task=policy.terms.task)
+            header, body = await asked(both, X_StopAdvisor_Task=policy.terms.task)
             assert header == f"policy; reason=covered; {digest(policy)}"
             assert body["usage"]["stopadvisor"]["budget"] == 4
         for headers in ({}, {"X_StopAdvisor_Task": "math"}):
-            assert await both.ask(**headers) == ("passthrough; reason=task; digest=none", PASSED)
+            assert await asked(both, **headers) == ("passthrough; reason=task; digest=none", PASSED)
         alone = await served(tmp_path, FakeEngine(), numeric)
-        assert (await alone.ask())[0] == f"policy; reason=covered; {digest(numeric)}"
+        assert (await asked(alone))[0] == f"policy; reason=covered; {digest(numeric)}"
 
     run(go)
 
@@ -100,8 +83,8 @@ def test_policies_are_replaced_and_taken_back(tmp_path: Path, tried: list[Any]) 
         found = await served(path, engine, STOPS)
         for policy, budget in ((GOES_ON, None), (STOPS, 4)):
             save_policy(policy, path)
-            await found.loader.reload(found.route)
-            header, body = await found.ask()
+            await found.reload()
+            header, body = await asked(found)
             assert header == f"policy; reason=covered; {digest(policy)}"
             assert body["usage"]["stopadvisor"]["budget"] == budget
 
@@ -127,10 +110,10 @@ def test_what_is_refused_leaves_the_policies_in_use(
     async def go() -> None:
         found = await served(path, FakeEngine(), STOPS)
         if fault == "the self-test":
-            monkeypatch.setattr(loading, "try_engine", fails)
+            monkeypatch.setattr(route_module, "try_engine", fails)
         with caplog.at_level(logging.ERROR, "vllm.stopadvisor"):
-            await found.loader.reload(found.route)
-        assert (await found.ask())[0].endswith(digest(STOPS))
+            await found.reload()
+        assert (await asked(found))[0].endswith(digest(STOPS))
 
     run(go)
     (record,) = (one for one in caplog.records if one.levelno == logging.ERROR)
@@ -144,14 +127,14 @@ def test_a_request_ends_under_the_policy_it_began_with(tmp_path: Path) -> None:
 
     async def go() -> None:
         found = await served(path, engine, STOPS)
-        asked = asyncio.create_task(found.ask())
+        asking = asyncio.create_task(asked(found))
         while not engine.running:
             await asyncio.sleep(0.001)
-        await found.loader.reload(found.route)
-        header, body = await asked
+        await found.reload()
+        header, body = await asking
         assert header.endswith(digest(STOPS))
         assert body["usage"]["stopadvisor"]["budget"] == 4
-        assert (await found.ask())[0].endswith(digest(GOES_ON))
+        assert (await asked(found))[0].endswith(digest(GOES_ON))
 
     run(go)
 
@@ -163,11 +146,11 @@ def test_a_policy_that_comes_back_goes_on_with_its_audits(tmp_path: Path) -> Non
     async def go() -> None:
         found = await served(path, FakeEngine(), STOPS, audit=audit)
         for policy in (GOES_ON, STOPS):
-            await found.ask()
+            await asked(found)
             save_policy(policy, path)
-            await found.loader.reload(found.route)
-        await found.ask()
-        auditors = found.loader.auditors._by_digest
+            await found.reload()
+        await asked(found)
+        auditors = found.auditors._by_digest
         requests = {name: a.log.course.counts["requests"] for name, a in auditors.items()}
         assert requests == {STOPS.digest: 2, GOES_ON.digest: 1}
         for auditor in auditors.values():

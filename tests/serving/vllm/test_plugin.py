@@ -158,7 +158,7 @@ def test_every_reply_carries_the_header(path: str, status: int, value: str | Non
         ],
         exception_handlers={Foreseen: handle, Exception: handle},
     )
-    app.state.stopadvisor = SimpleNamespace(digest="12345678" * 8)
+    app.state.stopadvisor = SimpleNamespace(digest="12345678")
     app.add_middleware(MarkedReplies, server=app, state=app.state)
     sent: list[Any] = []
 

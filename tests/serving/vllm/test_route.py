@@ -10,18 +10,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.serving import chat_reply, responder
-from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving import responder
 from stopadvisor.serving.vllm.route import PolicyRoute
 from tests.engines.fake_server import Story
 from tests.engines.test_live import LENGTH, NEVER
-from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, policy_of, route_at
 
 PASSED: dict[str, Any] = {"id": "of vLLM"}
 
@@ -84,17 +82,10 @@ def client_of(
     policy: Policy | None = None,
     *,
     leaves: Callable[[], bool] | None = None,
-    shadow: bool = False,
     context: int = 1024,
     **options: Any,
 ) -> Client:
-    metrics = Metrics(CollectorRegistry())
-    return Client(
-        PolicyRoute(
-            (bound_at(engine, policy, context=context),), metrics, shadow=shadow, **options
-        ),
-        leaves,
-    )
+    return Client(route_at(engine, policy, context=context, **options), leaves)
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -116,8 +107,7 @@ def run(action: Callable[[], Awaitable[Any]]) -> Any:
 def test_a_whole_reply() -> None:
     client = client_of(FakeEngine())
     body = run(lambda: client.ask(asked()))
-    digest = (client.route.digest or "")[:8]
-    assert client.header == f"policy; reason=covered; digest={digest}"
+    assert client.header == f"policy; reason=covered; digest={client.route.digest}"
     (choice,) = body["choices"]
     assert choice["message"]["content"] == "Final answer: 5"
     assert body["usage"]["stopadvisor"]["budget"] == 4
@@ -135,7 +125,7 @@ def test_a_streamed_reply_holds_the_same() -> None:
     run(lambda: client.ask(asked(stream=True, stream_options=options)))
     whole = client_of(FakeEngine())
     body = run(lambda: whole.ask(asked()))
-    assert client.data.endswith(chat_reply.DONE)
+    assert client.data.endswith(responder.DONE)
     deltas = [choice["delta"] for event in client.events for choice in event["choices"]]
     text = {
         name: "".join(delta.get(name) or "" for delta in deltas)
@@ -150,8 +140,7 @@ def test_a_streamed_reply_holds_the_same() -> None:
 def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
     client = client_of(FakeEngine())
     assert run(lambda: client.ask(asked(n=2))) == PASSED
-    digest = (client.route.digest or "")[:8]
-    assert client.header == f"passthrough; reason=n; digest={digest}"
+    assert client.header == f"passthrough; reason=n; digest={client.route.digest}"
     assert client.passed_on == 1
     assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
 
@@ -232,12 +221,12 @@ def test_an_engine_that_fails_later_ends_the_stream_with_an_error() -> None:
     client = client_of(FakeEngine(fails=("answer",)), policy_of(on_stop="answer"))
     run(lambda: client.ask(asked(stream=True)))
     assert client.events[-1]["error"]["type"] == "server_error"
-    assert client.data.endswith(chat_reply.DONE)
+    assert client.data.endswith(responder.DONE)
 
 
 def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responder, "KEEP_ALIVE_SECONDS", 0.01)
     client = client_of(FakeEngine(pace=0.03), policy_of(**NEVER, budgets=[4]))
     run(lambda: client.ask(asked(stream=True)))
-    assert client.data.count(chat_reply.KEEP_ALIVE) >= 5
+    assert client.data.count(responder.KEEP_ALIVE) >= 5
     assert client.events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}

@@ -7,11 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from stopadvisor.serving.metrics import Metrics
-from stopadvisor.serving.vllm.route import PolicyRoute
-from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, route_at
 from tests.serving.vllm.test_route import Client
 
 AT_ONCE = 48
@@ -22,8 +19,8 @@ AT_ONCE = 48
 )
 def test_every_reply_is_right_and_usage_is_what_the_engine_counts(n_requests: int) -> None:
     engine = FakeEngine(fetched_late=random.Random(7))
-    registry = CollectorRegistry()
-    route = PolicyRoute((bound_at(engine),), Metrics(registry))
+    route = route_at(engine)
+    registry = route.metrics._registry
     places, chance = asyncio.Semaphore(AT_ONCE), random.Random(3)
     usage: dict[str, int] = {}
     texts: set[tuple[str, str]] = set()
