@@ -102,9 +102,7 @@ async def _run(
         loop.add_signal_handler(number, lambda: gateway.leave())
     loop.add_signal_handler(signal.SIGHUP, reload)
     port = listening.getsockname()[1]
-    await run(
-        gateway, listening, lambda: log.write("ready", port=port, policies=gateway.names())
-    )
+    await run(gateway, listening, lambda: log.write("ready", port=port, policies=gateway.names()))
     log.write("stopped")
     return gateway.exit_code
 
