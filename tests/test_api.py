@@ -28,6 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("api") / "run", 300)
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_commands(
     run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

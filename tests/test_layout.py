@@ -13,7 +13,7 @@ import sys
 import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import click
@@ -140,6 +140,7 @@ def _public(module: Module) -> set[str]:
     return set()
 
 
+@cache
 def _users() -> dict[str, set[str]]:
     """For each name of the package that is imported anywhere, the modules that import it."""
     users = defaultdict(set)

@@ -24,7 +24,7 @@ FAST = ["--families", "confidence"]
 """One side instead of two, in a fraction of the time."""
 
 
-pytestmark = pytest.mark.usefixtures("sums", "scripted")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sums", "scripted")]
 
 
 @pytest.fixture(name="call")
@@ -127,7 +127,6 @@ def test_fifty_questions_are_told_how_many_labels_it_takes(call: Call, tmp_path:
     assert answer["calibration_labels"] == int(needed) > int(found)
 
 
-@pytest.mark.slow
 def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     line = call.refused("runs/sums", "--protocol", "paper")
     assert "--open-calibration" in line
@@ -155,7 +154,6 @@ def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     assert json.loads(out)["confidence"] == pytest.approx(0.9)
 
 
-@pytest.mark.slow
 def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
     for _ in range(2):
         call.json("raw.npz", "--protocol", "paper", "--alpha", "0.3")  # needs no leave

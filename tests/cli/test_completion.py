@@ -90,6 +90,7 @@ def test_the_name_of_a_command_is_completed_without_importing_one() -> None:
     assert not [COMMANDS[name].module for name in COMMANDS if COMMANDS[name].module in found]
 
 
+@pytest.mark.slow
 def test_an_option_is_completed_by_importing_its_command_alone() -> None:
     found = loaded("stopadvisor inspect --")
     assert {COMMANDS[name].module for name in COMMANDS} & found == {"stopadvisor.cli.inspect"}

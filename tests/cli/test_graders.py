@@ -150,17 +150,6 @@ def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
     assert call("verify", "policy.joblib", "fresh", "--quiet", "--transfer")[0] == 0
 
 
-def test_a_policy_of_gold_asks_for_gold(call: Call) -> None:
-    probed(call)
-    calibrated(call)
-    write_sums(Path("fresh.jsonl"), 100, start=1000)
-    like = ("probe", "fresh.jsonl", "--like", "policy.joblib", "--quiet", "--out", "fresh")
-    assert "--like brings --grader gold, got graders:strict" in call.refused(
-        *like, "--grader", "graders:strict"
-    )
-    assert call(*like, "--grader", "gold")[0] == 0
-
-
 def test_what_cannot_be_had_ends_before_the_model_is_loaded(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from stopadvisor.runs.sources import open_source
 from tests.material import CERTIFY, Call
 from tests.runs.test_replies import reply, sample, written
 
+pytestmark = pytest.mark.slow
+
 LADDER = """
 [[rung]]
 name = "small"

@@ -22,22 +22,9 @@ FAST = ("--families", "confidence", "--despite", "advice", "--despite", "large-a
 
 
 def test_a_policy_may_promise_that_few_replies_differ(call: Call) -> None:
-    lost = call.json(
-        "calibrate", RUN, *FAST, "--alpha", "0.3", "--out", "lost.json", "--looks", "2"
-    )
-    found = call.json(
-        "calibrate",
-        RUN,
-        *FAST,
-        "--alpha",
-        "0.3",
-        "--loss",
-        "differs",
-        "--out",
-        "differs.json",
-        "--looks",
-        "2",
-    )
+    words = ("calibrate", RUN, *FAST, "--alpha", "0.3", "--looks", "2")
+    lost = call.json(*words, "--out", "lost.json")
+    found = call.json(*words, "--loss", "differs", "--out", "differs.json")
     certificate = found["certificate"]
     assert "loss" not in lost["certificate"]  # files without the key mean lost
     assert certificate["loss"] == "differs"

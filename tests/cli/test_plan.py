@@ -92,17 +92,18 @@ def test_a_run_says_what_more_labels_would_buy(tmp_path: Path, call: Call) -> No
     assert "What more labels would buy" in call.screen("plan", run, "--alpha", "0.1")
 
 
+@pytest.mark.slow
 def test_alpha_is_that_of_the_run_and_else_asked_for(
-    assessed_run: Path, tmp_path: Path, call: Call
+    quickly_assessed_run: Path, probed_run: Path, call: Call
 ) -> None:
     assert "say --alpha" in call.refused("plan")
-    assert call.json("plan", assessed_run)["alpha"] == 0.15
-    fresh = make_run(tmp_path / "fresh", 200)
-    assert "say --alpha" in call.refused("plan", fresh)
+    assert call.json("plan", quickly_assessed_run)["alpha"] == 0.15
+    assert "say --alpha" in call.refused("plan", shutil.copytree(probed_run, "fresh"))
 
 
-def test_everybody_counts_the_same_labels(assessed_run: Path, tmp_path: Path, call: Call) -> None:
-    run = shutil.copytree(assessed_run, tmp_path / "run")
+@pytest.mark.slow
+def test_everybody_counts_the_same_labels(probed_run: Path, tmp_path: Path, call: Call) -> None:
+    run = shutil.copytree(probed_run, tmp_path / "run")
     promises = call.json("assess", run, "--families", "confidence,fixed-budget")["promises"]
     offered = {row["alpha"]: row for row in promises}
     for alpha in (0.02, 0.15):  # each opens the run anew

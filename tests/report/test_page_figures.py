@@ -14,6 +14,8 @@ from tests.cli.test_ladder import recorded
 from tests.goldens import Goldens
 from tests.material import CERTIFY, make_run, write_archive
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent.parent / "testdata" / "pages"
 LIGHT = ("--families", "confidence,entropy")
 CASES = {

@@ -67,6 +67,7 @@ def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
         check("error", json.loads(capsys.readouterr().out))
 
 
+@pytest.mark.slow
 def test_plan(run_without_gold: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of_run = answer(capsys, "plan", run_without_gold, "--alpha", "0.1")
     plain = answer(capsys, "plan", "--alpha", "0.15")
@@ -126,6 +127,7 @@ def test_study(
     check_valid("study", json.loads(file.read_bytes()))
 
 
+@pytest.mark.slow
 def test_probe_and_preflight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
