@@ -13,6 +13,8 @@ from tests.goldens import Goldens
 from tests.material import make_run, write_archive
 from tests.schemas import check_valid
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent.parent / "testdata" / "assessments"
 LIGHT = "confidence,entropy,agreement,run-stability,fixed-budget"
 CASES = {

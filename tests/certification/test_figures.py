@@ -15,6 +15,8 @@ from tests.goldens import Goldens
 from tests.material import CERTIFY, make_run, write_archive
 from tests.schemas import check_valid
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent.parent / "testdata" / "certificates"
 FAST = ("--families", "entropy,confidence")
 CASES = {

@@ -124,8 +124,8 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
         "run",
         "--max-think",
         "700",
-        "--split",
-        "40/40/20",
+        "--model",
+        "reasoner",
     )
     assert call(*words, "--split", "40/40/20")[0] == 0
     assessment = call.json("assess", "run", "--alpha", "0.2", "--families", "deer")

@@ -17,6 +17,8 @@ from tests.engines.rung_server import RungServer, Said, ladder_toml, number_of, 
 from tests.runs.test_replies import written
 from tests.schemas import check_valid
 
+pytestmark = pytest.mark.slow
+
 N = 120
 FEW = ("--limit", "20")
 """Besides the first sixteen fit questions."""

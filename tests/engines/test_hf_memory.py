@@ -25,6 +25,8 @@ from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, rule
 from tests.engines.tiny import plan, prompt
 
+pytestmark = pytest.mark.slow
+
 N = 8
 SIZE = 4
 """Questions at once: fewer than there are, so that some wait."""
