@@ -116,18 +116,8 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
         row["checkpoints"] = [by_budget[b] for b in sorted(by_budget) if b < row["trace_tokens"]]
         row["marker_positions"] = places
     Path("r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
-    words = (
-        "import",
-        "probes",
-        "r.jsonl",
-        "-o",
-        "run",
-        "--max-think",
-        "700",
-        "--model",
-        "reasoner",
-    )
-    assert call(*words, "--split", "40/40/20")[0] == 0
+    words = ("import", "probes", "r.jsonl", "-o", "run", "--max-think", "700")
+    assert call(*words, "--split", "40/40/20", "--model", "reasoner")[0] == 0
     assessment = call.json("assess", "run", "--alpha", "0.2", "--families", "deer")
     assert assessment["workload"]["budgets"] == list(BUDGETS)
     assert assessment["recommendation"]["schedule"] is None
